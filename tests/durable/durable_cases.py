@@ -210,7 +210,8 @@ class Stored:
         given = {"store": self.store, "provider": self.model, **options}
         return self.way.resume(given.pop("agent", self.agent), "r", **given)
 
-    def replay(self, **options: Any) -> Result[Any] | None:
+    def replay(self, **options: Any) -> Any:
+        """Return the result of a replay, or None if the recording stops earlier."""
         return kernai.replay(self.agent, "r", store=self.store, **options).result
 
     def load(self) -> list[Entry]:

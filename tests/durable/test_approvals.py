@@ -15,19 +15,7 @@ import pytest
 import kernai
 from kernai import Agent, Block, Decision, KernaiError, Limits, Pause, Protocol, Result, Skill, SkillContext, Stop
 from kernai.loop.run_state import Run
-from tests.durable.durable_cases import (
-    AT_ONCE,
-    EACH_WAY,
-    WAYS,
-    Appends,
-    Performed,
-    Stored,
-    Way,
-    command,
-    cut,
-    payer,
-    provider,
-)
+from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Appends, Performed, Stored, Way, command, payer
 from tests.loop.loop_cases import plan, task
 
 pytestmark = pytest.mark.slow
@@ -126,7 +114,7 @@ def test_a_waiting_call_in_any_position_is_made_once_when_approved(place: str, a
     run.check_usage(first)
 
     before = run.load()
-    again = run.resume(provider=provider({}))
+    again = run.resume(provider=kernai.MockProvider())
     assert (again.stop_reason, again.pending, again.usage) == ("interrupt", first.pending, first.usage)
     assert run.load() == before, "without a decision nothing is called or appended"
 
@@ -377,7 +365,7 @@ def test_approve_of_a_nested_sub_agent_is_called_even_without_a_store(way: Way, 
         kernai.skills.register(chief)
     root = Agent(instructions="x", skills=["chief"] if named else [chief])
     scripts = {"go": [command("chief", "order")], "order": [command("clerk", "job")], "job": [command("pay")]}
-    way.execute(root, "go", provider=provider(scripts))
+    Stored(way, root, scripts).execute(store=None)
     assert (asked, paid) == (["pay"], [])
 
 
@@ -392,7 +380,7 @@ def test_a_run_with_a_pause_that_is_cut_off_after_any_event_ends_the_same(place:
     run.execute()
     whole = run.resume(approvals={call_id: True})
     for length in range(1 + at_once, len(run.load()) + 1, 2):  # the other half in the other order
-        again = Case(WAYS[length // 2 % len(WAYS)], scripts, at_once, store=cut(run.store, length))
+        again = Case(WAYS[length // 2 % len(WAYS)], scripts, at_once, store=run.cut(length).store)
         known = {data["call_id"] for data in again.data("skill_result", "skill_error")}
         result = again.resume(in_flight="retry")
         if result.stop_reason == "interrupt":
@@ -526,5 +514,5 @@ def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
             return Decision({"params": params})
 
         again = it.replace(approve=decide)
-        assert read in kernai.execute(again, "go", provider=provider(model)).messages[2].text
+        assert read in Stored(WAYS[0], again, model).execute(store=None).messages[2].text
     assert paid == [(42, date(2026, 1, 2), 6, ["a"])]

@@ -8,19 +8,7 @@ import pytest
 
 import kernai
 from kernai import KernaiError, Limits, MemoryStore, RunConflictError, RunStoppedError
-from tests.durable.durable_cases import (
-    EACH_WAY,
-    WAYS,
-    Performed,
-    Stored,
-    Way,
-    agent,
-    command,
-    cut,
-    payer,
-    replayed,
-    share_of,
-)
+from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, payer, share_of
 from tests.durable.format_1.world import RUN, Segment, store_of
 from tests.durable.test_format_1 import cases
 
@@ -50,7 +38,7 @@ def test_a_waiting_run_that_is_closed_has_ended(way: Way) -> None:
         result.unwrap()
     with pytest.raises(ValueError, match="no call of this run waits"):
         run.resume(approvals={"0.0": True})
-    assert replayed(run.agent, "r", store=run.store).stop_reason == "closed"
+    assert run.replay().stop_reason == "closed"
     assert (len(run.load()), paid) == (length, [])
 
 

@@ -16,23 +16,11 @@ import kernai
 from kernai import Agent, Context, Event, MemoryStore, MockProvider, Recorder, Result, Skill, SkillContext, Stop, Task
 from kernai.errors import INTERRUPTED
 from kernai.middleware import Hooks
-from tests.durable.durable_cases import (
-    AT_ONCE,
-    EACH_WAY,
-    WAYS,
-    Appends,
-    Performed,
-    Stored,
-    Way,
-    agent,
-    command,
-    payer,
-    provider,
-)
+from tests.durable.durable_cases import AT_ONCE, EACH_WAY, Appends, Performed, Stored, Way, agent, command, provider
 from tests.ways import LIVE_ONLY
 
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
-LIVE, SYNC = LIVE_ONLY, WAYS[0]
+LIVE, SYNC = LIVE_ONLY, Way(is_async=False, listens=False)
 #: seconds after which a test that hangs fails; nothing takes that long otherwise
 PATIENCE = 20
 
@@ -56,7 +44,7 @@ def streamed(is_async: bool, *given: Any, **options: Any) -> tuple[list[Event], 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_stream_resumes_with_the_options_of_a_resume(is_async: bool) -> None:
     scripts = {"go": [command("pay"), "<final>paid</final>", "<final>welcome</final>"]}
-    it = payer([])
+    it = Agent(instructions="x", skills=[Skill("pay", execute=lambda: "paid", inputs={}, approval=True)])
     options: dict[str, Any] = {"store": MemoryStore(), "provider": provider(scripts), "run_id": "r"}
     assert not streamed(is_async, it, "go", **options)[1].ok
     waits = streamed(is_async, it, None, **options)[1]

@@ -10,7 +10,7 @@ import pytest
 import kernai
 from kernai import Agent, Decision, KernaiError, MemoryStore, Pause, PendingCall, Protocol, Result, Skill, SkillContext
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Hooks, retry
-from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Stored, Way, command, provider, replayed, share_of
+from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Stored, Way, command, provider, share_of
 from tests.durable.test_store_rules import Plain
 
 Ctx = SkillContext[kernai.Context]
@@ -196,7 +196,7 @@ def test_a_call_whose_time_has_come_is_made_again_without_a_decision(store: Any,
     assert [acts.waits(), acts.waits(), acts.waits()] == [True, True, False]
     assert [one["until"] for one in acts.data("approval_requested")] == [f"{PAST:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"] * 2
     assert acts.seen == [(None, False), (None, True), (None, True)]
-    assert replayed(acts.agent, "r", store=acts.store).text == "done"
+    assert acts.replay().text == "done"
 
 
 @STORES

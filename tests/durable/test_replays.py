@@ -324,7 +324,7 @@ def test_a_recorded_plan_with_too_many_tasks_stays_valid(way: Way) -> None:
         run = Stored(way, Agent(instructions="x"), model)
         run.store.append("r", 0, entries[:length], [])
         assert run.resume().text == "done"
-        assert replayed(run.agent, "r", store=run.store).text == "done"
+        assert run.replay().text == "done"
 
 
 @EACH_WAY

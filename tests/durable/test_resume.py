@@ -37,7 +37,6 @@ from tests.durable.durable_cases import (
     cut,
     payer,
     provider,
-    replayed,
 )
 
 
@@ -293,7 +292,7 @@ def test_the_usage_of_failed_calls_is_still_counted_after_a_resume(
             continue
         go = run.execute if result is None else run.resume
         result, again = go(provider=Script(*segment), recorder=recorder, **again), {}
-        assert replayed(run.agent, "r", store=run.store).usage == result.usage
+        assert run.replay().usage == result.usage
     assert result is not None
     assert result.ok
     used = result.usage
@@ -325,7 +324,7 @@ def test_a_model_is_not_called_again_if_failed_calls_have_used_up_a_limit(limits
     run = Stored(way, Agent(instructions="x", model=PRICED), fine)
     run.execute(provider=Script(DOWN))
     for _ in range(2):
-        stopped, again = run.resume(limits=limits), replayed(run.agent, "r", store=run.store)
+        stopped, again = run.resume(limits=limits), run.replay()
         assert (stopped.ok, again.stop_reason, again.usage) == (False, stopped.stop_reason, stopped.usage)
     assert fine.asked == 0
     result = run.resume(limits=Limits(max_calls=1))

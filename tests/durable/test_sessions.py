@@ -11,20 +11,7 @@ import pytest
 import kernai
 from kernai import Agent, Limits, LlmResponse, Media, MemoryStore, Message, MockProvider, Model, ProviderError, Skill
 from kernai.recording.recorder import expand
-from tests.durable.durable_cases import (
-    EACH_WAY,
-    PNG,
-    WAYS,
-    Performed,
-    Stored,
-    Way,
-    agent,
-    command,
-    payer,
-    provider,
-    replayed,
-    share_of,
-)
+from tests.durable.durable_cases import EACH_WAY, PNG, WAYS, Stored, Way, command, payer, provider, share_of
 from tests.loop.loop_cases import plan, task
 
 COUNTED = Model("counted", ("text", "vision"), cost=(1.0, 1.0))
@@ -170,7 +157,7 @@ def test_a_plan_that_is_cancelled_before_it_begins_keeps_the_input_that_it_was_g
     assert kernai.execute_plan(talker([]), given, run_id="r", cancel=cancelled, **options).stop_reason == "cancelled"
     result = way.resume(talker([]), "r", input="and now?", **options)
     assert [one.text for one in result.messages] == ["the goal", "and now?", "<final>well</final>"]
-    assert replayed(talker([]), "r", store=store) == result
+    assert kernai.replay(talker([]), "r", store=store).result == result
 
 
 def test_pending_calls_must_be_decided_before_the_next_input() -> None:
@@ -191,11 +178,9 @@ def test_pending_calls_must_be_decided_before_the_next_input() -> None:
 
 @EACH_WAY
 def test_a_fork_is_the_same_run_up_to_a_step_and_another_one_from_there(way: Way) -> None:
-    performed = Performed()
-    run = Stored(way, agent(performed), provider())
-    whole = run.execute("do everything")
+    run = Talk(way)
+    whole = [run.say(0), run.say(1)][-1]
     before = run.load()
-    performed.calls.clear()
     for step in range(whole.steps):
         name = f"r-{step}"
         assert kernai.fork(run.store, "r", at_step=step, run_id=name) == name
@@ -205,7 +190,7 @@ def test_a_fork_is_the_same_run_up_to_a_step_and_another_one_from_there(way: Way
         assert start["run_id"] == start["data"]["run_id"] == name
         assert start["data"]["metadata"]["forked_from"] == {"run_id": "r", "at_step": step}
         assert kernai.replay(run.agent, name, store=run.store).result == result
-    assert (run.load(), performed.calls) == (before, {})
+    assert (run.load(), run.notes) == (before, ["say 0", "say 1"])
 
 
 def test_a_fork_has_the_media_up_to_its_step_alone() -> None:
@@ -362,10 +347,9 @@ def test_an_unfinished_answer_does_not_begin_the_answer_to_the_next_question(way
             asked = messages[-1].text
             return LlmResponse("4") if asked == "2 + 2?" else LlmResponse("Dear Ann, I ", finish_reason="length")
 
-    writer, store = Agent(instructions="x", provider=Cut(), on_truncated="continue"), MemoryStore()
-    assert not way.execute(writer, "a letter", store=store, run_id="r", limits=Limits(max_calls=1)).ok
-    assert way.resume(writer, "r", store=store, input="2 + 2?").text == "4"
-    assert replayed(writer, "r", store=store).text == "4"
+    run = Stored(way, Agent(instructions="x", on_truncated="continue"), Cut())
+    assert not run.execute("a letter", limits=Limits(max_calls=1)).ok
+    assert (run.resume(input="2 + 2?").text, run.replay().text) == ("4", "4")
 
 
 @EACH_WAY
@@ -386,7 +370,7 @@ def test_a_recorder_that_a_resume_without_news_is_given_still_holds_one_run(way:
     assert run.resume(on_event=lambda event: seen.append(event.type), recorder=recorder).ok
     assert seen == ["result"]
     assert len(recorder.for_event("result")) == 2
-    assert replayed(run.agent, recording=recorder.to_list()).text == "done"
+    assert kernai.replay(run.agent, recording=recorder.to_list()).result == run.resume()
 
 
 @EACH_WAY
@@ -402,12 +386,9 @@ def test_a_finished_plan_and_its_history_are_the_messages_of_a_resume(way: Way) 
 def test_a_typed_answer_is_read_again_as_it_was_read(repair: Any) -> None:
     with kernai.isolated():
         kernai.configure(repair=repair)
-        it, store = Agent(instructions="x", output=int, output_retries=0), MemoryStore()
-        options: dict[str, Any] = {"store": store, "provider": provider({"go": ['<final>"5"</final>']})}
-        ran = kernai.execute(it, "go", run_id="r", **options)
-        assert ran.ok is (repair is True)
-        if ran.ok:
-            assert [kernai.resume(it, "r", **options).output, replayed(it, "r", store=store).output] == [5, 5]
+        run = Stored(WAYS[0], Agent(instructions="x", output=int, output_retries=0), {"go": ['<final>"5"</final>']})
+        assert run.execute().ok is (repair is True)
+        assert repair is not True or [run.resume().output, run.replay().output] == [5, 5]
 
 
 @pytest.mark.parametrize("tags, warned", [({"order": "43"}, False), (None, False), (["order 43"], True), ("order", True)])

@@ -22,12 +22,9 @@ from tests.durable.durable_cases import (
     Way,
     agent,
     command,
-    entries_of,
     payer,
     provider,
-    replayed,
     share_of,
-    way_id,
 )
 from tests.loop.loop_cases import plan, task
 
@@ -51,7 +48,7 @@ def test_a_stop_beside_a_waiting_call_ends_the_run_once_the_call_is_decided(way:
     assert run.resume().pending
     result = run.resume(approvals={"0.0": True})
     assert (result.stop_reason, str(result.error), paid) == ("guardrail", "not that", [1])
-    assert replayed(it, "r", store=run.store).stop_reason == "guardrail"
+    assert run.replay().stop_reason == "guardrail"
     assert run.resume().text == "done", "it was resumed after the stop"
 
 
@@ -114,7 +111,7 @@ def test_whatever_ends_the_root_is_a_stop_of_the_whole_run(how: str) -> None:
     reason = {"provider": "error", "instructions": "error", "repeated_calls": "loop"}.get(how, how)
     failed = [("", "model_failed", reason)] if how == "provider" else []
     assert stops(store) == [*failed, ("", "result", reason)]
-    again = replayed(it.replace(instructions="x"), "r", store=store)
+    again: Any = kernai.replay(it.replace(instructions="x"), "r", store=store).result
     assert (again.stop_reason, str(again.error)) == (reason, store.load("r")[-1]["data"]["error"])
 
 
@@ -176,7 +173,7 @@ def test_a_run_ended_by_a_stop_continues_when_resumed_and_an_unfinished_stop_is_
     assert (result.text, run.replay()) == ("continued", result)
 
 
-@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=way_id)
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]])
 def test_a_call_that_began_beside_others_is_never_recorded_as_not_run(way: Way) -> None:
     begun = threading.Barrier(2)
     calls: list[str] = []
@@ -275,17 +272,17 @@ def test_a_run_can_continue_after_its_sub_agent_failed(name: str, way: Way) -> N
         "go": [command("clerk", "sub"), command("pay"), "<final>done</final>"], "sub": [command("spend")] * 3})
     ran = run.execute(limits=limits)
     assert ran.stop_reason == "interrupt"
-    assert replayed(run.agent, "r", store=run.store).stop_reason == "interrupt"
+    assert run.replay().stop_reason == "interrupt"
     result = run.resume(approvals={"1.0": True})
     assert (result.text, result.messages[:3]) == ("done", ran.messages[:3])
-    again = replayed(run.agent, "r", store=run.store)
+    again = run.replay()
     assert (again.text, again.messages) == ("done", result.messages)
 
 
 def test_a_replayed_provider_failure_is_the_same_error() -> None:
     it, store = Agent(instructions="x", provider=Down()), MemoryStore()
     live = kernai.execute(it, "go", store=store, run_id="r").error
-    again = replayed(it, "r", store=store).error
+    again = Stored(WAYS[0], it, store=store).replay().error
     assert (type(again), str(again)) == (type(live), str(live)) == (ProviderError, "Down raised TimeoutError: slow")
 
 
@@ -325,7 +322,7 @@ class Noting(Performed):
 
 def events(store: MemoryStore) -> list[tuple[str, str]]:
     """What is on record, in an order that does not depend on parallel work, without the seams of resumes."""
-    return sorted((one["scope"], one["event"]) for one in entries_of(store) if one["event"] != "run_resumed")
+    return sorted((one["scope"], one["event"]) for one in store.load("r") if one["event"] != "run_resumed")
 
 
 @EACH_WAY
@@ -346,7 +343,7 @@ def test_stopping_a_worker_at_any_moment_loses_no_outcome_and_repeats_no_call(wa
             way.execute(it, "do everything", provider=model(said, stop), store=store, run_id="r")
         (info,) = store.runs()
         assert (info.status, info.lease) == ("final" if number == count else "abandoned", None)
-        assert sum(one["event"] == "llm_response" for one in entries_of(store)) == len(said)
+        assert sum(one["event"] == "llm_response" for one in store.load("r")) == len(said)
         store.stopping = threading.Event()
         assert way.resume(it, "r", provider=model(said, lambda: None), store=store).text == "all is done"
         assert (sorted(said), performed.calls) == (sorted(answers), effects.calls)
@@ -376,8 +373,8 @@ def test_parallel_tasks_end_their_model_calls_and_begin_nothing_when_the_worker_
     with pytest.raises(RunConflictError, match="run 'r' is left to another worker: this one is stopping"):
         way.execute(tasks(stop), "go", store=store, run_id="r")
     assert (len(said), acted) == (3, [])
-    assert sum(one["event"] == "llm_response" for one in entries_of(store)) == 3
-    assert not any(one["event"] == "skill_execute" for one in entries_of(store))
+    assert sum(one["event"] == "llm_response" for one in store.load("r")) == 3
+    assert not any(one["event"] == "skill_execute" for one in store.load("r"))
     (info,) = store.runs()
     assert (info.status, info.lease) == ("abandoned", None)
     store.stopping.clear()

@@ -170,18 +170,15 @@ def test_an_observer_that_raises_is_logged_and_the_runs_continue(
 
 
 def test_async_callbacks_need_asyncio_and_are_called_one_at_a_time() -> None:
-    inside: list[str] = []
+    inside, seen = list[str](), list[Any]()
 
     async def observe(given: Any) -> None:
         inside.append("in")
         await asyncio.sleep(0)
-        assert inside.pop() == "in"
-        assert inside == []
+        assert (inside.pop(), inside) == ("in", [])
         seen.append(given)
 
-    seen: list[Any] = []
-    results = by_asyncio(agent(), ["a", "b", "c"], on_progress=observe, on_event=observe)
-    assert results.failed == ()
+    assert by_asyncio(agent(), ["a", "b", "c"], on_progress=observe, on_event=observe).failed == ()
     assert {one.index for one in seen if isinstance(one, Progress)} == {0, 1, 2}
     for wrong in ("on_progress", "on_event"):
         one = agent()
