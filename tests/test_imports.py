@@ -237,9 +237,7 @@ def test_importing_the_providers_loads_only_kernai_and_the_standard_library() ->
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    graph = {
-        module: {name for name, _ in own_imports(module) if (module, name) not in UPWARD} for module in MODULES
-    }
+    graph = {module: {name for name, _ in own_imports(module) if (module, name) not in UPWARD} for module in MODULES}
     try:
         list(TopologicalSorter(graph).static_order())
     except CycleError as error:

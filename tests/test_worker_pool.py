@@ -83,9 +83,7 @@ def test_queued_jobs_start_in_the_order_they_were_submitted() -> None:
 
 
 Tree = list["Tree"]
-TREES: st.SearchStrategy[Tree] = st.recursive(
-    st.just([]), lambda inner: st.lists(inner, max_size=4), max_leaves=25
-)
+TREES: st.SearchStrategy[Tree] = st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=4), max_leaves=25)
 
 
 @pytest.mark.slow

@@ -150,9 +150,7 @@ def wait() -> str:
 
 WAIT = "<command name='wait'></command>"
 TURNS = iter([WAIT, "<final>Fine.</final>"])
-agent = kernai.Agent(
-    instructions="x", provider=kernai.MockProvider().on_call(lambda *_: next(TURNS)), skills=["wait"]
-)
+agent = kernai.Agent(instructions="x", provider=kernai.MockProvider().on_call(lambda *_: next(TURNS)), skills=["wait"])
 """
 
 

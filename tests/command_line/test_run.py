@@ -134,8 +134,6 @@ def test_with_json_stdout_has_the_whole_result_and_nothing_else(here: Here, tmp_
     assert "counting\n" in done.stderr
 
 
-
-
 @pytest.mark.parametrize("limit", ["--max-steps=1", "--max-calls=1", "--max-tokens=1", "--timeout=0"])
 def test_a_limit_ends_the_run_with_exit_status_1(here: Here, tmp_path: Path, limit: str) -> None:
     write(tmp_path, "agent.py", AGENT)
@@ -163,14 +161,21 @@ def test_without_a_limit_a_run_may_make_as_many_calls_as_in_a_program(here: Here
     assert "the 500 calls of one input are used up" in error
 
 
-def test_a_model_from_the_command_line_is_used_instead_of_the_agents(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "agent.py", AGENT)
-    with vendor(OLLAMA.answer("<final>Many ", "lamps.</final>")) as (server, env):
-        done = here("run", "agent.py", "How many?", "--model", "ollama/llama3.2", env=env)
-    assert (done.returncode, done.stdout) == (0, "Many lamps.\n")
+@pytest.mark.parametrize("capabilities, pictures", [((), 0), (("--model-capabilities", "text,vision"), 1)])
+def test_a_model_from_the_command_line_is_used_instead_of_the_agents_and_sent_media_if_it_can_see_them(
+    here: Here, tmp_path: Path, capabilities: tuple[str, ...], pictures: int
+) -> None:
+    write(tmp_path, "agent.py", ECHO)
+    (tmp_path / "photo.png").write_bytes(PIXEL)
+    with vendor(OLLAMA.answer("<final>A ", "pixel.</final>")) as (server, env):
+        options = ("--media", "photo.png", "--model", "ollama/new", *capabilities)
+        done = here("run", "agent.py", "What is it?", *options, env=env)
+    assert (done.returncode, done.stdout) == (0, "A pixel.\n")
     [request] = server.requests
-    assert request.json["model"] == "llama3.2"
-    assert OLLAMA.text_of(request)[-1] == ("user", "How many?")
+    assert request.json["model"] == "new"
+    assert request.json["messages"][-1]["content"].startswith("What is it?")
+    assert len(request.json["messages"][-1].get("images", ())) == pictures
+    assert ("note: the model new is not known to take image input (no vision)" in done.stderr) == (pictures == 0)
     assert "120 tokens" in done.stderr
 
 
@@ -209,27 +214,6 @@ agent = kernai.Agent(instructions="x", provider=provider, skills=["draw"], model
     recording = (tmp_path / "run.jsonl").read_text()
     assert all(file.stem in recording for file in files.values())
     assert "secret" not in recording
-
-
-def test_media_that_the_model_cannot_see_are_noted(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "agent.py", ECHO)
-    (tmp_path / "photo.png").write_bytes(PIXEL)
-    done = here("run", "agent.py", "--media", "photo.png")
-    assert done.stdout.startswith("You said: [image:media_")
-    assert "note: the model text-only is not known to take image input (no vision)" in done.stderr
-
-
-def test_a_model_with_capabilities_is_sent_the_media(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "agent.py", ECHO)
-    (tmp_path / "photo.png").write_bytes(PIXEL)
-    with vendor(OLLAMA.answer("<final>A pixel.</final>")) as (server, env):
-        done = here(
-            "run", "agent.py", "What is it?", "--media", "photo.png", "--model", "ollama/new",
-            "--model-capabilities", "text,vision", env=env,
-        )  # fmt: skip
-    assert done.stdout == "A pixel.\n"
-    assert "note:" not in done.stderr
-    assert len(server.requests[0].json["messages"][-1]["images"]) == 1
 
 
 def test_an_incomplete_recording_is_reported_and_the_answer_is_still_shown(here: Here, tmp_path: Path) -> None:

@@ -47,36 +47,28 @@ def bought() -> list[dict[str, Any]]:
     return buying()
 
 
-class Watched:
-    """Collects what a page does besides showing text."""
-
-    def __init__(self, page: Page) -> None:
-        self.forget()
-        page.on("console", lambda message: self.faults.append(f"console {message.type}: {message.text}"))
-        page.on("pageerror", lambda error: self.faults.append(f"error: {error.stack or error}"))
-        page.on("dialog", self._dismiss)
-        page.on("popup", lambda popup: self.faults.append(f"window: {popup.url}"))
-        page.on("request", lambda request: self.requests.append(request.url))
-
-    def forget(self) -> None:
-        self.faults: list[str] = []
-        self.requests: list[str] = []
-
-    def _dismiss(self, dialog: Dialog) -> None:
-        self.faults.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-
 class Tab:
-    """A watched page, reused for one document after another, because a new page is several times slower."""
+    """A page that collects what it does besides showing text, reused for one document after another, because a new page
+    is several times slower.
+    """
 
-    def __init__(self, browser: Browser, **options: Any) -> None:
-        self._context = browser.new_context(**options)
+    def __init__(self, browser: Browser) -> None:
+        self._context = browser.new_context()
         self._context.set_default_timeout(20_000)
-        self.page = self._context.new_page()
-        self._watched = Watched(self.page)
+        self.page = page = self._context.new_page()
         self._allowed: tuple[str, ...] = ()
         self._expected = "nothing"
+        self._faults: list[str] = []
+        self._requests: list[str] = []
+        page.on("console", lambda message: self._faults.append(f"console {message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self._faults.append(f"error: {error.stack or error}"))
+        page.on("dialog", self._dismiss)
+        page.on("popup", lambda popup: self._faults.append(f"window: {popup.url}"))
+        page.on("request", lambda request: self._requests.append(request.url))
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self._faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def open(
         self, address: str, *, allowed: str = "", expected: str = "nothing", viewport: ViewportSize | None = None,
@@ -93,11 +85,12 @@ class Tab:
     def check(self) -> None:
         """Fail if the document logged, raised, opened or requested anything but itself; then leave it."""
         assert self.page.evaluate("window.harmed") is None
-        assert [fault for fault in self._watched.faults if self._expected not in fault] == []
-        assert [url for url in self._watched.requests if not url.startswith(self._allowed)] == []
+        assert [fault for fault in self._faults if self._expected not in fault] == []
+        assert [url for url in self._requests if not url.startswith(self._allowed)] == []
         self.page.goto("about:blank")
         self.page.mouse.move(0, 0)
-        self._watched.forget()
+        self._faults.clear()
+        self._requests.clear()
 
     def close(self) -> None:
         self._context.close()

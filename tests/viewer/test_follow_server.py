@@ -181,9 +181,7 @@ def test_a_request_without_news_is_answered_after_a_while(path: Path, monkeypatc
     assert json.loads(news.news(0, "0", seen))["records"] == []
 
 
-def test_closing_ends_waiting_requests_and_idle_connections(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_ends_waiting_requests_and_idle_connections(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_server, "GRACE", 60.0)  # so that closing does not simply end after the grace period
     seen = client.news()
     server = client.server._server

@@ -239,27 +239,26 @@ def test_the_theme_is_the_systems_until_it_is_toggled(show: Show) -> None:
     assert page.evaluate(ground) == dark
 
 
+PANES = {"1": "conversation", "2": "events", "3": "timeline"}
 OVERFLOW = "() => Math.max(...[document.documentElement, ...document.querySelectorAll('#main > div, nav, .card, .toolbar, .top')].map((one) => one.scrollWidth - one.clientWidth))"
 
 
-@pytest.mark.parametrize("key, width", [("1", 390), ("2", 390), ("3", 390), ("1", 800), ("2", 1080)])
-def test_nothing_overflows_on_a_phone_or_a_tablet(show: Show, bought: list[dict[str, Any]], key: str, width: int) -> None:
+@pytest.mark.parametrize("width, height, panes", [
+    (320, 256, "123"), (640, 450, "123"), (390, 844, "123"), (800, 844, "1"), (1080, 844, "2"),
+])
+def test_nothing_overflows_on_a_small_screen_and_the_panes_fill_it_when_the_page_is_zoomed_in(
+    show: Show, bought: list[dict[str, Any]], width: int, height: int, panes: str
+) -> None:
     wide = Script().add("final", "w" * 4_000).add("x" * 300, {"y" * 300: "z" * 3_000}).entries
-    page = show([*bought, *wide], title="t" * 300, viewport={"width": width, "height": 844})
-    page.keyboard.press(key)
-    expect(page.locator("#tree .row, .card").locator("visible=true").first).to_be_visible()
-    assert page.evaluate(OVERFLOW) <= 0
-    page.keyboard.press("G")
-    assert page.evaluate(OVERFLOW) <= 0
-
-
-@pytest.mark.parametrize("width, height", [(320, 256), (640, 450)])
-def test_the_panes_fill_the_screen_when_the_page_is_zoomed_in(show: Show, bought: list[dict[str, Any]], width: int, height: int) -> None:
-    page = show(bought, viewport={"width": width, "height": height})
-    for key, pane in (("1", "conversation"), ("2", "events"), ("3", "timeline")):
+    page = show([*bought, *wide], title="t" * 300, viewport=window(width, height))
+    for key in panes:
         page.keyboard.press(key)
-        assert page.locator(f"#panel-{pane}").evaluate("(pane) => pane.clientHeight") == height
+        expect(page.locator("#tree .row, .card").locator("visible=true").first).to_be_visible()
         assert page.evaluate(OVERFLOW) <= 0
+        page.keyboard.press("G")
+        assert page.evaluate(OVERFLOW) <= 0
+        pane = page.locator(f"#panel-{PANES[key]}")
+        assert height > 500 or pane.evaluate("(pane) => pane.clientHeight") == height
 
 
 def test_buttons_are_named_as_they_are_labelled(show: Show, bought: list[dict[str, Any]]) -> None:

@@ -163,7 +163,7 @@ def test_a_row_focused_by_keyboard_is_not_covered(show: Show) -> None:
     page = show(nested(), viewport={"width": 1280, "height": 500})
     page.keyboard.press("l")
     focused = page.locator(".row:focus")
-    for key in [*["ArrowDown"] * 25, "End", *["ArrowUp"] * 25, "Home"]:
+    for key in [*["ArrowDown"] * 15, "End", *["ArrowUp"] * 15, "Home"]:
         page.keyboard.press(key)
         assert focused.evaluate(IS_UNCOVERED)
 

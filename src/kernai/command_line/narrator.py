@@ -256,9 +256,7 @@ def _answered(row: Any) -> str:
 # ------------------------------------------------------------------------------------------------------ the outcome
 
 VENDOR_HINT = "`kernai doctor` looks at keys and servers; --debug shows the traceback"
-_LIMITS = {
-    StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.MAX_CALLS, StopReason.TIMEOUT
-}
+_LIMITS = {StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.MAX_CALLS, StopReason.TIMEOUT}
 
 
 def failure_of(result: Result[Any], recording: Recording | None = None, again: str | None = None) -> CommandError:

@@ -67,9 +67,7 @@ class Terminated(BaseException):
 
 
 @contextlib.contextmanager
-def failing(
-    message: str, hint: str, kinds: type[Exception] | tuple[type[Exception], ...] = OSError
-) -> Iterator[None]:
+def failing(message: str, hint: str, kinds: type[Exception] | tuple[type[Exception], ...] = OSError) -> Iterator[None]:
     """Turns an exception of these kinds in the block into a `CommandError` with the text ``MESSAGE: REASON``."""
     try:
         yield
