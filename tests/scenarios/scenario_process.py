@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -69,22 +69,26 @@ def ran_here(program: Path, *arguments: str | Path, **environment: str) -> subpr
         return programs.ran_here(program, *arguments, environment=ENVIRONMENT | environment)
 
 
-def tape(*conversations: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return a tape of the demo; without `conversations`, that of its good run."""
-    whole = list(conversations) or [{"scope": "", "input": "What is twice 21?", "turns": TURNS}]
-    header = {"format": 2, "scenario": "demo", "provider": "hand-written", "model": "hand-written"}
-    return {**header, "conversations": whole, **more}
+def tape(*said: str | dict[str, Any], **conversations: Sequence[str | dict[str, Any]]) -> dict[str, Any]:
+    """Return a tape of the demo, with the turns of the root or else those of its good run, and other conversations."""
+    whole = {"What is twice 21?": said or TURNS, **conversations}
+    return {
+        "format": 2, "scenario": "demo", "provider": "hand-written", "model": "hand-written", "conversations": [
+            {"scope": "", "input": text, "turns": [{"content": one} if isinstance(one, str) else one for one in turns]}
+            for text, turns in whole.items()
+        ],
+    }
 
 
 class Demo:
     """A scenario in its own folder, with its tape and logs."""
 
-    def __init__(self, folder: Path, more: str = "", **tape_parts: Any) -> None:
+    def __init__(self, folder: Path, more: str = "", *said: str | dict[str, Any], **tape_parts: Any) -> None:
         self.file = folder / "demo.py"
         self.tape = folder / "tape.json"
         self.logs = folder / "logs"
         self.file.write_text(SCENARIO.replace("{more}", more), encoding="utf-8")
-        self.write_tape(tape(**tape_parts))
+        self.write_tape(tape(*said) | tape_parts)
 
     def write_tape(self, data: Any) -> None:
         self.tape.write_text(json.dumps(data), encoding="utf-8")
@@ -147,47 +151,107 @@ def recorded(name: str) -> list[dict[str, Any]]:
 
 # ------------------------------------------------------------------------------------------ tapes with changes
 
-Change = Callable[[list[dict[str, Any]]], object]
+Tape = dict[str, Any]
+Change = Callable[[Tape], object]
 
 
 def failures(name: str, change: Change, folder: Path) -> list[str]:
-    """Run a scenario with changed turns of the root, and return what fails."""
+    """Run a scenario with a changed tape, and return what fails. Other messages than the recorded ones are expected."""
     tape = json.loads((TAPES / f"{name}.json").read_text(encoding="utf-8"))
-    change(tape["conversations"][0]["turns"])
+    for turn in [turn for conversation in tape["conversations"] for turn in conversation["turns"]]:
+        turn.pop("asked", None)
+    change(tape)
     path = folder / "tape.json"
     path.write_text(json.dumps(tape), encoding="utf-8")
     done = ran_here(SCENARIOS / f"{name}.py", "--tape", path, "--no-log")
-    assert (done.returncode, done.stderr) == (1, ""), done.stdout
-    return [line for line in done.stdout.splitlines() if line.startswith("FAILED: ")]
+    found = [line for line in done.stdout.splitlines() if line.startswith("FAILED: ")]
+    assert (done.returncode, done.stderr) == (1 if found else 0, ""), done.stdout
+    return found
 
 
-def replaced(old: str, new: str) -> Change:
-    """Replace a text wherever the model writes it."""
+def turns(tape: Tape, task: str = "") -> list[dict[str, Any]]:
+    """Return the turns of one task, or the first ones of the root."""
+    found = (one["turns"] for one in tape["conversations"] if one["scope"].partition(".")[2] == task)
+    first: list[dict[str, Any]] = next(found)
+    return first
 
-    def change(turns: list[dict[str, Any]]) -> None:
-        assert any(old in turn["content"] for turn in turns), f"the tape must hold {old!r}"
-        for turn in turns:
-            turn["content"] = turn["content"].replace(old, new)
+
+def replaced(old: str, new: str, task: str = "", turn: int | None = None) -> Change:
+    """Replace a text in one turn, or wherever the model writes it."""
+
+    def change(tape: Tape) -> None:
+        spoken = turns(tape, task) if turn is None else [turns(tape, task)[turn]]
+        assert any(old in one["content"] for one in spoken), f"the tape must hold {old!r}"
+        for one in spoken:
+            one["content"] = one["content"].replace(old, new)
 
     return change
 
 
-def answered(old: str, new: str) -> Change:
+def answered(old: str, new: str, task: str = "") -> Change:
     """Replace a text in the answer."""
-    return lambda turns: replaced(old, new)(turns[-1:])
+    return replaced(old, new, task, -1)
+
+
+def said_only(task: str, answer: str) -> Change:
+    """Have a task answer in its first turn."""
+    return lambda tape: turns(tape, task).__setitem__(slice(None), [{"content": f"<final>{answer}</final>"}])
+
+
+def failing(task: str) -> Change:
+    """Have a task's provider fail."""
+    error = {"error": {"message": "no such model", "retryable": False}}
+    return lambda tape: turns(tape, task).__setitem__(slice(None), [error])
 
 
 def without(word: str) -> Change:
-    """Leave out the turns that contain a word, but keep the answer."""
-    return lambda turns: turns.__setitem__(slice(0, -1), [one for one in turns[:-1] if word not in one["content"]])
+    """Leave out the root's turns that contain a word, but keep the answer."""
+
+    def change(tape: Tape) -> None:
+        turns(tape)[:-1] = [one for one in turns(tape)[:-1] if word not in one["content"]]
+
+    return change
 
 
-def cut(first: int, last: int) -> Change:
+def cut(*at: int, task: str = "") -> Change:
     """Leave out some turns."""
-    return lambda turns: turns.__delitem__(slice(first, last))
+
+    def change(tape: Tape) -> None:
+        turns(tape, task)[:] = [one for number, one in enumerate(turns(tape, task)) if number not in at]
+
+    return change
 
 
 def added(at: int, skill: str, **params: Any) -> Change:
     """Add a call to a turn."""
     call = f'\n<block type="command" name="{skill}">{json.dumps(params)}</block>'
-    return lambda turns: turns[at].update(content=turns[at]["content"] + call)
+    return lambda tape: turns(tape)[at].update(content=turns(tape)[at]["content"] + call)
+
+
+def replan(edit: Callable[[dict[str, Any], dict[str, Any]], object]) -> Change:
+    """Change the plan that is run: `edit` gets the plan, and its tasks by id."""
+
+    def change(tape: Tape) -> None:
+        written = [turn for turn in turns(tape) if '"tasks"' in turn["content"]][-1]
+        plan = json.loads(written["content"].removeprefix('<block type="plan">').removesuffix("</block>"))
+        edit(plan, {task["id"]: task for task in plan["tasks"]})
+        written["content"] = f'<block type="plan">{json.dumps(plan, ensure_ascii=False)}</block>'
+
+    return change
+
+
+def strategy(word: str) -> Change:
+    return replan(lambda plan, tasks: plan.update(strategy=word))
+
+
+def waiting(task: str, *needed: str) -> Change:
+    """Have a task depend on exactly these tasks."""
+    return replan(lambda plan, tasks: tasks[task].update(depends_on=list(needed)))
+
+
+def both(*changes: Change) -> Change:
+    def change(tape: Tape) -> None:
+        for one in changes:
+            one(tape)
+
+    return change

@@ -29,24 +29,19 @@ def scenario() -> Scenario:
     return Scenario("demo", description="tries things out")
 
 
-def test_a_scenarios_skill_may_have_options_and_is_not_registered_globally() -> None:
+def test_a_skill_of_a_scenario_may_have_options_or_be_an_agent_and_is_not_registered_globally() -> None:
     one = scenario()
+    helper = kernai.Agent(instructions="Help.").as_skill("helper", "Helps.")
+    assert one.add_skill(helper) is helper
 
     @one.skill(name="look", requires="vision", produces="image")
     def look_at(picture: kernai.Media) -> str:
         """Look at it."""
         return picture.id
 
-    assert one.definition.skills == [look_at]
+    assert one.definition.skills == [helper, look_at]
     assert (look_at.name, look_at.requires, look_at.produces) == ("look", ("vision",), ("image",))
     assert kernai.skills.find("look") is None
-
-
-def test_an_agent_can_be_a_skill_of_a_scenario() -> None:
-    one = scenario()
-    helper = kernai.Agent(instructions="Help.").as_skill("helper", "Helps.")
-    assert one.add_skill(helper) is helper
-    assert one.definition.skills == [helper]
 
 
 @pytest.mark.parametrize("misuse, complaint", [
@@ -93,20 +88,16 @@ def test_an_expectation_says_why_it_does_not_hold(
     assert (verdict.holds, verdict.name, verdict.reason) == (holds, name, reason)
 
 
-def test_a_lambda_without_a_name_is_named_after_its_line() -> None:
+def test_an_expectation_may_be_a_lambda_without_a_name_or_be_decorated_with_a_reason() -> None:
     one = scenario()
     one.expect(lambda outcome: True)
     assert one.definition.expectations[0].name.startswith("expectation 1 (line ")
-
-
-def test_an_expectation_may_be_decorated_with_a_reason() -> None:
-    one = scenario()
 
     @one.expect(reason="the answer is empty")
     def says_something(outcome: Outcome) -> bool:
         return bool(outcome.text)
 
-    assert one.definition.expectations[0].judge(outcome_of("")).reason == "the answer is empty"
+    assert one.definition.expectations[1].judge(outcome_of("")).reason == "the answer is empty"
 
 
 def test_an_outcome_has_the_calls_and_results_of_skills_tasks_and_protocols() -> None:
@@ -140,44 +131,50 @@ def test_a_good_run_ends_with_the_expectations_that_hold_and_status_0(demo: Demo
 
 
 NEVER = "scenario.expect(lambda outcome: False, name='quotes', reason='said:\\nok: gives the number')"
-#: by what is special about a scenario: the lines that make it so, its exit status, and what it says
-ENDINGS = {
-    "an input that prepare sets": (
-        'scenario.input("nothing yet")\n@scenario.prepare\ndef ask():\n    scenario.input("What is twice 21?")', 0, "ok: gives the number",
-    ),
-    "no input": ("scenario.input('')", 2, "demo: error: there is no input: give one with"),
-    "a limit": ("scenario.limits(kernai.Limits(max_calls=1))", 1, "FAILED: the run ended with max_calls"),
+PREPARED = "@scenario.prepare\ndef make():\n    "
+DESK = """
+scenario.protocols([kernai.Protocol('desk', lambda block, ctx: 'closed: ' + block.content)])
+scenario.expect(lambda outcome: outcome.protocol_results() == ['closed: 7'], name='desk')
+"""
+PLAN = '<block type="plan">{"tasks": [{"id": "a", "input": "not on the tape"}]}</block>'
+#: by what is special about a scenario: the lines that make it so, its tape, its exit status, and what it says
+ENDINGS: dict[str, tuple[str, list[Any], int, str]] = {
+    "an input that prepare sets": (f'scenario.input("nothing yet")\n{PREPARED}scenario.input("What is twice 21?")', [], 0, "ok: gives the number"),
+    "no input": ("scenario.input('')", [], 2, "demo: error: there is no input: give one with"),
+    "a limit": ("scenario.limits(kernai.Limits(max_calls=1))", [], 1, "FAILED: the run ended with max_calls"),
     "a protocol that nobody has": (
-        "scenario.protocols(['mcp'])", 2, "the protocol 'mcp' is not registered: give its servers with scenario.mcp_config(path)",
+        "scenario.protocols(['mcp'])", [], 2, "the protocol 'mcp' is not registered: give its servers with scenario.mcp_config(path)",
     ),
-    "a reason with a line break": (NEVER, 1, "FAILED: this does not hold: quotes; said: ok: gives the number\n"),
+    "its own protocol": (DESK, ['<block type="desk">7</block>', *TURNS], 0, "ok: "),
+    "a reason with a line break": (NEVER, [], 1, "FAILED: this does not hold: quotes; said: ok: gives the number\n"),
+    "a task that departs from the tape": (
+        "", [PLAN, TURNS[1]], 1, "FAILED: the run has left the recorded path of the tape tape.json: no conversation begins with",
+    ),
+    "calls that could not be made": (
+        "", ['<block type="command" name="triple">14</block><block type="command">x</block>', *TURNS], 0,
+        "skill calls: 3, 2 of them answered by an error; tokens",
+    ),
+    "a call without a name": ("", ['<block type="command">x</block>', *TURNS], 0, "    error     no name: Command block missing skill name\n"),
+    "reported tokens": (
+        "", [turn | {"prompt_tokens": 9, "completion_tokens": 1} for turn in TURNS], 0, "skills, loop and recording are real.\n",
+    ),
+    "estimated tokens": ("", [], 0, "skills, loop and recording are real. Token counts are estimates.\n"),
 }
 
 
-@pytest.mark.parametrize("more, status, said", ENDINGS.values(), ids=ENDINGS)
-def test_a_run_ends_with_a_status_and_a_line_that_says_why(tmp_path: Path, more: str, status: int, said: str) -> None:
-    done = Demo(tmp_path, more).replay()
-    assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
-
-
-def test_a_scenario_may_define_its_own_protocol(tmp_path: Path) -> None:
-    more = (
-        "def answer(block, ctx): return 'closed: ' + block.content\n"
-        "scenario.protocols([kernai.Protocol('desk', answer)])\n"
-        "scenario.expect(lambda outcome: outcome.protocol_results() == ['closed: 7'], name='desk')"
-    )
-    demo = Demo(tmp_path, more)
-    turns = [{"content": '<block type="desk">7</block>'}, *TURNS]
-    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
-    done = demo.replay()
-    assert done.returncode == 0, done.stdout
+@pytest.mark.parametrize("more, said, status, shown", ENDINGS.values(), ids=ENDINGS)
+def test_a_run_ends_with_a_status_and_a_line_that_says_why(
+    tmp_path: Path, more: str, said: list[Any], status: int, shown: str
+) -> None:
+    done = Demo(tmp_path, more, *said).replay()
+    assert (done.returncode, shown in done.stdout + done.stderr) == (status, True), done
 
 
 # --------------------------------------------------------------------------------------------------- bad runs
 
 
 @pytest.mark.parametrize("more, error, place", [
-    ("@scenario.prepare\ndef make():\n    raise OSError('no space left')", "OSError: no space left", "raise OSError"),
+    (f"{PREPARED}raise OSError('no space left')", "OSError: no space left", "raise OSError"),
     ("def broken():\n    return 1 / 0\nscenario.instructions(broken)", "ZeroDivisionError: division by zero", "return 1 / 0"),
     ("scenario.max_steps(0)", "ValueError: max_steps", ""),
     ("scenario.prepare(lambda: sys.exit(0))\nimport sys", "SystemExit: 0", "sys.exit"),
@@ -186,59 +183,27 @@ def test_an_error_in_the_scenarios_own_code_is_one_line_with_its_location(
     tmp_path: Path, more: str, error: str, place: str
 ) -> None:
     demo = Demo(tmp_path, more)
-    done = demo.replay()
-    assert (done.returncode, done.stderr) == (1, "")
+    done = demo.replay("--debug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert error in done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("FAILED"))
     assert line.startswith("FAILED: the scenario's own code failed: ")
     assert error in line
     found = re.search(r"demo\.py:(\d+): ", line)
     assert place in ("" if found is None else demo.file.read_text().splitlines()[int(found[1]) - 1])
     assert "--debug" in line
+    assert Demo(tmp_path, more).replay("--no-log").stderr == ""
     assert demo.log["faults"] == [line.removeprefix("FAILED: ")]
     assert demo.log["expectations"] == [{"name": "gives the number", "holds": None, "reason": "the run has no answer"}]
 
 
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    done = Demo(tmp_path, "@scenario.prepare\ndef make():\n    raise OSError('no space left')").replay("--debug")
-    assert "Traceback" in done.stderr
-    assert "OSError: no space left" in done.stderr
-
-
 def test_a_missing_package_in_prepare_is_a_usage_error(tmp_path: Path) -> None:
-    more = "from harness import UsageError\n@scenario.prepare\ndef make():\n    raise UsageError('pip install pillow')"
-    demo = Demo(tmp_path, more)
+    demo = Demo(tmp_path, f"from harness import UsageError\n{PREPARED}raise UsageError('pip install pillow')")
     done = demo.replay()
     assert (done.returncode, done.stderr) == (2, "demo: error: pip install pillow\n")
     assert list(demo.logs.glob("*[!k]")) == [demo.logs / "manifest.json"]
     assert demo.manifest == []
-
-
-def test_a_task_that_departs_from_the_tape_fails_the_scenario_even_if_the_run_continues(tmp_path: Path) -> None:
-    demo = Demo(tmp_path)
-    plan = '<block type="plan">{"tasks": [{"id": "a", "input": "not on the tape"}]}</block>'
-    turns = [{"content": plan}, {"content": "<final>It is 42.</final>"}]
-    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
-    done = demo.replay()
-    assert done.returncode == 1
-    assert "FAILED: the run has left the recorded path of the tape tape.json: no conversation begins with" in done.stdout
-
-
-def test_calls_that_could_not_be_made_are_counted_as_calls(tmp_path: Path) -> None:
-    demo = Demo(tmp_path)
-    turns = [{"content": '<block type="command" name="triple">14</block><block type="command">x</block>'}, *TURNS]
-    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
-    shown = demo.replay().stdout
-    assert "skill calls: 3, 2 of them answered by an error; tokens" in shown
-    assert "    error     no name: Command block missing skill name\n" in shown
-
-
-@pytest.mark.parametrize("counts, note", [({"prompt_tokens": 9, "completion_tokens": 1}, ""), ({}, " Token counts are estimates.")])
-def test_estimated_token_counts_are_marked_as_estimates(tmp_path: Path, counts: dict[str, int], note: str) -> None:
-    demo = Demo(tmp_path)
-    turns = [turn | counts for turn in TURNS]
-    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
-    line = demo.replay().stdout.splitlines()[2]
-    assert line == f"Only the model's turns come from the tape; skills, loop and recording are real.{note}"
 
 
 def test_text_of_a_hostile_expectation_or_tape_cannot_control_the_terminal(tmp_path: Path) -> None:
@@ -250,9 +215,8 @@ def test_text_of_a_hostile_expectation_or_tape_cannot_control_the_terminal(tmp_p
 
 @pytest.mark.process
 def test_ctrl_c_results_in_status_130_and_a_log_of_what_happened_so_far(tmp_path: Path) -> None:
-    demo = Demo(tmp_path, "@scenario.skill\ndef wait() -> str:\n    'Wait.'\n    import time\n    time.sleep(60)")
-    turns = [{"content": '<block type="command" name="wait"></block>'}, *TURNS]
-    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
+    more = "@scenario.skill\ndef wait() -> str:\n    'Wait.'\n    import time\n    time.sleep(60)"
+    demo = Demo(tmp_path, more, '<block type="command" name="wait"></block>', *TURNS)
     command = demo.command("--tape", demo.tape)
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True) as process:
@@ -275,23 +239,16 @@ def test_ctrl_c_results_in_status_130_and_a_log_of_what_happened_so_far(tmp_path
 
 
 @pytest.mark.mcp
-def test_a_wrong_mcp_configuration_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "mcp.json").write_text('{"servers": {"files": {"command": "no-such-command-here"}}}')
-    demo = Demo(tmp_path, f"scenario.mcp_config({str(tmp_path / 'mcp.json')!r})")
-    done = demo.replay()
-    assert done.returncode == 2
-    assert done.stderr == (
-        "demo: error: the MCP server 'files' is started by 'no-such-command-here', which is not on this machine: "
-        "install it\n"
-    )
-
-
-@pytest.mark.mcp
-def test_a_server_without_node_js_is_an_error_that_says_where_to_get_it(tmp_path: Path) -> None:
-    (tmp_path / "mcp.json").write_text('{"servers": {"files": {"command": "npx", "env": {"PATH": "/nowhere"}}}}')
+@pytest.mark.parametrize("server, said", [
+    ('{"command": "no-such-command-here"}', "is started by 'no-such-command-here', which is not on this machine: install it\n"),
+    ('{"command": "npx", "env": {"PATH": "/nowhere"}}', "install Node.js, https://nodejs.org"),
+])
+def test_a_server_that_cannot_be_started_is_one_clear_line(tmp_path: Path, server: str, said: str) -> None:
+    (tmp_path / "mcp.json").write_text(f'{{"servers": {{"files": {server}}}}}')
     done = Demo(tmp_path, f"scenario.mcp_config({str(tmp_path / 'mcp.json')!r})").replay()
-    assert done.returncode == 2
-    assert "install Node.js, https://nodejs.org" in done.stderr
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("demo: error: the MCP server 'files' ")
+    assert said in done.stderr
 
 
 @pytest.mark.process
@@ -367,13 +324,9 @@ def test_the_tape_of_a_bad_run_is_saved_with_a_warning(tmp_path: Path) -> None:
     assert "warning: it is the tape of a run that was not good: this does not hold: never so" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "turns",
-    [TURNS[:1], [*TURNS, {"content": "more"}]],
-    ids=["one turn missing", "one turn too many"],
-)
+@pytest.mark.parametrize("turns", [TURNS[:1], [*TURNS, "more"]], ids=["one turn missing", "one turn too many"])
 def test_a_tape_that_was_only_partly_replayed_is_not_overwritten(demo: Demo, turns: list[Any]) -> None:
-    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
+    demo.write_tape(tape(*turns))
     before = demo.saved
     done = demo.replay("--save-tape")
     assert done.returncode == 2

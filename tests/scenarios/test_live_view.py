@@ -97,12 +97,10 @@ SHOWN = "[bold red]It is 42[/bold red] [/] :smile: [link=http://x]y[/link] ]0;ow
 
 
 def hostile(demo: Demo) -> Demo:
-    turns = [
-        {"content": f'<block type="json">{HOSTILE}</block>'},
-        {"content": f'<block type="command" name="{HOSTILE[:9]}">{HOSTILE}</block>'},
-        {"content": f"<final>{HOSTILE}</final>"},
-    ]
-    demo.write_tape(tape({"scope": "", "input": "What is twice 21?", "turns": turns}))
+    demo.write_tape(tape(
+        f'<block type="json">{HOSTILE}</block>', f'<block type="command" name="{HOSTILE[:9]}">{HOSTILE}</block>',
+        f"<final>{HOSTILE}</final>",
+    ))
     return demo
 
 
@@ -187,13 +185,9 @@ def waiting(tmp_path: Path) -> Iterator[Demo]:
         {"id": "after", "input": "go on", "depends_on": ["slow [red]"]},
     ]}
     call = '<block type="command" name="wait">now</block>'
-    said = {
-        "What is twice 21?": [f'<block type="plan">{json.dumps(plan)}</block>', TURNS[1]["content"]],
+    demo.write_tape(tape(f'<block type="plan">{json.dumps(plan)}</block>', TURNS[1], **{
         "wait for it": [call, "<final>waited</final>"], "be quick": ["<final>done</final>"], "go on": ["<final>x</final>"],
-    }
-    demo.write_tape(tape(*(
-        {"scope": "", "input": text, "turns": [{"content": one} for one in turns]} for text, turns in said.items()
-    )))
+    }))
     yield demo
     release(demo)
 

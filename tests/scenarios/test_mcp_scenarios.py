@@ -25,6 +25,8 @@ from tests.scenarios.scenario_process import (
     ENVIRONMENT,
     SCENARIOS,
     Change,
+    Tape,
+    both,
     data_of,
     failures,
     ran_here,
@@ -118,10 +120,10 @@ def test_a_process_leaves_nothing_behind(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- the bad runs
 
 
-def forgetting_ada(turns: list[dict[str, Any]]) -> None:
+def forgetting_ada(tape: Tape) -> None:
     """Delete one relation too many."""
     ben, ada = '{"from": "Ben", "to": "Bees", "relationType": "keeps"}', '{"from": "Ada", "to": "Garden club", "relationType": "chairs"}'
-    replaced(f"[{ben}]", f"[{ben}, {ada}]")(turns)
+    replaced(f"[{ben}]", f"[{ben}, {ada}]")(tape)
 
 
 THE_FILE, READ_BACK = "the file that was written holds the sums", "the file was read back after it was written"
@@ -157,12 +159,7 @@ SAME = "after the transfers everybody has paid the same"
 @pytest.mark.usefixtures("servers")
 def test_a_bad_run_fails_and_says_in_what(name: str, changes: list[Change], faults: list[str], tmp_path: Path) -> None:
     """One run may be bad in several independent ways, because starting its servers is slow."""
-
-    def change(turns: list[dict[str, Any]]) -> None:
-        for one in changes:
-            one(turns)
-
-    found = failures(name, change, tmp_path)
+    found = failures(name, both(*changes), tmp_path)
     assert [any(fault in line for line in found) for fault in faults] == [True] * len(faults), found
 
 

@@ -7,8 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,31 +24,9 @@ from kit.vendor_requests import request_bodies
 from tests.scenarios.scenario_process import (
     ENVIRONMENT,
     SCENARIOS,
-    Change,
-    answered,
     data_of,
-    failures,
     recorded,
-    without,
 )
-
-# ------------------------------------------------------------------------------------------------ the good runs
-
-
-@pytest.mark.parametrize("name, kind, texts", [
-    ("describe_image", "messages_sent", ['"mime_type": "image/png"']),
-    ("vision_gated_skill", "skill_error", [
-        "image: expected the id of a media in this conversation, received string", "line_kg: expected number", "media_0123456789ab",
-    ]),
-    ("drawn_image", "skill_error", [
-        "the bar of Cedar: kg must be 0 to 100, got 970", "image: expected the id of a media in this conversation",
-    ]),
-    ("text_only_fallback", "skill_error", ["Skill 'measure_bars' is not allowed"]),
-    ("text_only_fallback", "builtin_result", ["inspect_file"]),
-])
-def test_the_tape_drives_what_the_scenario_is_about(name: str, kind: str, texts: list[str]) -> None:
-    data = json.dumps(data_of(recorded(name), kind))
-    assert [text for text in texts if text not in data] == []
 
 
 def test_a_drawing_is_returned_as_an_image_with_an_id_that_the_next_skill_accepts() -> None:
@@ -63,36 +39,6 @@ def test_a_drawing_is_returned_as_an_image_with_an_id_that_the_next_skill_accept
     assert [f'id="{identity}" kind="image" mime="image/png"' in tag for tag, identity in pictures] == [True, True]
     measured = [call["params"]["image"] for call in data_of(events, "skill_execute") if call["skill"] == "measure_bars"]
     assert [identity for _, identity in pictures] == [measured[0], measured[-1]]
-
-
-# ------------------------------------------------------------------------------------------------- the bad runs
-
-
-def hand_over_the_first(turns: list[dict[str, Any]]) -> None:
-    """Name the first drawing in the answer, in which one bar is wrong."""
-    first, *_, last = re.findall(r"media_[0-9a-f]{12}", "".join(turn["content"] for turn in turns))
-    answered(last, first)(turns)
-
-
-@pytest.mark.parametrize("name, change, fault", [
-    ("describe_image", answered("Cedar 97", "Cedar 96"), "most and least are those of the books; answered Cedar 96"),
-    ("describe_image", answered("Damson 55", "Birch 55"), "most and least are those of the books; answered Birch 55"),
-    ("describe_image", answered("Alder, Cedar, Elder", "Alder, Cedar"), "the hives on target are those of the books"),
-    ("describe_image", answered("369", "370"), "the total is that of the books; answered 370, the books say 369"),
-    ("describe_image", answered("Total: 369", "In all 369"), "the answer has no line `Total: ...`"),
-    ("vision_gated_skill", answered("Birch: 31.0", "Birch: 32.0"), "every hive and the total are what the books say"),
-    ("vision_gated_skill", answered("Total: 196.0\n", "\n"), "every hive and the total are what the books say"),
-    ("vision_gated_skill", without("measure_bars"), "the skill measured the very picture that was given; no call"),
-    ("drawn_image", hand_over_the_first, "the chart is a sound png that shows the books; the chart shows [46.0"),
-    ("drawn_image", answered("Chart: media_", "Chart: media_f"), "the answer names ['media_f"),
-    ("drawn_image", answered("Cedar, Elder", "Birch, Cedar"), "the hives above the line are those of the books"),
-    ("drawn_image", without("measure_bars"), "that very chart was measured before it was handed over"),
-    ("text_only_fallback", answered("Seen: no", "Seen: yes"), "the answer is honest about the picture"),
-    ("text_only_fallback", answered("I do not know", "is Cedar"), "states Cedar, which it cannot know"),
-    ("text_only_fallback", answered("a placeholder", "58 kg"), "states 58, which it cannot know"),
-])
-def test_a_bad_run_fails_and_says_in_what(name: str, change: Change, fault: str, tmp_path: Path) -> None:
-    assert any(fault in line for line in failures(name, change, tmp_path))
 
 
 def with_vision_model(*turns: str) -> Outcome:
