@@ -38,32 +38,18 @@ from tests.scenarios.scenario_process import (
 pytestmark = pytest.mark.mcp
 
 NAMES = ("mcp_filesystem", "mcp_memory", "skill_and_mcp")
-#: set in CI: a missing server then fails the tests; otherwise they are skipped and the report says so
+#: set in CI: a missing server then fails the tests; otherwise they are skipped, and pytest's summary says why
 REQUIRED = bool(os.environ.get("KERNAI_REQUIRE_MCP_SERVERS"))
 
 
-class LeftOut:
-    """A pytest plugin that says at the end that the scenarios were not run, and why."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.section("MCP SCENARIOS WERE LEFT OUT", red=True, bold=True)
-        terminalreporter.write_line(self.reason)
-
-
 @pytest.fixture(scope="module")
-def servers(request: pytest.FixtureRequest) -> Path:
+def servers() -> Path:
     """The folder where the servers are installed. Without them the test is skipped, or fails if they are required."""
     try:
         return node_servers.installed()
     except UsageError as error:
         if REQUIRED:
             pytest.fail(str(error))
-        plugins = request.config.pluginmanager
-        if not plugins.has_plugin("mcp-scenarios-left-out"):
-            plugins.register(LeftOut(str(error)), "mcp-scenarios-left-out")
         pytest.skip(str(error))
 
 
