@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import functools
 import importlib
 import json
 import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,9 @@ from kernai.loop import kernel
 from kit.scenario_files import find_scenarios
 from kit.tape import Tape
 from kit.tape_provider import TapeProvider
-from tests.scenarios.scenario_process import ENVIRONMENT, ROOT
+from tests.scenarios.scenario_process import ENVIRONMENT, ROOT, TAPES
 from tests.test_docs import code_blocks
+from tests.ways import ALL, Way, by_execute
 
 SCENARIOS = find_scenarios(ROOT / "scenarios")
 NAMES = {
@@ -58,36 +57,19 @@ def test_the_promised_scenarios_exist_with_a_tape_and_a_description() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", [one.name for one in SCENARIOS])
-def test_a_scenario_passes_offline(matrix: dict[str, Any], name: str) -> None:
+def test_a_scenario_passes_offline_and_sends_the_messages_of_its_tape(matrix: dict[str, Any], name: str) -> None:
     (cell,) = (cell for cell in matrix["cells"] if cell["scenario"] == name)
     assert (cell["passed"], cell["reason"], cell["faults"]) == (True, None, []), cell["stderr_tail"]
     assert cell["tokens"] > 0
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("name", [one.name for one in SCENARIOS])
-def test_a_run_sends_the_same_messages_as_when_its_tape_was_made(matrix: dict[str, Any], name: str) -> None:
-    log = run_log(matrix, name)
+    (path,) = (path for path in Path(cell["folder"]).glob("*.json") if path.name != "manifest.json")
+    log = json.loads(path.read_text())
     assert log["notes"] == []
     assert log["expectations"], "a scenario must say what a good run shows"
-
-
-def run_log(matrix: dict[str, Any], name: str) -> dict[str, Any]:
-    (cell,) = (cell for cell in matrix["cells"] if cell["scenario"] == name)
-    (path,) = (path for path in Path(cell["folder"]).glob("*.json") if path.name != "manifest.json")
-    return _read(path)
-
-
-@functools.cache
-def _read(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(path.read_text())
-    return loaded
 
 
 # ----------------------------- every way to run, from a provider that streams and from one that does not: one recording
 
 
-TAPES = Path(__file__).resolve().parents[2] / "scenarios" / "tapes"
 #: scenarios whose runs are resumed from a store
 KEPT = {"approval_of_payments", "crash_and_resume", "fork_another_way"}
 PLAYED = sorted(path.stem for path in TAPES.glob("*.json") if "mcp" not in path.stem and path.stem not in KEPT)
@@ -98,14 +80,8 @@ MEASURED = frozenset({"duration_ms", "latency_ms"})
 class Silent(TapeProvider):
     """Gives the answers of the tape without streaming."""
 
-    def call(
-        self,
-        messages: Sequence[kernai.Message],
-        model: kernai.Model,
-        generation: kernai.GenerationOptions,
-        on_chunk: Callable[[str], object],
-    ) -> kernai.LlmResponse:
-        del on_chunk
+    def call(self, *given: Any) -> kernai.LlmResponse:
+        messages, model, generation, _ = given
         return super().call(messages, model, generation, lambda _: None)
 
 
@@ -117,38 +93,14 @@ class Native(TapeProvider):
         return self.call(*given)
 
 
-def by_execute(agent: kernai.Agent, content: Any, **options: Any) -> None:
-    kernai.execute(agent, content, **options)
-
-
-def by_stream(agent: kernai.Agent, content: Any, **options: Any) -> None:
-    for _ in kernai.stream(agent, content, **options):
-        pass
-
-
-def by_aexecute(agent: kernai.Agent, content: Any, **options: Any) -> None:
-    asyncio.run(kernai.aexecute(agent, content, **options))
-
-
-def by_astream(agent: kernai.Agent, content: Any, **options: Any) -> None:
-    async def consume() -> None:
-        async with kernai.astream(agent, content, **options) as events:
-            async for _ in events:
-                pass
-
-    asyncio.run(consume())
-
-
-WAYS = (by_execute, by_stream, by_aexecute, by_astream)
-
-
-def recording_of(name: str, way: Callable[..., None], kind: type[TapeProvider]) -> list[dict[str, Any]]:
+def recording_of(name: str, way: Way, kind: type[TapeProvider]) -> list[dict[str, Any]]:
     definition = importlib.import_module(name).scenario.definition
     provider, recorder = kind(Tape.load(TAPES / f"{name}.json", name)), kernai.Recorder()
     for prepare in definition.preparations:
         prepare()
     with definition.agent(provider, kernai.Model("tape", definition.capabilities)) as agent:
-        way(agent, definition.input, recorder=recorder, limits=definition.limits, run_id="run-1")
+        content = definition.input if isinstance(definition.input, list) else [definition.input]
+        way(agent, *content, recorder=recorder, limits=definition.limits, run_id="run-1")
     assert provider.left == provider.unplayed == []
     entries = json.loads(recorder.to_json())
     for entry in entries:
@@ -171,7 +123,7 @@ def comparable(entries: list[dict[str, Any]]) -> list[Any]:
 @pytest.mark.parametrize("name", PLAYED)
 def test_every_way_to_run_records_the_same(name: str) -> None:
     first = comparable(recording_of(name, by_execute, TapeProvider))
-    for way in WAYS:
+    for way in ALL:
         for kind in (TapeProvider, Silent, Native):
             assert comparable(recording_of(name, way, kind)) == first, (way.__name__, kind.__name__)
 
@@ -189,7 +141,6 @@ def test_the_fast_path_for_plain_calls_records_the_same_events_as_the_general_on
 # ----------------------------------------------- the sample of the docs, run as a user runs it in a folder of their own
 
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "scenarios"
 NAME = "reading_room"
 #: the environment of a user who has only installed kernai

@@ -145,25 +145,19 @@ def test_no_color_turns_colours_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("arguments, environment", [(["--plain"], {}), ([], {"TERM": "dumb"})])
+@pytest.mark.parametrize("options, arguments, environment", [
+    ([], ["--plain"], {}), ([], [], {"TERM": "dumb"}), (["-S"], [], {}),  # -S hides rich
+])
 def test_a_terminal_gets_plain_text_on_request_or_if_it_cannot_be_drawn_on(
-    tmp_path: Path, arguments: list[str], environment: dict[str, Any]
+    tmp_path: Path, options: list[str], arguments: list[str], environment: dict[str, Any]
 ) -> None:
-    terminal = on_terminal(Demo(tmp_path), *arguments, **environment)
+    demo = Demo(tmp_path)
+    python, *command = demo.command("--tape", demo.tape, *arguments)
+    terminal = Terminal([python, *options, *command], 100, 40, environment)
     assert terminal.end() == 0
     assert b"\x1b" not in terminal.raw
     assert "╭" not in terminal.everything
     assert "ok: gives the number" in terminal.everything
-
-
-@pytest.mark.process
-def test_without_rich_a_terminal_gets_plain_text(tmp_path: Path) -> None:
-    demo = Demo(tmp_path)
-    command = demo.command("--tape", demo.tape)
-    command.insert(1, "-S")
-    terminal = Terminal(command, 100, 40, {})
-    assert terminal.end() == 0
-    assert b"\x1b" not in terminal.raw
 
 
 WAITING = """
@@ -265,12 +259,15 @@ def controls(text: str) -> set[str]:
 @pytest.mark.slow
 @settings(max_examples=settings().max_examples // 3)  # each draws dozens of screens
 @given(st.text(st.characters(), max_size=40), st.integers(1, 120))
-def test_any_text_in_any_event_is_drawn_without_a_control_character(text: str, width: int) -> None:
+def test_any_text_in_any_event_is_shown_without_a_control_character(text: str, width: int) -> None:
     written = io.StringIO()
     view = RichView(Console(file=written, width=width, height=20, color_system=None, markup=False, emoji=False))
-    for one in every_event(text):
-        view(one)
-        view.console.print(view._screen())
+    with contextlib.redirect_stdout(written):
+        plain = PlainView()
+        for one in every_event(text):
+            view(one)
+            view.console.print(view._screen())
+            plain(one)
     assert controls(written.getvalue()) == set()
 
 
@@ -280,15 +277,6 @@ def test_a_tasks_name_in_wide_characters_is_not_cut_if_there_is_room() -> None:
     view(event("workflow_start", {"strategy": "mixed", "tasks": [{"id": "価格を調べる"}]}))
     view.console.print(view._screen())
     assert written.getvalue().splitlines()[-1].split() == ["価格を調べる", "waiting"]
-
-
-@given(st.text(st.characters()))
-def test_any_text_in_any_event_is_printed_without_a_control_character(text: str) -> None:
-    with contextlib.redirect_stdout(io.StringIO()) as written:
-        view = PlainView()
-        for one in every_event(text):
-            view(one)
-    assert controls(written.getvalue()) == set()
 
 
 def test_every_visible_event_has_a_line() -> None:

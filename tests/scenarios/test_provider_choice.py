@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,6 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any)
 @pytest.mark.parametrize("arguments, environment, name, model, reason", [
     # the argument
     (["m", "openai"], {"OPENAI_API_KEY": "k", "PROVIDER": "groq"}, "openai", "m", "named on the command line"),
-    (["", "anthropic"], {"ANTHROPIC_API_KEY": "k", "MODEL": "gpt"}, "anthropic", "claude-sonnet-5", "named on the command line"),
     (["m", "Claude"], {"ANTHROPIC_API_KEY": "k"}, "anthropic", "m", "named on the command line"),
     (["groq/a/b"], {"GROQ_API_KEY": "k"}, "groq", "a/b", "named on the command line"),
     (["gemini"], {"GEMINI_API_KEY": "k", "PROVIDER": "groq"}, "gemini", "gemini-2.5-flash", "named on the command line"),
@@ -54,12 +52,10 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any)
     # the environment
     ([], {"PROVIDER": "groq", "GROQ_API_KEY": "k", "OPENAI_API_KEY": "k"}, "groq", "openai/gpt-oss-120b", "PROVIDER in the environment"),
     ([], {"PROVIDER": " xai ", "MODEL": "grok-9", "XAI_API_KEY": "k"}, "xai", "grok-9", "PROVIDER in the environment"),
-    (["openai/x"], {"PROVIDER": "openrouter", "OPENROUTER_API_KEY": "k"}, "openrouter", "openai/x", "PROVIDER in the environment"),
     ([], {"MODEL": "mistral/m", "MISTRAL_API_KEY": "k", "OPENAI_API_KEY": "k"}, "mistral", "m", "MODEL in the environment"),
     # a vendor whose key is set
     ([], {"XAI_API_KEY": "k", "GROQ_API_KEY": "k"}, "groq", "openai/gpt-oss-120b", "GROQ_API_KEY is set"),
     (["m"], {"CO_API_KEY": "k"}, "cohere", "m", "CO_API_KEY is set"),
-    ([], {"GROQ_API_KEY": "  ", "XAI_API_KEY": "k"}, "xai", "grok-4", "XAI_API_KEY is set"),
     ([], {"AZURE_OPENAI_API_KEY": "k", "XAI_API_KEY": "k"}, "xai", "grok-4",
      "XAI_API_KEY is set; passed over: azure has a key and no default model"),
     ([], {"PROVIDER": "ollama"}, "ollama", "llama3.2", "PROVIDER in the environment"),
@@ -91,8 +87,6 @@ def test_the_choice_is_the_argument_then_the_environment_then_a_key_then_the_tap
     (["m"], {}, "no model vendor is configured, so there is nobody to run 'm'"),
     (["", "azure"], {"AZURE_OPENAI_API_KEY": "k"}, "azure has no default model: name one"),
     (["m", "tape"], {}, "leave 'm' out"),
-    (["m"], {"PROVIDER": "tape"}, "leave 'm' out"),
-    (["m", "--offline"], {}, "--offline replays a tape: leave 'm' out"),
     (["m", "openai", "--tape", "x.json"], {}, "--tape replays a tape: leave 'm' out"),
     (["--tape", "none.json"], {}, "there is no tape none.json: make it with MODEL PROVIDER --save-tape, or by hand"),
     (["--capabilities", "text,sight"], {}, "'text,sight' is no list of text, vision"),
@@ -146,14 +140,10 @@ def test_the_price_of_an_unknown_model_is_unknown(vendor: str, model: str, cost:
     assert price_of(vendor, model) == cost
 
 
-def test_the_tables_name_vendors_that_exist() -> None:
-    assert set(DEFAULT_MODELS) | set(PRICES) <= {vendor.name for vendor in VENDORS}
-
-
 def test_a_chosen_model_has_its_listed_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(DEFAULT_MODELS) | set(PRICES) <= {vendor.name for vendor in VENDORS}
     cost = chosen(monkeypatch, "gpt-4.1", "openai", OPENAI_API_KEY="k").model.cost
-    assert isinstance(cost, kernai.Cost)
-    assert (cost.input, cost.output) == (2.0, 8.0)
+    assert cost == kernai.Cost(2.0, 8.0)
     assert chosen(monkeypatch, "other", "openai").model.cost is None
 
 
@@ -169,10 +159,7 @@ def test_a_registered_provider_is_chosen_by_its_name(monkeypatch: pytest.MonkeyP
     assert (other.model.id, other.model.cost) == ("mine-2", None)
     with pytest.raises(UsageError, match="needs a model with vision"):
         chosen(monkeypatch, "mine-2", "mine", capabilities=SEES)
-
-
-def test_a_registered_provider_may_have_a_vendors_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    known_providers.register_provider("openai", kernai.MockProvider, "stand-in")
+    known_providers.register_provider("openai", kernai.MockProvider, "stand-in")  # a vendor's name
     found = chosen(monkeypatch, "openai")
     assert (found.model.id, type(found.provider)) == ("stand-in", kernai.MockProvider)
 
@@ -188,9 +175,7 @@ def test_a_factory_that_makes_no_provider_is_named(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    (("a b", kernai.MockProvider, "m"), "one word"),
-    (("a/b", kernai.MockProvider, "m"), "one word"),
-    (("--x", kernai.MockProvider, "m"), "one word"),
+    *(((name, kernai.MockProvider, "m"), "one word") for name in ("a b", "a/b", "--x")),
     (("tape", kernai.MockProvider, "m"), "bundled tape"),
     (("mine", kernai.MockProvider(), "m"), "callable without arguments"),
     (("mine", kernai.MockProvider, ""), "model's id or a Model"),
@@ -203,28 +188,26 @@ def test_a_wrong_registration_is_an_error_at_the_call(arguments: tuple[Any, Any,
 # -------------------------------------------------------------------------------------------------- servers
 
 
-@dataclass
-class Answers:
+class Answers(WireServer):
     """A server on this machine and its answer for each path."""
 
-    wire: WireServer
-    said: dict[str, tuple[int, str]]
+    def __init__(self) -> None:
+        super().__init__([self.answer])
+        self.said: dict[str, tuple[int, str]] = {}
+
+    def answer(self, request: WireRequest) -> Reply:
+        status, text = self.said.get(request.path, (404, "{}"))
+        return plain(text.replace("{auth}", request.headers.get("authorization", "")).encode(), status)
 
     @property
     def host(self) -> str:
-        return self.wire.url.removeprefix("http://")
+        return self.url.removeprefix("http://")
 
 
 @pytest.fixture
 def server() -> Iterator[Answers]:
-    said: dict[str, tuple[int, str]] = {}
-
-    def answer(request: WireRequest) -> Reply:
-        status, text = said.get(request.path, (404, "{}"))
-        return plain(text.replace("{auth}", request.headers.get("authorization", "")).encode(), status)
-
-    with WireServer([answer]) as wire:
-        yield Answers(wire, said)
+    with Answers() as made:
+        yield made
 
 
 def models(*names: str) -> tuple[int, str]:
@@ -247,12 +230,6 @@ def test_a_running_ollama_on_this_machine_is_chosen(
     assert found.reason == f"Ollama answers at http://{server.host}"
 
 
-def test_a_model_that_ollama_does_not_have_is_reported(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
-    server.said["/api/tags"] = models("qwen3:8b")
-    with pytest.raises(UsageError, match="passed over: Ollama has no model gpt-4o, so there is nobody to run"):
-        chosen(monkeypatch, "gpt-4o", OLLAMA_HOST=server.host)
-
-
 @pytest.mark.parametrize("answer, why", [
     ((200, "not JSON"), ""), ((500, '{"models": []}'), ""),
     ((200, '{"models": []}'), "; passed over: Ollama has no model for text"),
@@ -271,9 +248,11 @@ def test_an_ollama_on_another_machine_is_not_contacted_by_default(monkeypatch: p
     assert chosen(monkeypatch, OLLAMA_HOST=host).name == "tape"
 
 
-def test_ollama_chosen_by_name_uses_an_installed_model(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
+def test_ollama_is_asked_for_the_models_that_it_has(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
     server.said["/api/tags"] = models("qwen3:8b")
     assert chosen(monkeypatch, "", "ollama", OLLAMA_HOST=server.host).model.id == "qwen3:8b"
+    with pytest.raises(UsageError, match="passed over: Ollama has no model gpt-4o, so there is nobody to run"):
+        chosen(monkeypatch, "gpt-4o", OLLAMA_HOST=server.host)
 
 
 # --------------------------------------------------------------------------------------------- on the command line
@@ -313,7 +292,7 @@ def test_the_failure_of_a_vendor_shows_no_key_anywhere(tmp_path: Path, server: A
         "m", "local", "--record", record, LOCAL_BASE_URL=f"http://{server.host}/v1", LOCAL_API_KEY=SECRET
     )
     assert done.returncode == 1
-    assert [request.path for request in server.wire.requests] == ["/v1/chat/completions"]
+    assert [request.path for request in server.requests] == ["/v1/chat/completions"]
     assert "FAILED: the run ended with error" in done.stdout
     written = "".join(path.read_text() for path in [record, *demo.logs.iterdir()])
     assert "wrong key" in written

@@ -21,45 +21,27 @@ def test_the_log_holds_the_whole_run_and_the_manifest_its_figures(tmp_path: Path
     demo = Demo(tmp_path)
     assert demo.replay().returncode == 0
     log = demo.log
-    figures = {key: value for key, value in log.items() if key not in ("events", "answer", "started_at", "seconds")}
+    figures = {key: value for key, value in log.items() if key not in ("events", "started_at", "seconds", "usage")}
     assert figures == {
-        "format": 1,
-        "scenario": "demo",
-        "provider": "tape",
-        "provider_reason": "--tape",
-        "model": "hand-written",
+        "format": 1, "scenario": "demo", "provider": "tape", "provider_reason": "--tape", "model": "hand-written",
         "tape": {"provider": "hand-written", "model": "hand-written", "faults": []},
-        "passed": True,
-        "faults": [],
-        "notes": [],
+        "passed": True, "faults": [], "notes": [], "answer": "It is 42.", "steps": 2, "stop_reason": "final",
         "expectations": [{"name": "gives the number", "holds": True, "reason": ""}],
-        "steps": 2,
-        "stop_reason": "final",
-        "usage": log["usage"],
     }
-    assert log["answer"] == "It is 42."
-    assert log["usage"]["model_calls"] == 2
-    assert log["usage"]["cost"] is None
+    assert (log["usage"]["model_calls"], log["usage"]["cost"]) == (2, None)
     assert log["started_at"].endswith("Z")
     events = [Event.from_dict(entry) for entry in read_recording(demo.log_files[0])]
     assert (events[0].type, events[-1].type) == ("run_start", "result")
     (line,) = demo.manifest
     assert line == {key: log[key] for key in log if key not in ("events", "answer")} | {"log": demo.log_files[0].name}
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows knows no file modes")
-def test_only_the_owner_can_read_a_log(tmp_path: Path) -> None:
-    demo = Demo(tmp_path)
-    demo.replay()
-    for path in (*demo.log_files, demo.logs / "manifest.json"):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    if os.name != "nt":  # only the owner can read them
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (*demo.log_files, demo.logs / "manifest.json")} == {0o600}
 
 
 def test_with_no_log_nothing_is_written(tmp_path: Path) -> None:
     demo = Demo(tmp_path)
     done = demo.replay("--no-log")
-    assert (done.returncode, demo.logs.exists()) == (0, False)
-    assert "log:" not in done.stdout
+    assert (done.returncode, demo.logs.exists(), "log:" in done.stdout) == (0, False, False)
 
 
 @pytest.mark.parametrize("blocked", ["logs", "logs/manifest.json", "logs/.manifest.lock"])
@@ -86,10 +68,8 @@ def test_the_outcome_is_shown_even_if_the_log_cannot_be_written_at_the_end(tmp_p
 
 
 def test_hostile_text_in_a_run_is_plain_json_in_its_log(tmp_path: Path) -> None:
-    demo = Demo(tmp_path)
     said = "<final>It is 42. \x1b[2J \ud800 \u202e</final>"
-    entry = {"scope": "", "input": "What is twice 21?", "turns": [{"content": said}]}
-    demo.write_tape(demo.saved | {"conversations": [entry]})
+    demo = Demo(tmp_path, "", said)
     assert demo.replay().returncode == 0
     assert demo.log["answer"] == "It is 42. \x1b[2J \ud800 \u202e"
     assert demo.replay("--save-tape").returncode == 0
@@ -157,27 +137,19 @@ def redirected(command: list[str], target: str) -> subprocess.CompletedProcess[s
     return subprocess.run(shell, env=ENVIRONMENT, stderr=subprocess.PIPE, encoding="utf-8", check=False)
 
 
-def commands(folder: Path) -> dict[str, list[str]]:
-    """Return the commands for a scenario and for a matrix of one scenario."""
-    demo = Demo(folder)
-    matrix = [*MATRIX, "--folder", str(folder), "--list"]
-    return {"demo": demo.command("--tape", demo.tape), "run_matrix": matrix}
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("name", ["demo", "run_matrix"])
-def test_a_scenario_runs_with_its_standard_output_closed(tmp_path: Path, name: str) -> None:
-    done = redirected(commands(tmp_path)[name], ">&-")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.mark.process
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no device that is always full")
 @pytest.mark.parametrize("name", ["demo", "run_matrix"])
-def test_a_full_disk_is_one_clear_line(tmp_path: Path, name: str) -> None:
-    done = redirected(commands(tmp_path)[name], ">/dev/full")
-    assert done.stderr == f"{name}: error: cannot write the output: No space left on device\n"
-    assert done.returncode == 1
+@pytest.mark.parametrize("target, status, said", [
+    (">&-", 0, ""), (">/dev/full", 1, "{name}: error: cannot write the output: No space left on device\n"),
+], ids=["closed", "full"])
+def test_a_closed_standard_output_is_no_error_and_a_full_disk_one_clear_line(
+    tmp_path: Path, name: str, target: str, status: int, said: str
+) -> None:
+    demo = Demo(tmp_path)
+    command = [*MATRIX, "--folder", str(tmp_path), "--list"] if name == "run_matrix" else demo.command("--tape", demo.tape)
+    done = redirected(command, target)
+    assert (done.returncode, done.stderr) == (status, said.format(name=name))
 
 
 @pytest.mark.process

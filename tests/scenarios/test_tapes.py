@@ -40,16 +40,13 @@ def ask(provider: TapeProvider, *texts: str) -> LlmResponse:
 # ------------------------------------------------------------------------------------------------------ replay
 
 
-def test_a_turn_is_streamed_in_small_pieces_and_its_tokens_are_estimated() -> None:
+def test_a_turn_is_streamed_in_small_pieces_and_its_tokens_are_estimated_unless_the_tape_has_them() -> None:
     pieces: list[str] = []
     provider = provider_of(conversation("x" * 40, "<final>four characters a token</final>"))
     response = provider.call([Message("user", "x" * 40)], Models.TEXT_ONLY, GenerationOptions(), pieces.append)
     assert "".join(pieces) == response.content == "<final>four characters a token</final>"
     assert max(map(len, pieces)) == PIECE
     assert (response.prompt_tokens, response.completion_tokens) == (10, 9)
-
-
-def test_token_counts_on_the_tape_take_precedence_over_the_estimate() -> None:
     response = ask(provider_of(conversation("hello", Turn("x", None, 812, 3))), "hello")
     assert (response.prompt_tokens, response.completion_tokens, response.total_tokens) == (812, 3, 815)
 
@@ -60,19 +57,9 @@ def test_a_conversation_is_found_by_the_end_of_its_first_message() -> None:
     assert ask(provider, first).content == "task"
     assert ask(provider, "add them").content == "root"
     assert provider.unplayed == []
-
-
-def test_the_longest_input_that_matches_is_chosen() -> None:
-    provider = provider_of(conversation("count", "short"), conversation("first count", "long"))
+    provider = provider_of(conversation("count", "short"), conversation("first count", "long"))  # the longest input
     assert ask(provider, "first count").content == "long"
     assert ask(provider, "count").content == "short"
-
-
-def test_media_are_references_and_the_text_after_them_is_the_input() -> None:
-    picture = Media.from_bytes(b"\x89PNG", mime_type="image/png")
-    provider = provider_of(conversation(" what is this?", "a bee"))
-    messages = [Message("user", [picture, " what is this?"])]
-    assert provider.call(messages, Models.TEXT_ONLY, GenerationOptions(), lambda _: None).content == "a bee"
 
 
 @pytest.fixture
@@ -123,6 +110,8 @@ def test_messages_that_differ_from_the_tape_are_answered_and_noted_with_the_firs
     assert note.startswith("the tape demo.json, the root's conversation, turn 2: ")
     assert "42" in note
     assert "41" in note
+    with pytest.raises(ProviderError, match=r"ends after turn 2.*it began to differ at .*turn 2: asked 'the result is 42'"):
+        ask(provider, "hello", "a", "the result is 42", "b", "error")
 
 
 @pytest.mark.parametrize("before, asked, message", [
@@ -143,14 +132,6 @@ def test_a_turn_that_is_not_on_the_tape_is_an_error_that_says_where_and_why(
     assert message in str(caught.value)
     assert caught.value.retryable is False
     assert provider.left == [str(caught.value)]
-
-
-def test_the_error_after_the_last_turn_says_where_the_run_first_differed() -> None:
-    provider = provider_of(conversation("hello", Turn("a", ("hello",)), Turn("b", ("2 rows",))))
-    ask(provider, "hello")
-    ask(provider, "hello", "a", "3 rows")
-    with pytest.raises(ProviderError, match=r"ends after turn 2.*it began to differ at .*turn 2: asked '3 rows'"):
-        ask(provider, "hello", "a", "3 rows", "b", "error")
 
 
 def test_turns_that_were_not_played_are_reported() -> None:
@@ -205,26 +186,17 @@ def with_turn(turn: object) -> dict[str, Any]:
     (with_turn("text"), "conversation 1, turn 1 must be an object"),
     (with_turn({"content": 3}), 'the text "content", or with an "error"'),
     (with_turn({"content": "x", "error": {"message": "y"}}), 'the text "content", or with an "error"'),
-    (with_turn({"error": None}), '"error" must be an object with the text "message"'),
     (with_turn({"error": "y"}), '"error" must be an object with the text "message"'),
     (with_turn({"content": "x", "prompt_tokens": True}), "must be whole numbers"),
-    (with_turn({"content": "x", "completion_tokens": -1}), "must be whole numbers"),
     (with_turn({"content": "x", "asked": "y"}), '"asked" must be a list of texts'),
+    *((raw, "cannot read the tape") for raw in (b"", b"{", b"\xff\xfe", b"[" * 200_000)),
 ])
 def test_a_file_that_is_not_a_tape_is_an_error_that_says_what_is_wrong(tmp_path: Path, data: object, complaint: str) -> None:
     path = tmp_path / "tape.json"
-    path.write_text(json.dumps(data))
+    path.write_bytes(data if isinstance(data, bytes) else json.dumps(data).encode())
     with pytest.raises(UsageError) as caught:
         Tape.load(path, "demo")
     assert complaint in str(caught.value)
-
-
-@pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b"[" * 200_000], ids=["empty", "cut off", "binary", "deep"])
-def test_a_file_that_is_not_json_is_reported_in_one_line(tmp_path: Path, raw: bytes) -> None:
-    path = tmp_path / "tape.json"
-    path.write_bytes(raw)
-    with pytest.raises(UsageError, match="cannot read the tape"):
-        Tape.load(path, "demo")
 
 
 # ------------------------------------------------------------------------------- a tape made of a recorded run
@@ -325,11 +297,6 @@ def test_a_picture_is_on_the_tape_as_a_reference(before: str, after: str, differ
     provider = TapeProvider(tape)
     recorded(provider, parts, model=model)
     assert provider.unplayed == provider.notes == []
-
-
-def test_no_tape_can_be_made_of_a_run_in_which_no_model_answered() -> None:
-    with pytest.raises(UsageError, match="no model has answered"):
-        tape_of([], scenario="demo", provider="openai", model="gpt")
 
 
 def test_a_tape_continues_after_turns_of_another_process_only_when_asked() -> None:
