@@ -121,23 +121,7 @@ def skills_of(agent: Agent) -> dict[str, Skill]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-def test_a_grammar_accepts_every_call_in_usage_lines(part: int) -> None:
-    for seed in range(part, SAMPLES, 4):
-        agent = some_agent(seed)
-        grammar = Grammar(agent.grammar())
-        for one in skills_of(agent).values():
-            (shown,) = parse(one.usage()).blocks
-            try:
-                one.bind(one.read(shown.content))
-            except SkillInputError:
-                continue  # the usage line of a model class with its own bounds may be invalid
-            assert grammar.accepts(one.usage()), (seed, one.usage())
-            assert one.usage() in one.describe()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-def test_every_text_that_a_grammar_accepts_is_an_answer_or_valid_calls(part: int) -> None:
+def test_a_grammar_accepts_usage_lines_and_nothing_but_answers_and_valid_calls(part: int) -> None:
     for seed in range(part, SAMPLES, 4):
         agent = some_agent(seed)
         grammar = Grammar(agent.grammar())
@@ -146,6 +130,14 @@ def test_every_text_that_a_grammar_accepts_is_an_answer_or_valid_calls(part: int
             check_response(agent, text)
             if len(text) < 300:
                 assert grammar.accepts(text), (seed, text)
+        for one in skills_of(agent).values():
+            (shown,) = parse(one.usage()).blocks
+            try:
+                one.bind(one.read(shown.content))
+            except SkillInputError:
+                continue  # the usage line of a model class with its own bounds may be invalid
+            assert grammar.accepts(one.usage()), (seed, one.usage())
+            assert one.usage() in one.describe()
 
 
 def check_response(agent: Agent, text: str) -> None:
@@ -172,6 +164,10 @@ def grammar_of(inputs: dict[str, Any]) -> Grammar:
 
 def go(content: str) -> str:
     return str(Block("command", "go", content))
+
+
+def final(content: str) -> str:
+    return str(Block("final", None, content))
 
 
 TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
@@ -202,10 +198,7 @@ TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
 @pytest.mark.parametrize("inputs, right, wrong", TEXTS, ids=lambda row: str(row)[:40])
 def test_a_call_is_its_tags_around_a_value_that_is_valid_for_its_schema(inputs: dict[str, Any], right: list[str], wrong: list[str]) -> None:
     grammar = grammar_of(inputs)
-    for content in right:
-        assert grammar.accepts(go(content)), content
-    for content in wrong:
-        assert not grammar.accepts(go(content)), content
+    assert [content for content in (*right, *wrong) if grammar.accepts(go(content))] == right
 
 
 INTEGER: dict[str, Any] = {"type": "integer"}
@@ -236,26 +229,16 @@ def test_the_grammar_of_a_schema_accepts_only_valid_json(schema: dict[str, Any],
     assert [text for text in (*right, *wrong) if grammar.accepts(text)] == right
 
 
-@pytest.mark.parametrize("text, accepted", [
-    ('<block type="final">It is 2 < 3, <3 and a & b.</block>', True),
-    ('<block type="final">{"a": "</block>"}</block>', True),
-    ('<block type="final"></block>', False),
-    ('<block type="final"> </block>', False),
-    ('<block type="final">{"a": "</block>', False),
-    ('<block type="final">a</block><block type="final">b</block>', False),
-    ('<block type="final">a <block type="command" name="go"></block>', False),
-    ("It is 42.", False),
-    (go("") + "\n" + go(""), True),
-    (go("") + " " + go(""), False),
-    (go("") * 8, True),
-    (go("") * 9, False),
-    (str(Block("command", "/skills")), False),
-    (str(Block("command", "/tasks")), False),
-    (str(Block("command", "other")), False),
-    (go("") + '<block type="final">b</block>', False),
-])  # fmt: skip
-def test_a_response_is_an_answer_or_some_calls(text: str, accepted: bool) -> None:
-    assert grammar_of({}).accepts(text) is accepted
+@pytest.mark.parametrize("accepted, texts", [
+    (True, [final("It is 2 < 3, <3 and a & b."), final('{"a": "</block>"}'), go("") + "\n" + go(""), go("") * 8]),
+    (False, [
+        final(""), final(" "), final('{"a": "'), final("a") + final("b"), final('a <block type="command" name="go">'), "It is 42.",
+        go("") + " " + go(""), go("") * 9, go("") + final("b"),
+        *(str(Block("command", name)) for name in ("/skills", "/tasks", "other")),
+    ]),
+])
+def test_a_response_is_an_answer_or_some_calls(accepted: bool, texts: list[str]) -> None:
+    assert [text for text in texts if grammar_of({}).accepts(text) is not accepted] == []
 
 
 @pytest.mark.parametrize("bounds, right, wrong", [
@@ -275,12 +258,9 @@ def test_an_answer_of_bounded_length_is_within_its_bounds(
 ) -> None:
     output = Annotated[str, pydantic.Field(**bounds)]
     grammar = Grammar(Agent(instructions="", skills=None, protocols=[], output=output).grammar())
+    assert [text for text in (*right, *wrong) if grammar.accepts(final(text))] == right
     for text in right:
-        assert grammar.accepts(f'<block type="final">{text}</block>'), text
-        (block,) = parse(f'<block type="final">{text}</block>').blocks
-        assert AnswerType(output).read(block.content)
-    for text in wrong:
-        assert not grammar.accepts(f'<block type="final">{text}</block>'), text
+        assert AnswerType(output).read(parse(final(text)).blocks[0].content)
 
 
 def test_the_grammar_has_the_skills_that_the_agent_may_call_with_its_model() -> None:
@@ -370,7 +350,7 @@ def test_if_no_number_is_within_the_bounds_the_grammar_accepts_one_above_the_low
 ])  # fmt: skip
 def test_a_number_with_bounds_accepts_every_number_within_them_and_no_other(bounds: list[Any], right: list[str], wrong: list[str]) -> None:
     grammar = Grammar(Agent(instructions="", output=Annotated[float, *bounds]).grammar())
-    assert [text for text in (*right, *wrong) if grammar.accepts(f'<block type="final">{text}</block>')] == right
+    assert [text for text in (*right, *wrong) if grammar.accepts(final(text))] == right
 
 
 def test_a_grammar_accepts_no_number_outside_its_bounds() -> None:
