@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from collections.abc import Callable
 from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Agent, Block, Media, MockProvider, Protocol, Skill, StreamParser, neutralize, parse
+from kernai import Agent, Block, Media, Message, MockProvider, Protocol, Skill, neutralize, parse
 from kernai.blocks.block import error_block, media_tag, result_block, result_parts
 from kernai.errors import error_text
 from kernai.testing import ByHand
-from tests.blocks.parser_cases import FRAGMENTS
+from tests.blocks.parser_cases import FRAGMENTS, events_of
 from tests.loop.loop_cases import command
 
 ACTING = ("block", "command", "final", "plan")
@@ -72,11 +73,8 @@ def test_every_way_to_write_a_tag_that_acts_is_neutralised(name: str) -> None:
 ])  # fmt: skip
 def test_other_xml_is_left_unchanged(text: str) -> None:
     assert neutralize(text) == text
-
-
-def test_only_text_can_be_neutralised() -> None:
     with pytest.raises(TypeError, match="neutralize takes str, got bytes"):
-        neutralize(b"<final>")  # type: ignore[arg-type]  # the point
+        neutralize(text.encode())  # type: ignore[arg-type]  # the point
 
 
 PIECES = st.sampled_from([*FRAGMENTS, "<<final>", "<bl", "ock", "<error >"])
@@ -87,44 +85,30 @@ def test_neutralised_text_holds_no_block_that_acts_for_either_parser(text: str) 
     harmless = neutralize(text)
     found = parse(harmless)
     assert {block.type for block in (*found.blocks, found.incomplete) if block is not None} <= {"json", "error"}
-    seen: list[dict[str, str]] = []
-    parser = StreamParser()
-    parser.on("block_start", seen.append)
-    for character in harmless:
-        parser.push(character)
-    parser.flush()
-    assert {start["type"] for start in seen} <= {"json", "error"}
+    assert {data["type"] for kind, data in events_of(harmless) if kind == "block_start"} <= {"json", "error"}
     assert harmless.replace("&lt;", "<") == text.replace("&lt;", "<")
     assert neutralize(harmless) == harmless
 
 
-@given(st.lists(PIECES, max_size=12).map("".join))
-def test_a_result_is_one_block_whatever_a_skill_returned(text: str) -> None:
-    agent = Agent(instructions="", skills=[Skill("say", execute=lambda: text)])
-    message = ByHand(agent, provider=MockProvider(command("say"), "done")).run("Go.").messages[2].text
-    assert parse(message).blocks == [Block("result", "say", neutralize(text))]
-    assert parse(message).text_segments == []
+def answer_to(execute: Callable[[], object]) -> Message:
+    """The message that a model reads after it has called a skill."""
+    agent = Agent(instructions="", skills=[Skill("say", execute=execute)])
+    return ByHand(agent, provider=MockProvider(command("say"), "done")).run("Go.").messages[2]
 
 
-@given(st.lists(PIECES, max_size=8), st.integers(0, 8))
-def test_texts_around_media_cannot_form_a_tag_together(texts: list[str], at: int) -> None:
-    agent = Agent(instructions="", skills=[Skill("say", execute=lambda: [*texts[:at], PICTURE, *texts[at:]])])
-    message = ByHand(agent, provider=MockProvider(command("say"), "done")).run("Go.").messages[2]
-    [block] = parse("".join(part for part in message.content if isinstance(part, str))).blocks[:1]
-    assert block == Block("result", "say", neutralize("".join(texts)))
-    assert message.media == (PICTURE,)
-
-
-@given(st.lists(PIECES, min_size=1, max_size=12).map("".join))
-def test_an_error_is_one_block_whatever_was_raised(text: str) -> None:
+@given(st.lists(PIECES, max_size=12), st.integers(0, 8))
+def test_a_result_or_an_error_is_one_block_whatever_was_returned_or_raised(texts: list[str], at: int) -> None:
     def shout() -> None:
         raise RuntimeError(text)
 
-    agent = Agent(instructions="", skills=[Skill("shout", execute=shout)])
-    message = ByHand(agent, provider=MockProvider(command("shout"), "done")).run("Go.").messages[2].text
-    [block] = parse(message).blocks
-    assert (block.type, block.name) == ("error", "shout")
-    assert block.content == (neutralize(text) if text.strip() else "RuntimeError")
+    text = "".join(texts)
+    result = Block("result", "say", neutralize(text))
+    assert parse(answer_to(lambda: text).text) == ([result], [], None, None)
+    error = Block("error", "say", neutralize(text) if text.strip() else "RuntimeError")
+    assert parse(answer_to(shout).text) == ([error], [], None, None)
+    message = answer_to(lambda: [*texts[:at], PICTURE, *texts[at:]])  # texts that may form a tag together
+    assert parse("".join(part for part in message.content if isinstance(part, str))).blocks[:1] == [result]
+    assert message.media == (PICTURE,)
 
 
 def test_blocks_of_the_runtime_are_written_as_the_contract_says() -> None:

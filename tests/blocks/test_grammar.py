@@ -178,25 +178,12 @@ def test_pieces_lead_where_their_characters_lead(markup: str, cut: int) -> None:
         assert through(row, [text[:cut], text[cut:]]) is whole
 
 
-def test_the_automaton_remembers_pieces_it_has_seen() -> None:
-    row = advance(cut_off_outside(), "block name='")
-    assert row is not None
-    assert row.get("never seen") is None
-    reached = advance(row, "never seen")
-    assert reached is row.get("never seen") is row
-
-
-def test_the_number_of_pieces_remembered_per_row_is_bounded() -> None:
+def test_some_pieces_and_tags_are_remembered() -> None:
     row = advance(cut_off_outside(), "block id='")
     assert row is not None
-    for number in range(10_000):
-        assert advance(row, f"piece {number}") is row
-    assert advance(row, "x" * 1000) is row
-    assert row.get("x" * 1000) is None
-    assert len(row) <= 512
-
-
-def test_the_number_of_remembered_tags_is_bounded() -> None:
+    for piece in (*(f"piece {number}" for number in range(10_000)), "x" * 1000):
+        assert advance(row, piece) is row
+    assert (row.get("piece 0"), row.get("x" * 1000), len(row) <= 512) == (row, None, True)
     remembered = Remembered(str.upper)
     assert [remembered[text] for text in ("a", "x" * 1000, "a")] == ["A", "X" * 1000, "A"]
     assert max(len(remembered) for number in range(2000) if remembered[f"t{number}"]) == 512
