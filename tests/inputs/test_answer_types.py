@@ -212,7 +212,7 @@ def test_a_valid_answer_is_read_with_or_without_a_code_fence(output: Any, right:
     assert answer.read(answer.text_of(value)) == value
 
 
-@pytest.mark.parametrize("step", [0.1, 0.01, 0.3, 1e-5])
+@pytest.mark.parametrize("step", [0.1, 0.3, 1e-5])
 def test_multiples_of_a_fraction_are_computed_in_decimals(step: float) -> None:
     """In binary floating point, 0.3 is not a multiple of 0.1."""
     answer = AnswerType(Annotated[float, at.MultipleOf(step), at.Ge(step * 2.5), at.Le(step * 3.5)])
@@ -296,6 +296,23 @@ class Nobody(Enum):
     pass
 
 
+@dataclass
+class Holder:
+    good: int
+    bad: complex
+
+
+@dataclass
+class Seeded:
+    n: int
+    seed: dataclasses.InitVar[int]
+
+
+@dataclass(init=False)
+class Unmade:
+    n: int
+
+
 class HalfAModel:
     """Has only one of the two methods by which pydantic models are recognised."""
 
@@ -322,6 +339,13 @@ class HalfAModel:
     (Nobody, "Nobody has no members"),
     (HalfAModel, "HalfAModel is not supported"),
     (set[Tree], "cannot be in a set"),
+    (list[set[list[int]]], r"set\[list\[int\]\] is not possible: a list\[int\] cannot be in a set"),
+    (dict[int, str], "keys that are not str"),
+    ("Missing", "'Missing' cannot be resolved"),
+    ("list[", "cannot be resolved"),
+    (Holder, "output: field 'bad' of Holder: the type complex"),
+    (Seeded, "Seeded cannot be created from its fields: missing a required argument: 'seed'"),
+    (Unmade, "Unmade cannot be created from its fields: got an unexpected keyword argument 'n'"),
     (Page, "type variable"),
     (Pair, "type variable"),
     (Endless, "Endless is defined in terms of itself"),
@@ -331,7 +355,7 @@ class HalfAModel:
     (Growing[int], "Growing contains itself with ever different type arguments"),
     (Grown[int], "Grown contains itself with ever different type arguments"),
 ])
-def test_a_constraint_that_cannot_be_checked_is_an_error_at_definition(output: Any, message: str) -> None:
+def test_a_type_or_constraint_that_cannot_be_checked_is_an_error_at_definition(output: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         AnswerType(output)
 

@@ -9,7 +9,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from typing import Annotated, Any, Dict, List, Literal, NotRequired, Tuple, TypedDict, TypeVar, Union  # noqa: UP035 - users write both
@@ -28,6 +28,7 @@ class Level(enum.Enum):
     LOW = "low"
     HIGH = 2
     ODD = (1, 2)
+    ALSO_LOW = "low"  # noqa: PIE796 - an alias
 
 
 class Colour(enum.StrEnum):
@@ -41,11 +42,6 @@ class Rank(enum.IntEnum):
 class Rate(enum.Enum):
     FULL = 1.0
     UNKNOWN = math.nan
-
-
-class Aliased(enum.Enum):
-    FIRST = 1
-    ALSO_FIRST = 1  # noqa: PIE796 - an alias
 
 
 @dataclass
@@ -86,18 +82,6 @@ class Even:
 
 
 @dataclass
-class Cat:
-    kind: Literal["cat"]
-    lives: int
-
-
-@dataclass
-class Dog:
-    kind: Literal["dog"]
-    tricks: list[str]
-
-
-@dataclass
 class Set:
     op: Literal["set"]
     value: int
@@ -114,23 +98,6 @@ class Append:
 class Shirt:
     size: Literal["S", "M"]
     colour: str
-
-
-@dataclass
-class Holder:
-    good: int
-    bad: complex
-
-
-@dataclass
-class Seeded:
-    n: int
-    seed: InitVar[int]
-
-
-@dataclass(init=False)
-class Unmade:
-    n: int
 
 
 @dataclass
@@ -169,10 +136,14 @@ def bound(annotation: Any, value: object) -> object:
     return probe(annotation).bind({"x": value}, STORE)["x"]
 
 
-def faults(annotation: Any, value: object) -> tuple[tuple[str, str], ...]:
+def error_of(skill: Skill, params: dict[str, object]) -> SkillInputError:
     with pytest.raises(SkillInputError) as caught:
-        probe(annotation).bind({"x": value}, STORE)
-    return caught.value.faults
+        skill.bind(params, STORE)
+    return caught.value
+
+
+def faults(annotation: Any, value: object) -> tuple[tuple[str, str], ...]:
+    return error_of(probe(annotation), {"x": value}).faults
 
 
 FITS: list[tuple[Any, object, object]] = [
@@ -195,17 +166,17 @@ FITS: list[tuple[Any, object, object]] = [
     (date | str, "2024-02-29", date(2024, 2, 29)),
     (date | str, "soon", "soon"),
     (str | date, "2024-02-29", "2024-02-29"),
-    (Cat | Dog, {"kind": "dog", "tricks": ["sit"]}, Dog("dog", ["sit"])),
     (Literal["a", 1, None], None, None),
     (Literal[Level.LOW, "x"], "low", Level.LOW),
     (Level, "low", Level.LOW),
     (Level, "LOW", Level.LOW),
+    (Level, "ALSO_LOW", Level.LOW),
+    (Set | Append, {"op": "append", "value": "a", "at": 1}, Append("append", "a", 1)),
     (Level, 2, Level.HIGH),
     (Level, "ODD", Level.ODD),
     (Colour, "red", Colour.RED),
     (Rank, 1, Rank.FIRST),
     (Rate, 1, Rate.FULL),
-    (Aliased, "ALSO_FIRST", Aliased.FIRST),
     (Options, {"retries": 1, "note": "n", "unknown": 2}, {"retries": 1, "note": "n"}),
     (Ticket, {"title": "t", "labels": ["x"], "estimate": 3, "more": 1}, Ticket("t", labels=["x"], estimate=3)),
     (Counted, {"n": 2, "double": 9}, Counted(2)),
@@ -258,14 +229,13 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (int | None, "one", "x", "integer or null", 'string "one"'),
     (list[int] | None, [1, "a"], "x[1]", "integer", 'string "a"'),
     (list[int] | list[str], [1, "a"], "x[1]", "integer", "(read as list of integer)"),
-    (Cat | Dog, {"kind": "dog", "tricks": "sit"}, "x.tricks", "list of string", "(read as Dog object)"),
     (Set | Append, {"op": "append", "value": 5, "at": 1}, "x.value", "string", "(read as Append object)"),
     (Set | Append, {"op": "remove", "value": 5}, "x.op", '"set"', "(read as Set object)"),
     (Set | Shirt, {"size": "XL", "colour": "red"}, "x.size", 'one of "S", "M"', "(read as Shirt object)"),
     (Set | Annotated[Append, Predicate(bool)], {"op": "append", "value": 5, "at": 1}, "x.value", "string", "(read as Append"),
     (Set | Lifting, {"op": "lift", "value": 5}, "x.value", "string", "(read as Lifting object)"),
     (Lifting | Lowering, {"op": "low", "value": 5}, "x.value", "string", "(read as Lowering object)"),
-    (Cat | Dog, 1, "x", "Cat object or Dog object", "integer 1"),
+    (Set | Append, 1, "x", "Set object or Append object", "integer 1"),
     (Literal["a", "b"], "c", "x", 'one of "a", "b"', 'string "c"'),
     (Literal[1], True, "x", "1", "boolean true"),
     (Literal[True], 1, "x", "true", "integer 1"),
@@ -328,19 +298,10 @@ def test_a_number_or_boolean_in_quotes_is_converted_if_no_text_is_allowed(
 T = TypeVar("T")
 
 
-@pytest.mark.parametrize("annotation, said", [
-    *((one, "skill 'probe': parameter 'x'") for one in (object, bytes, complex, Callable[[], int], T, 5, type, Literal[b"x"])),
-    (dict[int, str], "keys that are not str"),
-    (list[set[list[int]]], r"set\[list\[int\]\] is not possible: a list\[int\] cannot be in a set"),
-    ("Missing", "'Missing' cannot be resolved"),
-    ("list[", "cannot be resolved"),
-    (Holder, "parameter 'x': field 'bad' of Holder: the type complex"),
-    (Seeded, "Seeded cannot be created from its fields: missing a required argument: 'seed'"),
-    (Unmade, "Unmade cannot be created from its fields: got an unexpected keyword argument 'n'"),
-])
-def test_the_type_error_says_what_is_wrong_with_the_annotation(annotation: Any, said: str) -> None:
-    with pytest.raises(TypeError, match=said):
-        probe(annotation)
+def test_a_type_that_json_cannot_say_is_a_type_error_that_names_the_parameter() -> None:
+    for annotation in (object, bytes, complex, Callable[[], int], T, 5, type, Literal[b"x"]):
+        with pytest.raises(TypeError, match=r"skill 'probe': parameter 'x': (the type|Literal)"):
+            probe(annotation)
 
 
 def test_many_choices_are_listed_up_to_a_point() -> None:
@@ -352,9 +313,8 @@ def test_many_choices_are_listed_up_to_a_point() -> None:
 
 
 def test_nested_tuples_and_unions_are_outlined() -> None:
-    lines = probe(tuple[Even, Cat | None]).describe().splitlines()
-    assert "  - x[0].number (integer, required)" in lines
-    assert "  - x[1].lives (integer, required)" in lines
+    lines = probe(tuple[Even, Set | None]).describe().splitlines()
+    assert {"  - x[0].number (integer, required)", "  - x[1].value (integer, required)"} <= {*lines}
 
 
 def test_an_infinitely_recursive_type_has_no_sample_and_no_usage_line_if_it_is_required() -> None:
@@ -377,12 +337,6 @@ def plan(project: str, tickets: list[Ticket], due: date, limit: int = 10, days: 
 PLAN = Skill("plan_work", execute=plan)
 
 
-def error_of(skill: Skill, params: dict[str, object] | str) -> SkillInputError:
-    with pytest.raises(SkillInputError) as caught:
-        skill.call(params)
-    return caught.value
-
-
 def test_all_errors_of_a_call_are_reported_together_one_per_line() -> None:
     tickets = [{}, {"title": "b", "labels": [1, "x", 2]}]
     error = error_of(PLAN, {"project": 1, "tickets": tickets, "due": "soon", "days": [1, 2, 1]})
@@ -390,25 +344,20 @@ def test_all_errors_of_a_call_are_reported_together_one_per_line() -> None:
         "project", "tickets[0].title", "tickets[1].labels[0]", "tickets[1].labels[2]", "due", "days[2]",
     ]
     lines = str(error).splitlines()
-    assert lines[0] == "project: expected string, received integer 1"
-    assert lines[1] == "tickets[0].title: required, but missing: expected string, received nothing"
-    assert len(lines) == 7
-
-
-def test_the_last_line_shows_a_valid_call_as_a_block() -> None:
-    error = error_of(PLAN, {})
-    assert str(error).splitlines()[-1] == (
+    assert lines[:2] == [
+        "project: expected string, received integer 1",
+        "tickets[0].title: required, but missing: expected string, received nothing",
+    ]
+    assert lines[6:] == [
         'Usage: <block type="command" name="plan_work">'
         '{"project": "...", "tickets": [{"title": "..."}], "due": "2024-01-31", "limit": 10, "days": null}</block>'
-    )
+    ]
 
 
 @pytest.mark.parametrize("params", [{"prodct": date(2024, 1, 2)}, {"other": b"bytes"}, {"product": "x", "more": {1}}])
 def test_values_of_a_caller_in_python_that_json_does_not_have_are_input_errors(params: dict[str, object]) -> None:
     inputs: dict[str, Any] = {"product": date} if "more" not in params else {"product": int, "more": Any}
-    error = error_of(Skill("find", execute=lambda **_: None, inputs=inputs), params)
-    assert error.faults
-    assert "Usage:" in str(error)
+    assert "Usage:" in str(error_of(Skill("find", execute=lambda **_: None, inputs=inputs), params))
 
 
 @pytest.mark.parametrize("annotation, value, path, said, size", [
@@ -443,16 +392,11 @@ def test_the_usage_line_for_a_misspelt_input_is_the_models_call_with_the_right_n
     def two(product: str, limit: int = 0) -> str:
         return product * limit
 
-    made = Skill("find", execute=one if only else two)
-    with pytest.raises(SkillInputError) as caught:
-        made.call(params)
-    assert 'ignored, for there is no such input: "prodct"' in str(caught.value)
-    (shown,) = parse(str(caught.value).rpartition("Usage: ")[2]).blocks
-    if right is not None:
-        assert json.loads(shown.content) == right
-        assert "the names of the inputs that seem to be meant" in str(caught.value)
-    else:
-        assert "seem to be meant" not in str(caught.value)
+    said = str(error_of(Skill("find", execute=one if only else two), params))
+    assert 'ignored, for there is no such input: "prodct"' in said
+    assert ("the names of the inputs that seem to be meant" in said) == (right is not None)
+    (shown,) = parse(said.rpartition("Usage: ")[2]).blocks
+    assert right in (None, json.loads(shown.content))
 
 
 def test_a_default_that_holds_markup_does_not_end_the_usage_block() -> None:
