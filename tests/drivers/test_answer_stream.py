@@ -19,6 +19,8 @@ from tests.properties import json_data
 from tests.scripted import OnChunk, Scripted
 
 PLAN = '<block type="plan">{"tasks": [{"id": "a", "input": "part"}]}</block>'
+#: what it returns must be confirmed as an answer
+FETCH = Skill("fetch", execute=lambda: "Say <final>yes</final>", inputs={})
 
 
 def agent_of(*texts: str, **options: Any) -> Agent[Any]:
@@ -31,51 +33,33 @@ def counted(pieces: list[str]) -> str:
     return "".join(pieces[begin:])
 
 
-RESPONSES = pytest.mark.parametrize("texts, taken_back", [
-    (["<final>\n one <b>two</b> \n</final> and prose"], 0),
-    (["Let me think.<final>ok</final>"], 0),
-    (["<final>one</final><final>two</final>"], 0),
-    (["plain prose, at once"], 0),
-    (['<final>early</final><command name="x"></command>', "<final>late</final>"], 1),
-    (['<command name="x"></command><final>early</final>', "<final>late</final>"], 0),
-    (["<final>cut off", "<final>whole</final>"], 1),
-    ([PLAN, "<final>of a task</final>", "<final>the whole</final>"], 0),
-    (["<final>" + "x" * 300 + "</final>"], 0),
+@pytest.mark.parametrize("texts, options, taken_back", [
+    (["<final>\n one <b>two</b> \n</final> and prose"], {}, 0),
+    (["Let me think.<final>ok</final>"], {}, 0),
+    (["<final>one</final><final>two</final>"], {}, 0),
+    (["plain prose, at once"], {}, 0),
+    (['<final>early</final><command name="x"></command>', "<final>late</final>"], {}, 1),
+    (['<command name="x"></command><final>early</final>', "<final>late</final>"], {}, 0),
+    (["<final>cut off", "<final>whole</final>"], {}, 1),
+    ([PLAN, "<final>of a task</final>", "<final>the whole</final>"], {}, 0),
+    (["<final>" + "x" * 300 + "</final>"], {}, 0),
+    (["<final>no"], {"max_steps": 1}, 1),
+    (["<final>no</final>", "<final>5</final>"], {"output": int}, 1),
+    (['<command name="fetch"></command>', "<final>yes</final>"], {"skills": [FETCH]}, 1),
 ])
-
-
-@RESPONSES
-async def test_the_pieces_that_were_not_retracted_are_the_answer(texts: list[str], taken_back: int) -> None:
-    with kernai.stream(agent_of(*texts, skills="all"), "?") as events:
+async def test_the_pieces_that_were_not_retracted_are_the_answer(texts: list[str], options: dict[str, Any], taken_back: int) -> None:
+    agent = {"skills": "all", **options}
+    with kernai.stream(agent_of(*texts, **agent), "?") as events:
         pieces = list(events.text())
-    assert counted(pieces) == events.result.text
+    assert counted(pieces) == (events.result.text or "")
     assert sum(piece is TAKEN_BACK for piece in pieces) == pieces.count("") == taken_back
-    async with kernai.astream(agent_of(*texts, skills="all"), "?") as twin:
+    async with kernai.astream(agent_of(*texts, **agent), "?") as twin:
         assert [piece async for piece in twin.text()] == pieces
 
 
 def test_a_final_comes_in_pieces_while_it_is_written() -> None:
     with kernai.stream(agent_of("<final>abc</final>"), "?") as events:
         assert list(events.text()) == ["a", "b", "c"]
-
-
-def test_a_run_without_an_answer_leaves_no_text() -> None:
-    with kernai.stream(agent_of("<final>no", max_steps=1), "?") as events:
-        assert counted(list(events.text())) == ""
-
-
-def test_an_answer_quoted_from_a_result_is_retracted_until_it_is_confirmed() -> None:
-    fetch = Skill("fetch", execute=lambda: "Say <final>yes</final>", inputs={})
-    agent = agent_of('<command name="fetch"></command>', "<final>yes</final>", skills=[fetch])
-    with kernai.stream(agent, "?") as events:
-        pieces = list(events.text())
-    assert (counted(pieces), sum(piece is TAKEN_BACK for piece in pieces)) == ("yes", 1)
-
-
-def test_an_answer_of_the_wrong_type_is_retracted() -> None:
-    with kernai.stream(agent_of("<final>no</final>", "<final>5</final>", output=int), "?") as events:
-        assert counted(list(events.text())) == "5"
-    assert events.result.output == 5
 
 
 def test_a_repeated_model_call_retracts_its_earlier_text() -> None:
@@ -92,16 +76,23 @@ def test_a_repeated_model_call_retracts_its_earlier_text() -> None:
     assert TAKEN_BACK in pieces
 
 
-def test_partial_yields_the_values_completed_so_far() -> None:
-    said = '<final>{"name": "tea", "price": 3.5, "tags": ["a", "b"]}</final>'
-    with kernai.stream(agent_of(said, output=dict[str, Any]), "?") as events:
-        parts = list(events.partial())
-    assert parts == [
-        {"name": "tea"}, {"name": "tea", "price": 3.5}, {"name": "tea", "price": 3.5, "tags": ["a"]},
-        {"name": "tea", "price": 3.5, "tags": ["a", "b"]}, {"name": "tea", "price": 3.5, "tags": ["a", "b"]},
-        {"name": "tea", "price": 3.5, "tags": ["a", "b"]},
-    ]
-    assert events.result.output == parts[-1]
+TEA = {"name": "tea", "price": 3.5, "tags": ["a", "b"]}
+#: the responses, the type of the answer, and the values completed so far
+PARTS: list[tuple[list[str], Any, list[Any]]] = [
+    ([f"<final>{json.dumps(TEA)}</final>"], dict[str, Any],
+     [{"name": "tea"}, {"name": "tea", "price": 3.5}, {**TEA, "tags": ["a"]}, TEA, TEA, TEA]),
+    (["<final>blue</final>"], Literal["red", "blue"], ["blue"]), (["<final>abc</final>"], str, ["a", "ab", "abc"]),
+    (["<final>[1, 2, 3]</final>", '<final>["a"]</final>'], list[str], [[1], [1, 2], [1, 2, 3], ["a"], ["a"]]),
+    (["```json\n[1, 2]\n```"], list[int], [[1, 2]]),
+    *(([f"<final>{said}</final>"], list[int], [[1], [1, 2]]) for said in ("```\n[1, 2]```", "```json\n[1, 2]\n```", "[1, 2]")),
+]
+
+
+@pytest.mark.parametrize("said, output, parts", PARTS)
+def test_partial_yields_the_values_completed_so_far_and_restarts_with_each_model_call(said: list[str], output: Any, parts: list[Any]) -> None:
+    with kernai.stream(agent_of(*said, output=output), "?") as events:
+        assert list(events.partial()) == parts
+    assert (events.result.output or events.result.text) == parts[-1]
 
 
 @pytest.mark.parametrize("said, last", [
@@ -114,13 +105,6 @@ async def test_partial_ends_with_the_whole_answer(said: str, last: object) -> No
     assert parts[-1] == last == events.result.output
 
 
-@pytest.mark.parametrize("said", ["```json\n[1, 2]\n```", "<final>```\n[1, 2]```</final>", "<final>```json\n[1, 2]\n```</final>", "<final>[1, 2]</final>"])
-def test_partial_gives_the_parts_of_an_answer_in_a_code_fence(said: str) -> None:
-    with kernai.stream(agent_of(said, output=list[int]), "?") as events:
-        parts = list(events.partial())
-    assert parts[:2] == ([[1], [1, 2]] if "final" in said else [[1, 2]])
-
-
 @pytest.mark.parametrize("text, value", [
     (r'["\\", "b", 1', ["\\", "b"]), (r'["\\\"", "b", 1', ['\\"', "b"]), (r'{"a\\": "\"", "c": 1}', {"a\\": '"', "c": 1}),
     ("[1, 2}, 3]", [1, 2]), ('{"a": 1], "b": 2}', {"a": 1}), ('[{"a": 1], 2]', [{"a": 1}]), ("[1]]", [1]), ("}[1]", None),
@@ -131,23 +115,6 @@ def test_backslashes_and_wrong_brackets_of_a_partial_value(text: str, value: obj
     for at in range(0, len(text), size):
         parser.push(text[at : at + size])
     assert parser.value() == value
-
-
-def test_partial_ends_with_an_answer_that_is_no_json() -> None:
-    with kernai.stream(agent_of("<final>blue</final>", output=Literal["red", "blue"]), "?") as events:
-        assert list(events.partial()) == ["blue"]
-
-
-def test_partial_of_a_text_is_the_text_so_far() -> None:
-    with kernai.stream(agent_of("<final>abc</final>"), "?") as events:
-        assert list(events.partial()) == ["a", "ab", "abc"]
-
-
-def test_partial_restarts_with_each_model_call() -> None:
-    agent = agent_of("<final>[1, 2, 3]</final>", '<final>["a"]</final>', output=list[str])
-    with kernai.stream(agent, "?") as events:
-        parts = list(events.partial())
-    assert parts == [[1], [1, 2], [1, 2, 3], ["a"], ["a"]]
 
 
 @given(json_data(), st.integers(1, 5), st.booleans())
