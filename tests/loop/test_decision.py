@@ -221,31 +221,21 @@ def test_a_call_in_another_format_is_corrected_with_the_equivalent_block() -> No
     assert parse(result.messages[3].text).blocks[0].name == "note"
 
 
-def test_a_call_that_cannot_be_read_is_corrected_without_a_guess() -> None:
-    ran: list[str] = []
-    mock = MockProvider('<tool_call>{"name": "note", "arguments": {"text": "a', "<final>ok</final>")
-    result = execute(noting_agent(ran), "Go.", provider=mock)
-    assert ran == []
-    assert "a call in another format (hermes), and it cannot be read" in result.messages[2].text
+SLOPPY = """<command name="note">{'text': 'hi',}</command>"""
 
 
-def test_a_repaired_call_runs_and_its_event_says_what_was_repaired() -> None:
-    ran: list[str] = []
-    mock = MockProvider("""<command name="note">{'text': 'hi',}</command>""", "<final>ok</final>")
-    recorder = Recorder()
-    execute(noting_agent(ran), "Go.", provider=mock, recorder=recorder)
-    assert ran == ["hi"]
-    recorded = {"call_id": "0.0", "skill": "note", "params": {"text": "hi"}}
-    assert recorder.for_event("skill_execute")[0].data == {**recorded, "repaired": ["single-quoted string", "trailing comma"]}
-
-
-def test_without_repairs_the_same_call_is_an_error() -> None:
-    ran: list[str] = []
-    mock = MockProvider("""<command name="wipe">{"path": "/var/a",}</command>""", "<final>ok</final>")
-    configure(repair=False)
-    result = execute(noting_agent(ran), "Go.", provider=mock)
-    assert ran == []
-    assert "it is not valid JSON" in result.messages[-2].text
+@pytest.mark.parametrize("said, repair, recorded, reads", [
+    (SLOPPY, True, [{"params": {"text": "hi"}, "repaired": ["single-quoted string", "trailing comma"]}], "noted"),
+    (SLOPPY, False, [{"params": {"input": "{'text': 'hi',}"}}], "it is not valid JSON"),
+    ('<tool_call>{"name": "note", "arguments": {"text": "a', True, [], "a call in another format (hermes), and it cannot be read"),
+])
+def test_a_call_runs_and_its_event_says_what_was_repaired_or_it_is_an_error(said: str, repair: bool, recorded: list[Any], reads: str) -> None:
+    ran, recorder = list[str](), Recorder()
+    configure(repair=repair)
+    result = execute(noting_agent(ran), "Go.", provider=MockProvider(said, "<final>ok</final>"), recorder=recorder)
+    assert [event.data for event in recorder.for_event("skill_execute")] == [{"call_id": "0.0", "skill": "note", **one} for one in recorded]
+    assert reads in result.messages[2].text
+    assert ran == (["hi"] if reads == "noted" else [])
 
 
 # ---------------------------------------------------------------------------------------------------- effects are data

@@ -80,12 +80,14 @@ def test_emitted_data_is_copied_as_json_for_the_run() -> None:
     assert ctx.emitted == []
 
 
-def test_emitting_data_that_json_cannot_hold_is_an_error() -> None:
+def test_data_that_json_cannot_hold_is_neither_emitted_nor_scrubbed() -> None:
     circle: list[object] = []
     circle.append(circle)
     for data in (b"raw", circle):
         with pytest.raises(KernaiError):
             SkillContext(SKILL).emit(data)
+    with pytest.raises(KernaiError, match="contains itself or nests deeper"):
+        reading(a="alpha").scrub(circle)
 
 
 # ------------------------------------------------------------------------------------------------------ scrubbing
@@ -191,17 +193,6 @@ def test_a_credential_is_in_nothing_that_a_run_records_or_sends(leak: str, tmp_p
     assert any("[credential a]" in str(text) for text in kept) or "URL" in leak
 
 
-def test_replacements_are_not_scrubbed_again() -> None:
-    assert reading(a="credential", b="b").scrub("credential b") == "[credential a] [credential b]"
-
-
-def test_scrubbing_data_that_contains_itself_is_an_error() -> None:
-    circle: list[object] = []
-    circle.append(circle)
-    with pytest.raises(KernaiError, match="contains itself or nests deeper"):
-        reading(a="alpha").scrub(circle)
-
-
 def test_credentials_read_in_several_threads_are_all_scrubbed() -> None:
     for _ in range(20):
         ctx = SkillContext(SKILL, credentials={"a": "alpha", "b": "beta", "c": "gamma"})
@@ -236,5 +227,6 @@ def test_no_secret_is_left_in_any_data(secrets: tuple[str, str, str], data: obje
 
 
 @given(data=DATA)
-def test_scrubbing_data_without_secrets_changes_nothing(data: object) -> None:
+def test_scrubbing_changes_neither_data_without_secrets_nor_what_it_has_put_in(data: object) -> None:
     assert reading(a="NOT-IN-THERE").scrub(data) == data
+    assert reading(a="credential", b="b").scrub("credential b") == "[credential a] [credential b]"

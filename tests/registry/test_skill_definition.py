@@ -449,16 +449,13 @@ def test_a_function_that_cannot_be_a_skill_is_a_type_error_with_the_fix(given: A
         skill(given)
 
 
-@pytest.mark.parametrize("wrong", ["requires_approval", "aproval"])
-def test_a_misspelt_option_of_the_decorator_has_a_hint(wrong: str) -> None:
-    with pytest.raises(TypeError, match=f"@skill has no option '{wrong}'; did you mean 'approval'"):
-        skill(**{wrong: True})  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize("params", [None, 5, ["x"]])
-def test_parameters_that_are_not_a_mapping_are_a_type_error(params: Any) -> None:
-    with pytest.raises(TypeError, match="params must be a mapping"):
-        search.call(params)
+def test_wrong_options_and_parameters_are_a_type_error() -> None:
+    for wrong in ("requires_approval", "aproval"):
+        with pytest.raises(TypeError, match=f"@skill has no option '{wrong}'; did you mean 'approval'"):
+            skill(**{wrong: True})  # type: ignore[call-overload]
+    for params in (None, 5, ["x"]):
+        with pytest.raises(TypeError, match="params must be a mapping"):
+            search.call(params)  # type: ignore[arg-type]  # the point
 
 
 # -------------------------------------------------------------------------------------------------- the description

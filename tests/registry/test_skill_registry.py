@@ -40,9 +40,11 @@ def test_skills_are_found_by_name_listed_in_order_replaced_and_removed(registry:
     assert names(registry) == ["one", "three"]
 
 
-def test_registering_anything_but_a_skill_is_a_type_error(registry: SkillRegistry) -> None:
+def test_anything_but_a_skill_or_a_list_of_names_is_a_type_error_with_the_fix(registry: SkillRegistry) -> None:
     with pytest.raises(TypeError, match=r"register takes a Skill, got function; make one with @skill or Skill"):
         registry.register(make)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"did you mean \['one'\]"):
+        registry.listing("one")
 
 
 def test_the_version_grows_only_when_the_registry_changes(registry: SkillRegistry) -> None:
@@ -72,11 +74,6 @@ def test_the_version_grows_only_when_the_registry_changes(registry: SkillRegistr
 
 def test_a_name_that_is_selected_twice_is_offered_once(registry: SkillRegistry) -> None:
     assert [one.name for one in registry.select(["two", "one", "two", "unknown"])] == ["two", "one"]
-
-
-def test_a_name_instead_of_a_list_is_a_type_error_with_the_fix(registry: SkillRegistry) -> None:
-    with pytest.raises(TypeError, match=r"did you mean \['one'\]"):
-        registry.listing("one")
 
 
 def test_the_listing_shows_every_skill_and_says_when_there_is_none(registry: SkillRegistry) -> None:
