@@ -497,31 +497,17 @@ async def test_an_async_stream_left_without_a_block_leaves_no_task_and_no_thread
             await asyncio.sleep(0.01)
 
 
-async def test_two_consumers_of_an_async_stream_both_reach_its_end() -> None:
-    events = astream(agent_of(MockProvider("Hm. " * 20)), "go")
+@EITHER
+async def test_several_consumers_of_a_stream_all_reach_its_end(kind: Any) -> None:
+    events = kind(agent_of(MockProvider("Hm. " * 20)), "go")
 
     async def consume() -> list[Event]:
-        return [event async for event in events]
+        return await asyncio.to_thread(list, events) if kind is stream else [event async for event in events]
 
     async with asyncio.timeout(PATIENCE):
         parts = await asyncio.gather(consume(), consume(), consume())
-    seen = [event for part in parts for event in part]
-    assert [event.type for event in seen].count("result") == 1
-    assert [event.type for event in seen].count("text_chunk") == len("Hm. " * 20)
-    assert events.result.text == "Hm. " * 20
-
-
-def test_two_consumers_of_a_stream_both_reach_its_end() -> None:
-    events = stream(agent_of(MockProvider("Hm. " * 20)), "go")
-    parts: list[list[Event]] = []
-    consumers = [threading.Thread(target=lambda: parts.append(list(events))) for _ in range(3)]
-    for consumer in consumers:
-        consumer.start()
-    for consumer in consumers:
-        consumer.join(PATIENCE)
-        assert not consumer.is_alive()
-    seen = [event for part in parts for event in part]
-    assert [event.type for event in seen].count("result") == 1
+    seen = [event.type for part in parts for event in part]
+    assert (seen.count("result"), seen.count("text_chunk")) == (1, len("Hm. " * 20))
     assert events.result.text == "Hm. " * 20
 
 

@@ -104,36 +104,19 @@ def test_a_limit_reached_among_concurrent_calls_leaves_no_call_without_an_outcom
 # ------------------------------------------------------------------------------------------------------- time
 
 
-def test_the_time_runs_out_between_calls() -> None:
-    elapsed = [0.0]
-
-    def wait() -> str:
-        elapsed[0] += 5
-        return "waited"
-
-    hand = by_hand(
-        command("wait") * 3,
-        limits=Limits(timeout=10),
-        monotonic=lambda: elapsed[0],
-        agent={"skills": [kernai.Skill("wait", execute=wait)]},
-    )
-    assert hand.run("Go.").stop_reason == "timeout"
-    durations = [(event.type, event.data.get("duration_ms")) for event in hand.events if event.type.startswith("skill")]
-    assert durations == [("skill_execute", None), ("skill_result", 5000)] * 2
-
-
-@pytest.mark.parametrize("ends", ["protocol_result", "protocol_error"])
-def test_how_long_a_protocol_took_is_recorded_even_if_it_failed(ends: str) -> None:
+@pytest.mark.parametrize("ends", ["skill_result", "protocol_result", "protocol_error"])
+def test_the_time_runs_out_between_calls_and_how_long_each_took_is_recorded_even_if_it_failed(ends: str) -> None:
     elapsed = [60.0]
 
-    def ask(*_: Any) -> str:
+    def wait(*_: Any) -> str:
         elapsed[0] += 5
-        return "yes" if ends == "protocol_result" else str(1 // 0)
+        return "waited" if ends.endswith("result") else str(1 // 0)
 
-    kernai.protocols.register("oracle", ask)
-    hand = by_hand('<block type="oracle">?</block>', "done", limits=Limits(), monotonic=lambda: elapsed[0])
-    hand.run("Go.")
-    assert [event.data["duration_ms"] for event in hand.events if event.type == ends] == [5000]
+    kernai.protocols.register("wait", wait)
+    said, skill = command("wait") if "skill" in ends else '<block type="wait">?</block>', Skill("wait", execute=wait, inputs={})
+    hand = by_hand(said * 3, limits=Limits(timeout=10), monotonic=lambda: elapsed[0], agent={"skills": [skill]})
+    assert hand.run("Go.").stop_reason == "timeout"
+    assert [event.data["duration_ms"] for event in hand.events if event.type == ends] == [5000] * 2
 
 
 @pytest.mark.parametrize("listening", [False, True])

@@ -82,19 +82,16 @@ def test_a_placeholder_is_wrapped_in_the_vendors_format_too(model: Model, expect
     assert encoded == [{"type": "text", "text": "see"}, expected]
 
 
-def test_the_placeholder_can_be_chosen() -> None:
+def test_the_placeholder_can_be_chosen_and_stays_text_if_the_encoder_accepts_none() -> None:
     class Terse(Typed):
         def fallback_for(self, part: Media) -> str:
             return f"({part.kind})"
 
-    assert Terse().encode([SOUND], Models.TEXT_ONLY) == [{"type": "text", "text": "(audio)"}]
-
-
-def test_an_encoder_that_accepts_no_part_still_results_in_text() -> None:
     class Mute(Scripted):
         def encode_part(self, part: str | Media, model: Model) -> Any:
             return None
 
+    assert Terse().encode([SOUND], Models.TEXT_ONLY) == [{"type": "text", "text": "(audio)"}]
     assert Mute().encode(["a", IMAGE], Models.LLAVA) == ["a", "[image unavailable: image/png]"]
 
 
