@@ -161,7 +161,7 @@ class Server:
             if self._stopped:  # `stop` was called before this thread got here
                 stop.set()
             on_ready(url)  # clients can connect already: the socket is listening
-            await tools.until_end(serve_http(tools.app, self._address, listener, stop, tools.cancel), GRACE)
+            await tools.until_end(serve_http(tools, self._address, listener, stop), GRACE)
 
         with listener:
             run_to_end(main)

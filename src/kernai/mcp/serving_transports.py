@@ -36,6 +36,8 @@ from kernai.errors import KernaiError
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
+    from kernai.mcp.serving_tools import Tools
+
 #: seconds that cancelled work has to clean up
 GRACE = 2.0
 
@@ -331,18 +333,12 @@ def _texts(option: str, given: object) -> list[str]:
     return [one.lower() for one in given]
 
 
-async def serve_http(
-    app: Server[Any],
-    address: Address,
-    listener: socket.socket,
-    stop: asyncio.Event,
-    cancel_calls: Callable[[], object],
-) -> None:
+async def serve_http(tools: Tools, address: Address, listener: socket.socket, stop: asyncio.Event) -> None:
     """Serves on a listening socket until `stop` is set; then cancels the running calls."""
     auth = None if address.verifier is None else AuthSettings.model_validate(
         {"issuer_url": address.url(listener), "resource_server_url": None}
     )
-    inner = app.streamable_http_app(
+    inner = tools.app.streamable_http_app(
         streamable_http_path=address.path,
         max_request_body_size=MAX_BODY,
         session_idle_timeout=MAX_IDLE,
@@ -356,12 +352,12 @@ async def serve_http(
         timeout_graceful_shutdown=math.ceil(GRACE),
     ))
     # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
-    async with app.session_manager.run():
+    async with tools.app.session_manager.run():
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         serving.add_done_callback(lambda _: stop.set())
         await stop.wait()
         server.should_exit = True
-        cancel_calls()
+        tools.cancel()
     await serving
 
 
