@@ -9,20 +9,10 @@ from typing import Any
 
 import pytest
 
+import kernai_providers
 from adapter_calls import ADAPTERS, HELLO, asked
 from kernai import GenerationOptions, Model, ProviderError
-from kernai_providers import (
-    CompatibleProvider,
-    HttpProvider,
-    HttpTransport,
-    MemoryTransport,
-    MissingKeyError,
-    MissingSettingError,
-    OpenAIProvider,
-    ResponsesProvider,
-    Vendor,
-    resolve,
-)
+from kernai_providers import HttpTransport, MemoryTransport, OpenAIProvider, resolve
 from kernai_providers.httpx_transport import HttpxTransport
 from kernai_providers.in_process import MemoryReply
 
@@ -31,7 +21,7 @@ KEY_HEADERS = dict.fromkeys(ADAPTERS, "Authorization") | {"anthropic": "x-api-ke
 SECRET = "sk-S3CRET-0123456789"
 
 
-def key_of(vendor: str, provider: HttpProvider) -> str | None:
+def key_of(vendor: str, provider: kernai_providers.HttpProvider) -> str | None:
     shown = asked(provider).headers.get(KEY_HEADERS[vendor])
     return None if shown is None else shown.removeprefix("Bearer ")
 
@@ -77,7 +67,7 @@ def test_the_key_is_read_from_the_environment_when_the_provider_is_made_and_neve
 @pytest.mark.parametrize("vendor", KEYED)
 def test_without_a_key_the_error_names_the_variable(vendor: str) -> None:
     variables = " or ".join(ADAPTERS[vendor].key_variables)
-    with pytest.raises(MissingKeyError, match=f"{vendor} needs a key: set the environment variable {variables}, or give api_key="):
+    with pytest.raises(kernai_providers.MissingKeyError, match=f"{vendor} needs a key: set the environment variable {variables}, or give api_key="):
         ADAPTERS[vendor](headers={"X-Team": "blue"})
 
 
@@ -186,7 +176,7 @@ def test_an_unknown_argument_is_an_error() -> None:
         with pytest.raises(TypeError, match="temperature"):
             adapter("k", temperature=1)  # type: ignore[call-arg]  # the subject
     with pytest.raises(TypeError, match="done_marker"):  # which is for Chat Completions alone
-        ResponsesProvider("k", done_marker=False)
+        kernai_providers.ResponsesProvider("k", done_marker=False)
 
 
 @pytest.mark.parametrize("arguments", [
@@ -199,9 +189,9 @@ def test_a_wrong_argument_of_a_transport_is_an_error_at_once_that_names_it(trans
 
 def test_a_compatible_provider_says_how_it_is_made_and_that_it_needs_an_address() -> None:
     with pytest.raises(TypeError, match="resolve"):
-        CompatibleProvider("groq", "k")  # type: ignore[arg-type]  # the subject
-    with pytest.raises(MissingSettingError, match=r"acme needs an address: give base_url='http://localhost:8000/v1'$"):
-        CompatibleProvider(Vendor("acme", OpenAIProvider, ()), "k")
+        kernai_providers.CompatibleProvider("groq", "k")  # type: ignore[arg-type]  # the subject
+    with pytest.raises(kernai_providers.MissingSettingError, match=r"acme needs an address: give base_url='http://localhost:8000/v1'$"):
+        kernai_providers.CompatibleProvider(kernai_providers.Vendor("acme", OpenAIProvider, ()), "k")
 
 
 def test_the_smallest_allowed_values_are_accepted() -> None:

@@ -11,20 +11,15 @@ from typing import Any
 import pytest
 
 import vendor_wires
-from adapter_calls import HELLO
+from adapter_calls import ADAPTERS, HELLO
 from kernai import GenerationOptions, Media, Model, ProviderError
 from kernai.values.llm_response import FINISH_REASONS
 from kernai.values.model import CAPABILITIES
 from kernai_providers import (
     VENDORS,
-    AnthropicProvider,
-    GeminiProvider,
     HttpProvider,
     MemoryReply,
     MemoryTransport,
-    OllamaProvider,
-    OpenAIProvider,
-    ResponsesProvider,
     TransportError,
     Vendor,
     anthropic,
@@ -43,14 +38,11 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 Row = list[str]
 
-#: the page: the provider and the words it maps
-PAGES: dict[str, tuple[type[HttpProvider], dict[str, str]]] = {
-    "openai": (OpenAIProvider, openai.FINISH_REASONS),
-    "openai-responses": (ResponsesProvider, openai.ENDINGS),
-    "anthropic": (AnthropicProvider, anthropic.FINISH_REASONS),
-    "gemini": (GeminiProvider, gemini.FINISH_REASONS),
-    "ollama": (OllamaProvider, ollama.FINISH_REASONS),
-}
+#: the page: the words that its provider maps
+PAGES: dict[str, dict[str, str]] = {
+    "openai": openai.FINISH_REASONS, "openai-responses": openai.ENDINGS, "anthropic": anthropic.FINISH_REASONS,
+    "gemini": gemini.FINISH_REASONS, "ollama": ollama.FINISH_REASONS,
+}  # fmt: skip
 EVERYTHING = Model("any-model", CAPABILITIES)
 
 
@@ -82,7 +74,7 @@ def codes(cell: str) -> list[str]:
 
 
 def of(page: str, **options: Any) -> HttpProvider:
-    return PAGES[page][0]("test", **options)
+    return ADAPTERS[page]("test", **options)
 
 
 # ------------------------------------------------------------------------------------------------ the vendors
@@ -227,7 +219,7 @@ def test_finish_reasons_are_mapped_as_the_table_says(page: str) -> None:
     heads = [head for head, _ in tables(vendor_page(page)) if head[-1] == "ours"]
     rows = rows_under(vendor_page(page), heads[0][0], "ours")
     documented = {codes(row[0])[0]: codes(row[1])[0] for row in rows if not row[0].startswith(("any other", "none"))}
-    known = {word: ours for word, ours in PAGES[page][1].items() if word}
+    known = {word: ours for word, ours in PAGES[page].items() if word}
     assert documented == known
     assert set(known.values()) <= set(FINISH_REASONS)
     assert rows[-1][0].startswith("any other")

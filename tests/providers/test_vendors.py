@@ -10,27 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_calls import HELLO, asked, bodies_to
+import kernai_providers
+from adapter_calls import ADAPTERS, HELLO, asked, bodies_to
 from kernai import Agent, Cost, GenerationOptions, Model, ProviderError, execute
 from kernai.values.model import CAPABILITIES, Models
-from kernai_providers import (
-    VENDORS,
-    AnthropicProvider,
-    CompatibleProvider,
-    GeminiProvider,
-    HttpProvider,
-    MemoryTransport,
-    MissingKeyError,
-    MissingSettingError,
-    OllamaProvider,
-    OpenAIProvider,
-    ResponsesProvider,
-    UnknownVendorError,
-    capabilities_of,
-    configured,
-    resolve,
-    vendors,
-)
+from kernai_providers import VENDORS, MemoryTransport, capabilities_of, resolve
 from kernai_providers.in_process import MemoryReply
 from kernai_providers.vendors import FAMILIES
 from vendor_wires import WIRES
@@ -60,12 +44,10 @@ def address(name: str) -> str:
 
 
 URLS = {vendor.name: address(vendor.name) + PATHS.get(vendor.name, "/chat/completions") for vendor in VENDORS}
-KINDS = {"openai": OpenAIProvider, "anthropic": AnthropicProvider, "gemini": GeminiProvider, "ollama": OllamaProvider,
-         "openai-responses": ResponsesProvider}
 KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
 
 
-def key_of(provider: HttpProvider, model: Model) -> str | None:
+def key_of(provider: kernai_providers.HttpProvider, model: Model) -> str | None:
     """The key as it is sent, in whatever header."""
     headers = asked(provider, model).headers
     shown = [headers[name] for name in headers if name.lower() in ("authorization", *KEY_HEADERS.values())]
@@ -86,7 +68,7 @@ def test_each_name_asks_its_vendor_and_shows_the_key_as_the_vendor_reads_it(name
     assert request.headers[header] == ("" if vendor in KEY_HEADERS else "Bearer ") + "key-from-environment"
     assert sum("key-from-environment" in value for value in request.headers.values()) == 1
     assert provider.vendor == vendor
-    assert type(provider) is KINDS.get(vendor, CompatibleProvider)
+    assert type(provider) is ADAPTERS.get(vendor, kernai_providers.CompatibleProvider)
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
@@ -107,7 +89,7 @@ def test_a_missing_key_is_an_error_that_names_the_variables_and_what_is_known(ve
     if vendor.name in ("ollama", "local"):
         assert key_of(*resolve(f"{vendor.name}/m", **needs)) is None
         return
-    with pytest.raises(MissingKeyError) as caught:
+    with pytest.raises(kernai_providers.MissingKeyError) as caught:
         resolve(f"{vendor.name}/m", **needs)
     said = str(caught.value)
     assert said.startswith(f"{vendor.name} needs a key: set the environment variable {' or '.join(vendor.variables)}, or give api_key=")
@@ -162,7 +144,7 @@ def test_a_place_is_an_argument_or_a_variable(name: str, place: str, variables: 
     assert reached(**{place: " given-1 "}) == url.format("given-1")
     for variable in variables:
         monkeypatch.setenv(variable, "  ")
-    with pytest.raises(MissingSettingError, match=re.escape(f"{name} needs {place}=")) as caught:
+    with pytest.raises(kernai_providers.MissingSettingError, match=re.escape(f"{name} needs {place}=")) as caught:
         reached()
     assert " or ".join(variables) in str(caught.value)
     assert caught.value.code == f"missing_{place}"
@@ -186,7 +168,7 @@ def test_vertexs_global_place_has_a_host_without_a_region() -> None:
 
 
 def test_a_self_hosted_server_needs_a_base_url() -> None:
-    with pytest.raises(MissingSettingError, match=r"local needs an address: give base_url='http.*LOCAL_BASE_URL"):
+    with pytest.raises(kernai_providers.MissingSettingError, match=r"local needs an address: give base_url='http.*LOCAL_BASE_URL"):
         resolve("vllm/m")
 
 
@@ -211,7 +193,7 @@ def test_everything_after_the_first_slash_is_the_models_id(name: str, vendor: st
 
 @pytest.mark.parametrize("name", ["gpt-4o", "openai", "", "/", "openai/", "openai/  ", "/gpt-4o", " /x"])
 def test_a_name_without_vendor_or_model_says_what_one_looks_like(name: str) -> None:
-    with pytest.raises(UnknownVendorError, match=r"'openai/gpt-4o-mini'.*known: openai, anthropic") as caught:
+    with pytest.raises(kernai_providers.UnknownVendorError, match=r"'openai/gpt-4o-mini'.*known: openai, anthropic") as caught:
         resolve(name, api_key="k")
     assert repr(name) in str(caught.value)
 
@@ -221,7 +203,7 @@ def test_a_name_without_vendor_or_model_says_what_one_looks_like(name: str) -> N
     [("opnai", "openai"), ("antropic", "anthropic"), ("Mistal", "mistral"), ("open-router", "openrouter"), ("zzz", None), ("azur", "azure")],
 )
 def test_an_unknown_vendor_is_an_error_with_a_close_name_and_all_names(name: str, close: str | None) -> None:
-    with pytest.raises(UnknownVendorError) as caught:
+    with pytest.raises(kernai_providers.UnknownVendorError) as caught:
         resolve(f"{name}/m", api_key="sk-secret-1")
     said = str(caught.value)
     assert said.startswith(f"unknown vendor {name!r}")
@@ -287,11 +269,11 @@ def test_options_go_to_the_provider_or_the_model_and_an_unknown_one_is_an_error(
 
 
 def test_configured_lists_the_vendors_whose_key_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert configured() == []
+    assert kernai_providers.configured() == []
     monkeypatch.setenv("XAI_API_KEY", "k")
     monkeypatch.setenv("GROQ_API_KEY", "  ")
     monkeypatch.setenv("GOOGLE_API_KEY", "k")
-    assert [vendor.name for vendor in configured()] == ["gemini", "gemini-openai", "xai"]
+    assert [vendor.name for vendor in kernai_providers.configured()] == ["gemini", "gemini-openai", "xai"]
 
 
 # ------------------------------------------------------------------------------------------------- OLLAMA_HOST
@@ -326,9 +308,9 @@ def test_ollama_host_is_read_as_ollama_reads_it(host: str, url: str, monkeypatch
     def plain(address: str) -> str:
         return without_default_ports.sub(lambda found: found[1] or found[2], address)
 
-    assert plain(OllamaProvider().base_url) == plain(url)
-    assert resolve("ollama/m")[0].base_url == OllamaProvider().base_url
-    assert OllamaProvider(base_url="http://given:1").base_url == "http://given:1"
+    assert plain(kernai_providers.OllamaProvider().base_url) == plain(url)
+    assert resolve("ollama/m")[0].base_url == kernai_providers.OllamaProvider().base_url
+    assert kernai_providers.OllamaProvider(base_url="http://given:1").base_url == "http://given:1"
     assert os.environ["OLLAMA_HOST"] == host
 
 
@@ -336,7 +318,7 @@ def test_ollama_host_is_read_as_ollama_reads_it(host: str, url: str, monkeypatch
 def test_an_invalid_ollama_host_is_an_error_that_names_the_variable(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", host)
     with pytest.raises(ValueError, match="OLLAMA_HOST") as caught:
-        OllamaProvider()
+        kernai_providers.OllamaProvider()
     assert "secret" not in str(caught.value)
 
 
@@ -369,15 +351,13 @@ SEES = names("""
     qwen2.5vl:7b qwen2.5-vl-72b-instruct Qwen/Qwen2.5-VL-32B-Instruct qwen-vl-max qwen3-vl-235b-a22b-instruct qvq-72b-preview
     accounts/fireworks/models/qwen2p5-vl-32b-instruct phi-4-multimodal-instruct microsoft/phi-4-multimodal-instruct
     grok-4 grok-4-0709 grok-4-fast-reasoning grok-2-vision-1212 x-ai/grok-4 sonar sonar-pro sonar-reasoning-pro
-    amazon.nova-lite-v1:0 us.amazon.nova-pro-v1:0 amazon.nova-premier-v1:0 amazon.nova-2-lite-v1:0 glm-4.5v zai-org/GLM-4.6V internvl3-78b
-    command-a-vision-07-2025
+    amazon.nova-lite-v1:0 us.amazon.nova-pro-v1:0 amazon.nova-premier-v1:0 amazon.nova-2-lite-v1:0 glm-4.5v zai-org/GLM-4.6V internvl3-78b command-a-vision-07-2025
 """)
 
 READS = names("""
     gpt-4o gpt-4o-2024-11-20 gpt-4o-mini chatgpt-4o-latest gpt-4.1 gpt-4.1-mini gpt-4.1-nano-2025-04-14 gpt-5 gpt-5-mini gpt-5-nano
     gpt-5-chat-latest gpt-5.1 openai/gpt-5.1 GPT-5 o1 o1-2024-12-17 o1-pro o3 o3-pro openai/o3 o4-mini o4-mini-2025-04-16
-    ft:gpt-4o-2024-08-06:acme::Ab1 ft:o4-mini-2025-04-16:acme::Ab1
-    claude-3-haiku-20240307 claude-3-5-sonnet-latest claude-3-7-sonnet-20250219 claude-3-7-sonnet@20250219 claude-opus-4-20250514
+    ft:gpt-4o-2024-08-06:acme::Ab1 claude-3-haiku-20240307 claude-3-5-sonnet-latest claude-3-7-sonnet-20250219 claude-3-7-sonnet@20250219 claude-opus-4-20250514
     claude-opus-4-8 claude-opus-5 claude-sonnet-5-5 claude-haiku-5-5 claude-fable-5-1 claude-mythos-preview gpt-6.2-sol
     anthropic/claude-sonnet-4.5 anthropic/claude-3.5-haiku anthropic.claude-3-5-sonnet-20241022-v2:0
     us.anthropic.claude-sonnet-4-20250514-v1:0 eu.anthropic.claude-3-7-sonnet-20250219-v1:0
@@ -416,7 +396,7 @@ def test_a_model_that_exists_can_do_what_its_vendor_says(id: str, capabilities: 
 def test_without_any_one_family_some_model_here_would_be_misjudged(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     every = TEXT + SEES + READS + ALL_IN + HEARS + DRAWS
     before = [capabilities_of(id) for id in every]
-    monkeypatch.setattr(vendors, "FAMILIES", {one: what for one, what in FAMILIES.items() if one != pattern})
+    monkeypatch.setattr(kernai_providers.vendors, "FAMILIES", {one: what for one, what in FAMILIES.items() if one != pattern})
     assert [capabilities_of(id) for id in every] != before
 
 

@@ -18,16 +18,7 @@ from typing import Any
 import pytest
 
 from adapter_calls import ADAPTERS, ASYNC_WAYS, HELLO, TIMEOUT, WAYS, Caller, Interrupt, Listener, Outcome, Way
-from kernai import (
-    Agent,
-    GenerationOptions,
-    LimitReachedError,
-    Limits,
-    Model,
-    Result,
-    RunCancelledError,
-    StopReason,
-)
+from kernai import Agent, GenerationOptions, LimitReachedError, Limits, Model, Result, RunCancelledError, StopReason
 from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider
 from tests.ways import by_aexecute, by_astream, by_execute, by_stream
 from vendor_wires import WIRES
@@ -72,11 +63,6 @@ def dripping(bytes_of_head: bytes, pause: threading.Event) -> Reply:
     return Reply(before=(*steps, Gate()))
 
 
-def half(wire: Any) -> Reply:
-    """The first piece, and then silence."""
-    return wire.answer("Hel", "lo").hold(Gate(), len(wire.answer("Hel", "lo").body) - 2)  # type: ignore[no-any-return]
-
-
 COMMENTS = b": keep-alive\n\n"
 REASONING = b'data: {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]}\n\n'
 STREAM = (("Content-Type", "text/event-stream"),)
@@ -85,7 +71,7 @@ PLACES: dict[str, Callable[[Any, threading.Event], Reply]] = {
     "the head": lambda wire, pause: wire.answer().stall(Gate()),
     "a head that drips": lambda wire, pause: dripping(b"HTTP/1.1 200 OK\r\n" + b"X-Pad: 1\r\n" * 400, pause),
     "interim answers": lambda wire, pause: dripping(b"HTTP/1.1 100 Continue\r\n\r\n" * 200, pause),
-    "the body": lambda wire, pause: half(wire),
+    "the body": lambda wire, pause: wire.answer("Hel", "lo").hold(Gate(), at=-2),
     "comments": lambda wire, pause: Reply(200, STREAM, (Endless(COMMENTS),)),
     "reasoning": lambda wire, pause: Reply(200, STREAM, (Endless(REASONING),)),
     "an error's body": lambda wire, pause: wire.error(500).framed("chunked").hold(Gate(), at=1),
@@ -105,22 +91,16 @@ PLACES: dict[str, Callable[[Any, threading.Event], Reply]] = {
 )
 @pytest.mark.slow
 def test_a_call_ends_soon_after_the_run_is_over_wherever_it_waits(way: Way, place: str, by: str) -> None:
-    caller, pause, asked = Caller("openai", way), threading.Event(), threading.Event()
+    caller, pause = Caller("openai", way), threading.Event()
     error = LimitReachedError("the time is up", StopReason.TIMEOUT)
     listener = Listener(time.monotonic() + 0.1) if by == "deadline" else Listener(error=error)
 
     def script(request: object) -> Reply:
-        asked.set()
+        if by == "cancelled":
+            listener.over.set()
         return PLACES[place](caller.wire, pause)
 
-    def cancel() -> None:
-        asked.wait(TIMEOUT)
-        listener.over.set()
-
     with WireServer(script) as server, nothing_left():
-        canceller = threading.Thread(target=cancel)
-        if by == "cancelled":
-            canceller.start()
         began = time.monotonic()
         outcome = caller.ask(server, listener, timeout=PATIENT, max_retry_wait=PATIENT)
         assert time.monotonic() - began < TIMEOUT
@@ -173,7 +153,7 @@ def test_an_exception_of_the_callback_is_raised_unchanged_and_closes_the_connect
             raise error
 
     caller = Caller("openai", way)
-    with WireServer(half(caller.wire)) as server:
+    with WireServer(PLACES["the body"](caller.wire, threading.Event())) as server:
         closed = partial(server.until, lambda: not server.open_connections)
         outcome = caller.ask(server, watch, then=closed, timeout=PATIENT)
         assert [request.client_closed.is_set() for request in server.requests] == [True]
