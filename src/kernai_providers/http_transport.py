@@ -117,13 +117,10 @@ class HttpTransport:
 
     def context(self) -> ssl.SSLContext:
         """Returns the TLS context, created once: reading the certificate authorities is slower than most requests."""
-        if self._ssl_context is not None:
-            return self._ssl_context
         with self._lock:
             if self._ssl_context is None:
-                context = ssl.create_default_context()
-                context.set_alpn_protocols(["http/1.1"])
-                self._ssl_context = context
+                self._ssl_context = ssl.create_default_context()
+                self._ssl_context.set_alpn_protocols(["http/1.1"])
             return self._ssl_context
 
 

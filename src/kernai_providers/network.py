@@ -14,7 +14,6 @@ import io
 import math
 import os
 import re
-import select
 import selectors
 import socket
 import ssl
@@ -155,11 +154,9 @@ def is_readable(sock: socket.socket) -> bool:
     """Whether there is something to read, or the end; also true for a closed socket."""
     if sock.fileno() < 0:
         return True
-    if not hasattr(select, "poll"):
-        return bool(select.select([sock], [], [], 0)[0])  # on Windows, this takes any number of sockets
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 class WatchedSocket:
@@ -174,7 +171,6 @@ class WatchedSocket:
         self.deadline = deadline
         #: whether bytes arrived after the last response
         self.has_excess = False
-        self._head: ResponseFile | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.sock, name)
@@ -206,17 +202,9 @@ class WatchedSocket:
     def makefile(self, mode: str = "rb", buffering: int | None = None) -> ResponseFile:
         """Returns a file of what arrives; `http.client` never asks for another mode."""
         del mode, buffering
-        self._head = file = ResponseFile(self)
-        return file
-
-    def has_head(self) -> None:
-        """Notes that the head of a response is complete: from now on, its file may outlive `close`."""
-        self._head = None
+        return ResponseFile(self)
 
     def close(self) -> None:
-        if self._head is not None:  # older Pythons leave the file of a refused tunnel open, and with it the socket
-            self._head.release()
-            self._head = None
         self.sock.close()
 
     def _wait(self, deadline: Deadline, act: Callable[..., T], *arguments: Any) -> T:
@@ -237,7 +225,7 @@ class _Bytes(io.RawIOBase):
 
     def __init__(self, sock: WatchedSocket) -> None:
         self._sock = sock
-        self.hold = sock.sock.makefile("rb", buffering=0)
+        self._hold = sock.sock.makefile("rb", buffering=0)
         self.has_ended = False
 
     def readable(self) -> bool:
@@ -247,7 +235,7 @@ class _Bytes(io.RawIOBase):
         return None if self.has_ended else self._sock.recv_into(buffer)
 
     def close(self) -> None:
-        self.hold.close()
+        self._hold.close()
         super().close()
 
 
@@ -276,7 +264,6 @@ class ResponseFile(io.BufferedReader):
             line = super().readline(size)
         if self._complete_line(line, size) in BLANK:
             self._in_head = False
-            self._sock.has_head()
         return line.rstrip(b" \t\r\n") + b"\r\n" if line.endswith(b"\n") else line
 
     def read(self, size: int | None = -1) -> bytes:
@@ -284,10 +271,6 @@ class ResponseFile(io.BufferedReader):
         if deadline.awaits_head:  # while a cassette is recorded, the whole body is read together with the head
             deadline.content(math.inf)
         return super().read(size)
-
-    def release(self) -> None:
-        """Allows the socket to be closed before this file is."""
-        self._bytes.hold.close()
 
     def _complete_line(self, line: bytes, size: int | None) -> bytes:
         self._has_begun = self._has_begun or bool(line)

@@ -16,7 +16,7 @@ import pytest
 import vcr
 
 from kernai_providers.http_transport import Connection, ConnectionPool, HttpTransport, Route
-from kernai_providers.network import Deadline, WatchedSocket
+from kernai_providers.network import Deadline
 from kernai_providers.request_checks import outgoing
 from kernai_providers.transport import Request, Response, Timeouts
 from transport_clients import PATIENCE, failure, read
@@ -154,17 +154,6 @@ def test_a_connection_idle_for_too_long_is_closed_at_the_next_use_of_the_pool() 
         assert pool.take(routes[1]) is None
         assert elsewhere.http.sock is None
     assert [pool.take(routes[0]) for _ in range(3)] == [last, first, None]
-
-
-def test_a_connection_can_be_closed_although_its_answer_has_not_begun() -> None:
-    mine, theirs = socket.socketpair()
-    with theirs:
-        theirs.settimeout(PATIENCE)
-        watched = WatchedSocket(mine, lambda: pytest.fail("nothing is waited for"))
-        answer = watched.makefile()
-        watched.close()
-        assert theirs.recv(1) == b""
-        answer.close()
 
 
 def test_an_answer_that_ends_its_connection_is_not_kept(transport: HttpTransport) -> None:
