@@ -250,13 +250,6 @@ class HttpProvider(NotCopied, Provider):
                 parts.append(part)
         return parts or [EMPTY]
 
-    def _reader(self, refused: Sequence[str], box: Toolbox | None) -> Reader:
-        reader = self.reader()
-        reader.box = box
-        if refused:
-            reader.metadata["not_sent"] = list(refused)
-        return reader
-
     def _exchange(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None
     ) -> Exchange:
@@ -276,9 +269,17 @@ class HttpProvider(NotCopied, Provider):
             extra = {**extra, "tools": [*body.get("tools", ()), *extra["tools"]]}  # the vendor's own beside the agent's
         body = _with_extra(body, extra)
         url = self.base_url + self.path(model)
+
+        def new_reader() -> Reader:
+            reader = self.reader()
+            reader.box = box
+            if refused:
+                reader.metadata["not_sent"] = list(refused)
+            return reader
+
         return Exchange(
             Request("POST", url, self._all_headers(), _json(body), self._timeouts, self._max_response_bytes),
-            lambda: self._reader(refused, box),
+            new_reader,
             self._retries,
             self.vendor,
             " or ".join(self.key_variables) or None,

@@ -12,7 +12,6 @@ import kernai
 from adapter_calls import ADAPTERS, bodies_to, replying
 from kernai import Agent, LlmResponse, Message, Model, ProviderError, Result, Tool, Tools, skill
 from kernai_providers import HttpProvider
-from kernai_providers.reader import Reader
 from tests.ways import by_aexecute, by_execute
 from vendor_wires import WIRES, anthropic, gemini, ollama
 from wire_format import Called, sse
@@ -29,14 +28,11 @@ TOOLS = Tools((Tool("search", "", SCHEMA), Tool("stock.list", "", SCHEMA)), SYST
 Outcome = tuple[str, dict[int, Any], LlmResponse]
 
 
-def reader(vendor: str) -> Reader:
-    provider = ADAPTERS[vendor]("k")
-    return provider._reader([], provider._toolbox(TOOLS))
-
-
 def read(vendor: str, chunks: Iterable[bytes]) -> Outcome:
     """The text that was streamed, what was streamed of each call, and the response."""
-    one = reader(vendor)
+    provider = ADAPTERS[vendor]("k")
+    one = provider.reader()
+    one.box = provider._toolbox(TOOLS)
     one.begin({"content-type": WIRES[vendor].media_type})
     pieces = [piece for chunk in chunks if not one.complete for piece in one.feed(chunk)]
     pieces += [] if one.complete else one.end()
