@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 
-from kernai_providers.reader import ByteLines, SseDecoder
+from kernai_providers.reader import Lines, SseDecoder
 from support import emit
 
 SIZES = (256, 1460, 16 << 10, 64 << 10, 0)  # bytes of a chunk; 0: the whole body
@@ -82,10 +82,10 @@ def sse(chunks: Chunks) -> None:
 
 
 def ndjson(chunks: Chunks) -> None:
-    lines = ByteLines()
+    lines = Lines()
     for chunk in chunks:
         for line in lines.feed(chunk):
-            if text := line.decode("utf-8", "replace").strip():
+            if text := line.strip():
                 json.loads(text)
 
 

@@ -1,12 +1,11 @@
 """`Reader`: reads one response, from the vendor's bytes to pieces of text and one `LlmResponse`.
 
-Bytes become lines (`ByteLines`), for most vendors lines become events (`SseDecoder`), and a reader collects what they
+Bytes become lines (`Lines`), for most vendors lines become events (`SseDecoder`), and a reader collects what they
 contain. It decides two things: which text is part of the answer, and whether the vendor has ended the turn. Each vendor
 has a subclass with `on_event` (server-sent events) or `on_line` (JSON lines).
 
-A line ends at LF, CR LF or CR alone. In UTF-8 neither byte is part of another character, and in JSON neither is inside
-a string; so lines are found first, and then decoded as a whole. Other line breaks (U+2028, U+0085, a form feed) are
-text. Each byte is searched once and copied a fixed number of times, whatever the size of chunks and lines.
+A line ends at LF, CR LF or CR alone, none of which JSON has inside a string. Other line breaks (U+2028, U+0085, a form
+feed) are text. Each byte is searched once and copied a fixed number of times, whatever the size of chunks and lines.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
+from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -23,65 +23,59 @@ from kernai.values.llm_response import CUT, UNFINISHED, written
 from kernai_providers.failures import REQUEST_IDS, failure_in_stream, one_line, redactor
 from kernai_providers.native import Toolbox
 
-BOM = b"\xef\xbb\xbf"
-# as numbers: `in` is then a single memchr
-_LF, _CR = b"\n\r"
 
+class Lines:
+    """Takes a body in chunks and returns its lines, even empty ones, without line ends. It never raises.
 
-class ByteLines:
-    """Takes a body in chunks and returns its lines, even empty ones, as bytes without line ends. It never raises.
-
-    A byte order mark at the start is dropped.
+    A byte order mark at the start is dropped. Bytes that are not UTF-8 become U+FFFD (WHATWG Encoding, "UTF-8 decode").
     """
 
-    __slots__ = ("_after_cr", "_begun", "_line")
+    __slots__ = ("_after_cr", "_begun", "_decoder", "_line")
 
     def __init__(self) -> None:
-        self._line: list[bytes] = []  # the pieces of the current line
-        self._begun = False  # whether a line was returned: the first one may have a byte order mark
-        self._after_cr = False  # the last byte was a CR, so an LF now belongs to it
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._begun = False  # whether the first character, which may be a byte order mark, has come
+        self._line: list[str] = []  # the pieces of the current line
+        self._after_cr = False  # the last character was a CR, so an LF now belongs to it
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes, *, is_last: bool = False) -> list[str]:
         """Returns the lines that end in these bytes."""
-        if _CR in data or (self._after_cr and data):
-            data = self._with_plain_ends(data)
-        if _LF not in data:
-            if data:
-                self._line.append(data)
+        text = self._decoder.decode(data, is_last)
+        if text and not self._begun:
+            self._begun, text = True, text.removeprefix("\ufeff")
+        if "\r" in text or (self._after_cr and text):
+            text = self._with_plain_ends(text)
+        if "\n" not in text:
+            if text:
+                self._line.append(text)
             return []
-        lines = data.split(b"\n")
+        lines = text.split("\n")
         if self._line:
             self._line.append(lines[0])
-            lines[0] = b"".join(self._line)
+            lines[0] = "".join(self._line)
         rest = lines.pop()
         self._line = [rest] if rest else []
-        if not self._begun:
-            self._begun = True
-            lines[0] = lines[0].removeprefix(BOM)
         return lines
 
-    def flush(self) -> list[bytes]:
+    def flush(self) -> list[str]:
         """Returns the last line if it has no line end. Call this at the end of the body.
 
         Such a line may have been cut off. If it is not JSON, it was.
         """
-        rest = b"".join(self._line)
-        if not self._begun:
-            rest = rest.removeprefix(BOM)
-        return [rest] if rest else []
+        self.feed(b"", is_last=True)
+        return ["".join(self._line)] if self._line else []
 
-    def _with_plain_ends(self, data: bytes) -> bytes:
+    def _with_plain_ends(self, text: str) -> str:
         """Turns CR and CR LF into LF. A CR ends its line immediately, since the next byte may arrive much later."""
         if self._after_cr:
-            data = data.removeprefix(b"\n")
-        self._after_cr = data.endswith(b"\r")
-        data = data.replace(b"\r\n", b"\n")
-        return data.replace(b"\r", b"\n") if _CR in data else data
+            text = text.removeprefix("\n")
+        self._after_cr = text.endswith("\r")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 #: how the first line of a bare object may begin, and how each further line may
-_FIRST = (b"{", b"[")
-_FURTHER = (*_FIRST, b"}", b"]", b" ", b"\t")
+_FIRST = ("{", "[")
+_FURTHER = (*_FIRST, "}", "]", " ", "\t")
 
 
 #: the `event` field of one event, or None, and its `data` lines joined by LF
@@ -95,15 +89,14 @@ class SseDecoder:
     relaxed on purpose: see `flush`; a field ``error: DATA``, which llama.cpp's server sent until the end of 2025, is an
     event `error`; and so is a bare JSON object between events that contains an error, with which Gemini ends a stream.
 
-    An event is returned as soon as its blank line has arrived. Bytes that are not UTF-8 become U+FFFD (WHATWG Encoding,
-    "UTF-8 decode"). Time is linear in the bytes, whatever the chunks.
+    An event is returned as soon as its blank line has arrived. Time is linear in the bytes, whatever the chunks.
     """
 
     __slots__ = ("_bare", "_data", "_event", "_lines")
 
     def __init__(self) -> None:
-        self._bare: list[bytes] = []  # lines that may be a bare object
-        self._lines = ByteLines()
+        self._bare: list[str] = []  # lines that may be a bare object
+        self._lines = Lines()
         self._event: str | None = None
         self._data: list[str] = []
 
@@ -118,19 +111,19 @@ class SseDecoder:
         with one line break or none, so all their answers would seem cut off. These streams contain JSON, and JSON that
         was cut off does not parse. So the event is returned, and the parser decides.
         """
-        return self._events([*self._lines.flush(), b""])
+        return self._events([*self._lines.flush(), ""])
 
-    def _events(self, lines: list[bytes]) -> list[ServerEvent]:
+    def _events(self, lines: list[str]) -> list[ServerEvent]:
         events: list[ServerEvent] = []
         data = self._data
         for line in lines:
-            if line.startswith(b"data: "):
-                data.append(line[6:].decode("utf-8", "replace"))
+            if line.startswith("data: "):
+                data.append(line[6:])
             elif line:
                 self._field(line)
             else:
                 if self._bare:
-                    text = b"\n".join(self._bare).decode("utf-8", "replace")
+                    text = "\n".join(self._bare)
                     events += [("error", text)] if '"error"' in text else []
                     self._bare = []
                 if data:
@@ -139,11 +132,11 @@ class SseDecoder:
                 self._event = None
         return events
 
-    def _field(self, line: bytes) -> None:
+    def _field(self, line: str) -> None:
         if line[:1] in (_FURTHER if self._bare else _FIRST):  # no known field begins like this
             self._bare.append(line)
             return
-        name, _, value = line.decode("utf-8", "replace").partition(":")  # a comment is a field whose name is empty
+        name, _, value = line.partition(":")  # a comment is a field whose name is empty
         if name == "data":
             self._data.append(value)  # `_events` handles lines that begin with "data: "
         elif name == "event":
@@ -482,11 +475,11 @@ class SseReader(Reader):
 
 
 class LineReader(Reader):
-    """Reads one JSON object per line. Bytes that are not UTF-8 become U+FFFD."""
+    """Reads one JSON object per line."""
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
-        self._lines = ByteLines()
+        self._lines = Lines()
 
     @abstractmethod
     def on_line(self, data: dict[str, Any]) -> None:
@@ -498,11 +491,11 @@ class LineReader(Reader):
     def take_rest(self) -> None:
         self._take_lines(self._lines.flush())
 
-    def _take_lines(self, lines: Sequence[bytes]) -> None:
+    def _take_lines(self, lines: Sequence[str]) -> None:
         for line in lines:
             if self.complete:
                 return
-            if text := line.decode("utf-8", "replace").strip():
+            if text := line.strip():
                 self.on_line(self.parsed(text))
 
 
