@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import inf
 from typing import Any, NamedTuple, TypeVar
@@ -225,6 +225,10 @@ class Stored:
     def index(self, type: str) -> int:
         """Return the number of the first recorded event of this type."""
         return [entry["event"] for entry in self.load()].index(type)
+
+    def cuts(self) -> Iterator[Stored]:
+        """Return the run cut off after each event, for this way's share of them."""
+        return map(self.cut, share_of(self.way, range(1, len(self.load()))))
 
     def cut(self, length: int, agent: Agent[Any] | None = None) -> Stored:
         """Return the same run with only the first entries, as if its process had died."""

@@ -11,21 +11,12 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Context, KernaiError, MemoryStore, ReplayDivergenceError, RunConflictError, Skill
+from kernai import Agent, Context, KernaiError, MemoryStore, ReplayDivergenceError, RunConflictError, Skill, events
 from kernai.durable.history import History
 from kernai.durable.journal import Journal
 from kernai.durable.lease import Held
 from kernai.durable.recorded_run import Facts, Recorded
 from kernai.durable.store import Entry
-from kernai.events import (
-    RECORDING_FORMAT,
-    ApprovalGivenRow,
-    InFlightRow,
-    MessagesSentRow,
-    ResultRow,
-    RunResumedRow,
-    SkillResultRow,
-)
 from kernai.values.media import MediaStore
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, provider
 
@@ -166,7 +157,7 @@ def test_events_that_are_not_compared_may_change_and_the_run_continues(whole: Me
 
 def test_a_run_of_a_newer_format_is_refused_with_what_to_do(whole: MemoryStore) -> None:
     entries = whole.load("r")
-    entries[0]["data"]["format"] = RECORDING_FORMAT + 1
+    entries[0]["data"]["format"] = events.RECORDING_FORMAT + 1
     run = Stored(WAYS[0], agent(Performed()), provider())
     run.store.append("r", 0, entries[:20], [])
     for act in run.resume, run.replay, lambda: kernai.fork(run.store, "r", at_step=0, run_id="s"):
@@ -222,7 +213,7 @@ def test_a_recording_with_anything_wrong_in_it_is_a_clear_error_or_continues_as_
 def test_approvals_below_a_scope_are_those_of_its_own_calls_since_the_run_was_resumed(scope: str, found: list[str]) -> None:
     facts = Facts()
     for seq, call in enumerate(["0.a/0.0", "0.b/0.0", "", "0.a/1.0", "1.0/0.0", "1.0"]):
-        row = ApprovalGivenRow(call, True, None) if call else RunResumedRow(seq, [])
+        row = events.ApprovalGivenRow(call, True, None) if call else events.RunResumedRow(seq, [])
         row.place = (0, 0, None, "", "r", None)
         facts.note(Recorded(seq, row))
     assert list(facts.approved_below(scope)) == found
@@ -230,8 +221,8 @@ def test_approvals_below_a_scope_are_those_of_its_own_calls_since_the_run_was_re
 
 @pytest.mark.parametrize("rows, undone, resumed", [
     ({}, [], False), ({}, [7], True), ({}, [3], False),
-    ({9: ResultRow}, [], False), ({9: ResultRow}, [7], True), ({9: ResultRow}, [3, 12], False),
-    ({6: SkillResultRow, 9: ResultRow}, [7], True), ({2: MessagesSentRow}, [], False), ({8: MessagesSentRow}, [], True),
+    ({9: events.ResultRow}, [], False), ({9: events.ResultRow}, [7], True), ({9: events.ResultRow}, [3, 12], False),
+    ({6: events.SkillResultRow, 9: events.ResultRow}, [7], True), ({2: events.MessagesSentRow}, [], False), ({8: events.MessagesSentRow}, [], True),
 ])
 def test_a_run_was_resumed_after_an_outcome_if_it_continued_or_an_end_after_it_was_undone(
     rows: dict[int, Any], undone: list[int], resumed: bool
@@ -243,7 +234,7 @@ def test_a_run_was_resumed_after_an_outcome_if_it_continued_or_an_end_after_it_w
 
     history = History(scopes={"0.a": [made(*row) for row in rows.items()]})
     history._undone = {"0.a": undone, "": [7]}
-    assert history.was_resumed_after(made(5, SkillResultRow)) is resumed
+    assert history.was_resumed_after(made(5, events.SkillResultRow)) is resumed
 
 
 def test_a_journal_insists_until_something_is_appended() -> None:
@@ -252,7 +243,7 @@ def test_a_journal_insists_until_something_is_appended() -> None:
     journal.insists = True
     journal.commit()
     assert journal.due
-    row = InFlightRow("0.0", "retry")
+    row = events.InFlightRow("0.0", "retry")
     row.place, row.at = (None, 0, None, "", "r", None), 0.0
     journal.add([row])
     journal.commit()

@@ -13,20 +13,7 @@ import kernai
 from kernai import Agent, Context, InFlightError, MemoryStore, PendingCall, Skill, SkillContext
 from kernai.durable.durable_run import UNKNOWN_OUTCOME
 from kernai.durable.store import Entry
-from tests.durable.durable_cases import (
-    EACH_WAY,
-    WAYS,
-    Appends,
-    Performed,
-    Stored,
-    Way,
-    agent,
-    command,
-    cut,
-    payer,
-    provider,
-    share_of,
-)
+from tests.durable.durable_cases import EACH_WAY, WAYS, Appends, Performed, Stored, Way, agent, command, cut, provider
 from tests.loop.loop_cases import plan, task
 
 OUTCOMES = ("skill_result", "skill_error", "protocol_result", "protocol_error")
@@ -46,17 +33,18 @@ def _is_wrong(entry: Entry) -> bool:
     return bool(entry["event"] == "skill_error" and entry["data"]["exception"] == "SkillInputError")
 
 
-def cuts(whole: MemoryStore) -> list[tuple[int, set[str]]]:
+def cuts(whole: MemoryStore, way: Way) -> list[tuple[int, set[str]]]:
+    """This way's share of the lengths at which calls are in flight, with these calls."""
     entries = whole.load("r")
     found = [(length, in_flight(entries[:length], entries)) for length in range(1, len(entries) + 1)]
-    return [(length, calls) for length, calls in found if calls]
+    return [(length, calls) for length, calls in found if calls][WAYS.index(way)::len(WAYS)]
 
 
 @pytest.mark.slow
 @EACH_WAY
 def test_by_default_a_resume_reports_all_calls_in_flight_and_changes_nothing(whole: MemoryStore, way: Way) -> None:
     most = 0
-    for length, calls in share_of(way, cuts(whole)):
+    for length, calls in cuts(whole, way):
         store, performed = cut(whole, length), Performed()
         before = store.load("r")
         with pytest.raises(InFlightError) as caught:
@@ -79,7 +67,7 @@ def test_each_verdict_on_a_call_in_flight_is_recorded_and_has_its_effect(whole: 
         return "skip" if call.skill in ("look", "ticket") else "retry"
 
     again = 0
-    for length, calls in share_of(way, cuts(whole)):
+    for length, calls in cuts(whole, way):
         store, performed = cut(whole, length), Performed()
         entries = store.load("r")
         names = {e["data"]["call_id"]: e["data"].get("skill", "ticket") for e in entries if e["event"].endswith("_execute")}
@@ -183,7 +171,9 @@ def test_a_crash_in_a_call_stopped_before_it_began_is_reported_on_resume() -> No
 def test_approved_calls_of_tasks_stopped_before_they_began_are_made_on_resume() -> None:
     tasks = plan(task("a", "task a"), task("b", "task b"), strategy="parallel")
     paid, stop = list[int](), threading.Event()
-    run = Stored(WAYS[0], payer(paid), {
+    pay = Skill("pay", execute=lambda amount: paid.append(amount), inputs={"amount": int}, approval=True)
+    it = Agent(instructions="x", skills=[pay])
+    run = Stored(WAYS[0], it, {
         "go": [tasks, "<final>done</final>"], "task a": [command("pay", "1")], "task b": [command("pay", "2")],
     })
     pending = run.execute().pending

@@ -10,7 +10,7 @@ import pytest
 import kernai
 from kernai import Agent, Decision, KernaiError, MemoryStore, Pause, PendingCall, Protocol, Result, Skill, SkillContext
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Hooks, retry
-from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Stored, Way, command, provider, share_of
+from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Stored, Way, command, provider
 from tests.durable.test_store_rules import Plain
 
 Ctx = SkillContext[kernai.Context]
@@ -337,8 +337,7 @@ def test_a_waiting_call_of_a_sub_agent_continues_as_decided_wherever_it_was_cut_
     texts = [message.text for message in result.messages]
     assert ("another" in texts[2], "refused" in texts[3]) == (True, True)
     assert case.scopes() == {"0.0"}
-    for length in share_of(way, range(1, len(case.load()))):
-        part = case.cut(length)
+    for part in case.cuts():
         again = decided(part, part.resume())
         assert (again.text, again.messages) == (result.text, result.messages)
         assert part.replay() == again

@@ -14,18 +14,7 @@ import pytest
 import kernai
 from kernai import Agent, Context, Limits, MemoryStore, MockProvider, ProviderError, RunConflictError, Skill, Stop
 from kernai.middleware import CallModel, CallSkill
-from tests.durable.durable_cases import (
-    EACH_WAY,
-    WAYS,
-    Performed,
-    Stored,
-    Way,
-    agent,
-    command,
-    payer,
-    provider,
-    share_of,
-)
+from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, payer, provider
 from tests.loop.loop_cases import plan, task
 
 Ctx = kernai.SkillContext[Context]
@@ -190,10 +179,9 @@ def test_a_call_that_began_beside_others_is_never_recorded_as_not_run(way: Way) 
         return outcome
 
     it = Agent(instructions="x", skills=[Skill("look", execute=look)], middleware=[interrupted], parallel_skills=True)
-    store = MemoryStore()
-    way.execute(it, "go", store=store, run_id="r", provider=provider({"go": [command("look") * 2]}))
-    errors = [one["data"] for one in store.load("r") if one["event"] == "skill_error"]
-    assert (sorted(calls), [one.get("interrupted") for one in errors]) == (["0.0", "0.1"], [True, True])
+    run = Stored(way, it, {"go": [command("look") * 2]})
+    run.execute()
+    assert (sorted(calls), [one.get("interrupted") for one in run.data("skill_error")]) == (["0.0", "0.1"], [True, True])
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["skill", "sub-agent"])
@@ -219,10 +207,8 @@ def test_a_run_continues_and_replays_after_a_task_ended_by_a_system_exit(way: Wa
     whole = run.execute()
     assert (whole.text, run.replay()) == ("done", whole)
     assert '"a": "error: 3"' in whole.messages[2].text
-    entries = run.load()
-    assert run.cut(len(entries)).resume(input="more").ok
-    for length in share_of(way, range(1, len(entries))):
-        part = run.cut(length)
+    assert run.cut(len(run.load())).resume(input="more").ok
+    for part in run.cuts():
         calls.clear()
         ended = {one["call_id"] for one in part.data("skill_result", "skill_error")}
         result = part.resume()
@@ -330,7 +316,7 @@ def test_stopping_a_worker_at_any_moment_loses_no_outcome_and_repeats_no_call(wa
     whole, answers, effects = MemoryStore(), list[str](), Performed()
     way.execute(agent(effects), "do everything", provider=model(answers, lambda: None), store=whole, run_id="r")
     count = len(answers) + effects.calls.total()
-    for number in share_of(way, range(1, count + 1)):
+    for number in range(1 + WAYS.index(way), count + 1, len(WAYS)):
         store, said = Leaving(), list[str]()
         performed = Noting(lambda: stop())
 
