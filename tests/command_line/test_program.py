@@ -93,6 +93,16 @@ WRONG = {
     "a file of skills that is not there": (["skills", "nowhere.py"], "kernai: error: no file 'nowhere.py'", "hint: name a Python file, or a pattern"),
     "a folder of skills": (["skills", "."], "kernai: error: no file '.'", "hint: name the files in the folder: './*.py'"),
     "a recording without an end": (["view", "/dev/zero"], "kernai: error: /dev/zero is not a recording: it is neither a file nor a pipe", "hint: "),
+    "a page of no recording": (["view", "gone.json"], "kernai: error: cannot read gone.json: No such file or directory", "hint: "),
+    "a page over the recording": (["view", "run.jsonl", "-o", "run.jsonl"], "kernai: error: -o: run.jsonl is the recording itself", "hint: name another file"),
+    "a page over a folder": (["view", "run.jsonl", "-o", "folder.json"], "kernai: error: folder.json is not a regular file", "hint: name another file with -o"),
+    "a page nowhere": (["view", "run.jsonl", "-o", "no/x.html"], "kernai: error: cannot write no/x.html: No such file or directory", "hint: name another file with -o"),
+    "a page on stdout that is opened": (["view", "run.jsonl", "-o", "-", "--open"], "kernai: error: --open needs a file, and -o - writes to stdout", "hint: "),
+    "pictures nowhere": (["view", "run.jsonl", "--media", "no"], "kernai: error: --media: no is not a folder", "hint: name the one"),
+    "a port of a file": (["view", "run.jsonl", "--port", "80"], "kernai: error: --port belongs to --follow", "hint: a file needs no port"),
+    "a port that is none": (["view", "run.jsonl", "--follow", "--port", "70000"], "kernai: error: argument --port: must be a whole number from 1 to 65535, got '70000'", "hint: "),
+    "a page that follows": (["view", "run.jsonl", "--follow", "-o", "x"], "kernai: error: -o and --follow exclude each other", "hint: "),
+    "a file that is written at the end": (["view", "later.json", "--follow"], "kernai: error: --follow needs JSON lines, and a .json is written", "hint: record to a .jsonl"),
     "help for no command": (["help", "rnu"], "kernai: error: unknown command 'rnu'", "hint: did you mean `kernai run`?"),
     "a file without an end": (["parse", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: name a text file, or - for stdin"),
     "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: kernai run AGENT ... --record FILE makes a recording"),
@@ -110,6 +120,7 @@ def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
     write(tmp_path, "silent.py", "import kernai\nagent = kernai.Agent(instructions='x')\n")
     write(tmp_path, "other.json", '{"name": "precious"}')
     write(tmp_path, "empty.json", "[]")
+    write(tmp_path, "run.jsonl", '{"event": "final", "data": "x"}\n')
     (tmp_path / "folder.json").mkdir()
     for name in [one for one in os.environ if one.endswith(("_API_KEY", "_TOKEN"))]:
         monkeypatch.delenv(name)

@@ -74,30 +74,6 @@ def test_the_page_is_written_beside_the_recording_for_its_owner_only_and_may_be_
     assert sorted(file.name for file in run.parent.iterdir()) == ["run.html", "run.jsonl"]
 
 
-@pytest.mark.parametrize(
-    "arguments, complaint",
-    [
-        (("{folder}/none.jsonl",), "cannot read {folder}/none.jsonl: No such file or directory"),
-        (("{folder}/bad.json",), "{folder}/bad.json is neither JSON nor JSON lines"),
-        (("{run}", "-o", "{run}"), "-o: {run} is the recording itself"),
-        (("{run}", "-o", "{folder}"), "{folder} is not a regular file"),
-        (("{run}", "-o", "{folder}/none/x.html"), "cannot write {folder}/none/x.html: No such file or directory"),
-        (("{run}", "--media", "{folder}/none"), "--media: {folder}/none is not a folder"),
-        (("{run}", "--port", "80"), "--port belongs to --follow"),
-        (("{run}", "--follow", "--port", "70000"), "argument --port: must be a whole number from 1 to 65535, got '70000'"),
-        (("{folder}/later.json", "--follow"), "--follow needs JSON lines, and a .json is written when the run is over"),
-        (("{run}", "--follow", "-o", "x"), "-o and --follow exclude each other"),
-        (("{run}", "-o", "-", "--open"), "--open needs a file, and -o - writes to stdout"),
-    ],
-)
-def test_an_error_of_view_is_one_line(run: Path, view: View, arguments: tuple[str, ...], complaint: str) -> None:
-    (run.parent / "bad.json").write_text("not a recording")
-    places = {"run": str(run), "folder": str(run.parent)}
-    done = view(*(one.format(**places) for one in arguments))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert complaint.format(**places) in done.stderr.splitlines()[0]
-
-
 @pytest.mark.parametrize("number, ending", [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
 def test_follow_exits_cleanly_on_ctrl_c_or_sigterm_and_reports_a_port_in_use(
     run: Path, view: View, monkeypatch: pytest.MonkeyPatch, number: int, ending: int

@@ -42,6 +42,15 @@ class Client:
         news: dict[str, Any] = json.loads(body)
         return news
 
+    def after(self, seen: dict[str, Any]) -> dict[str, Any]:
+        return self.news(after=seen["next"], generation=seen["generation"], seen=seen["seen"])
+
+    def waiting(self, seen: dict[str, Any]) -> threading.Thread:
+        """A request that waits for news, in a thread."""
+        thread = threading.Thread(target=self.after, args=(seen,))
+        thread.start()
+        return thread
+
     def raw(self, text: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as connection:
             connection.sendall(text)
@@ -129,15 +138,15 @@ def test_news_start_where_the_page_left_off(client: Client, path: Path) -> None:
     first = client.news()
     assert (first["records"], first["waiting"]) == ([], "Waiting for the file")
     path.write_text('{"event": "a"}\n{"event": "b"}\n')
-    second = client.news(after=first["next"], generation=first["generation"], seen=first["seen"])
+    second = client.after(first)
     assert [record["entry"]["event"] for record in second["records"]] == ["a", "b"]
     assert second["waiting"] is None
     with path.open("a") as file:
         file.write('{"event": "c"}\n')
-    third = client.news(after=second["next"], generation=second["generation"], seen=second["seen"])
+    third = client.after(second)
     assert [record["entry"]["event"] for record in third["records"]] == ["c"]
     path.write_text('{"event": "new"}\n')
-    fourth = client.news(after=third["next"], generation=third["generation"], seen=third["seen"])
+    fourth = client.after(third)
     assert fourth["generation"] != third["generation"]
     assert [record["entry"]["event"] for record in fourth["records"]] == ["new"]
 
@@ -191,8 +200,7 @@ def test_closing_ends_waiting_requests_and_idle_connections(client: Client, monk
             time.sleep(0.001)
 
     wait_until(lambda: not server._clients)  # the connection of the request above counts until it is closed
-    waiting = threading.Thread(target=lambda: client.news(after=0, generation=seen["generation"], seen=seen["seen"]))
-    waiting.start()
+    waiting = client.waiting(seen)
     # the server has read the request; one it has not read would be reset
     wait_until(lambda: list(server._clients.values()) == [False])
     with socket.create_connection(("127.0.0.1", client.server.port)) as idle:
@@ -208,8 +216,7 @@ def test_closing_ends_waiting_requests_and_idle_connections(client: Client, monk
 
 def test_silent_connections_without_a_token_do_not_block_the_others(client: Client) -> None:
     seen = client.news()
-    known = threading.Thread(target=lambda: client.news(after=0, generation=seen["generation"], seen=seen["seen"]))
-    known.start()
+    known = client.waiting(seen)
     strangers = [socket.create_connection(("127.0.0.1", client.server.port)) for _ in range(follow_server.MOST_STRANGERS + 20)]
     try:
         for stranger in strangers[:20]:

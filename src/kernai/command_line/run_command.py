@@ -121,7 +121,7 @@ def _add_resume_arguments(parser: ArgumentParser) -> None:
         "--refuse", metavar="CALL[=WHY]", action="append", default=[], type="text",
         help="refuse this call, and give the model the reason WHY; repeatable",
     )
-    stores.add_by_option(group)
+    group.add_argument("--by", **stores.BY)
     parser.add_argument("--input", metavar="TEXT", type="text", help="the user's next message; - reads stdin")
     parser.add_argument(
         "--in-flight", choices=IN_FLIGHT, default="fail",

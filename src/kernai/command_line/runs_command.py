@@ -27,7 +27,7 @@ _LEAST_INPUT = 20
 
 
 def _add_runs_arguments(parser: ArgumentParser) -> None:
-    stores.add_store_argument(parser)
+    parser.add_argument("store", **stores.STORE)
     parser.add_argument(
         "--status", type=_status, choices=STATUSES, metavar="STATUS", help="only runs with this status, such as waiting"
     )
@@ -120,10 +120,11 @@ def _show(runs: list[dict[str, Any]]) -> None:
 
 
 def _add_approve_arguments(parser: ArgumentParser) -> None:
-    stores.add_run_arguments(parser)
+    parser.add_argument("store", **stores.STORE)
+    parser.add_argument("run", **stores.RUN)
     parser.add_argument("call", metavar="CALL", help="the call's id")
     parser.add_argument("--no", metavar="REASON", type="text", help="refuse the call, and give the model this reason")
-    stores.add_by_option(parser)
+    parser.add_argument("--by", **stores.BY)
 
 
 def _approve(options: Namespace) -> int:
@@ -146,7 +147,8 @@ def _approve(options: Namespace) -> int:
 
 
 def _add_cancel_arguments(parser: ArgumentParser) -> None:
-    stores.add_run_arguments(parser)
+    parser.add_argument("store", **stores.STORE)
+    parser.add_argument("run", **stores.RUN)
     parser.add_argument(
         "--reason", metavar="TEXT", default="", type="text", help="reason for the cancellation, for the recording"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import getpass
 import os
 import re
@@ -10,7 +9,7 @@ import shlex
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import closest
 from kernai._util.redaction import one_line
@@ -204,20 +203,9 @@ def add_store_options(parser: ArgumentParser) -> None:
     parser.add_argument("--run-id", metavar="RUN", help="the run's id (default: a random one)")
 
 
-def add_run_arguments(parser: ArgumentParser) -> None:
-    """Adds STORE and RUN, for a run in a store."""
-    add_store_argument(parser)
-    parser.add_argument("run", metavar="RUN", help="the run's id; `kernai runs STORE` lists them")
-
-
-def add_store_argument(parser: ArgumentParser) -> None:
-    """Adds STORE."""
-    parser.add_argument("store", metavar="STORE", help="a file created by --store, or postgresql://...")
-
-
-def add_by_option(parser: argparse._ActionsContainer) -> None:
-    """Adds ``--by``."""
-    parser.add_argument(
-        "--by", metavar="NAME", type="text",
-        help="who made the decision, for the recording (default: your login name)",
-    )
+#: options of `add_argument`
+STORE: dict[str, Any] = {"metavar": "STORE", "help": "a file created by --store, or postgresql://..."}
+RUN: dict[str, Any] = {"metavar": "RUN", "help": "the run's id; `kernai runs STORE` lists them"}
+BY: dict[str, Any] = {
+    "metavar": "NAME", "type": "text", "help": "who made the decision, for the recording (default: your login name)"
+}

@@ -12,7 +12,7 @@ from kernai.command_line import output
 from kernai.command_line.output import OK, CommandError, failing
 from kernai.command_line.program import Command, number
 from kernai.command_line.recording import FORMS, Source, source
-from kernai.command_line.stores import is_address
+from kernai.command_line.stores import RUN, is_address
 from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
 
@@ -36,7 +36,7 @@ _ELSEWHERE = "name another file with -o"
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("recording", metavar="RECORDING|STORE", help=FORMS)
-    parser.add_argument("run", metavar="RUN", nargs="?", help="the run's id; `kernai runs STORE` lists them")
+    parser.add_argument("run", nargs="?", **RUN)
     parser.add_argument("-o", "--output", metavar="FILE", help="write the page to FILE; - is stdout")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument("--media", metavar="FOLDER", help="take images from FOLDER (default: RECORDING.media)")
