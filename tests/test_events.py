@@ -19,26 +19,7 @@ from hypothesis import strategies as st
 
 import docs_tables
 import kernai
-from kernai import (
-    Agent,
-    CompositeSink,
-    Event,
-    JsonlSink,
-    LlmResponse,
-    MemorySink,
-    MemoryStore,
-    MockProvider,
-    Protocol,
-    ProviderError,
-    Recorder,
-    Result,
-    Skill,
-    SkillContext,
-    SkillResult,
-    astream,
-    skill,
-    stream,
-)
+from kernai import Agent, Event, LlmResponse, MockProvider, Recorder, Result, SkillResult, stream
 from kernai.events import KINDS, CustomRow, ProgressRow, Row
 from kernai.jsonio.json_data import jsonable
 from kernai.recording.recorder import expand
@@ -231,8 +212,8 @@ def test_data_that_does_not_fit_its_kind_is_kept_unchanged(kind: type[Row], data
 # ------------------------------------------------------------------------------------- runs and their observers
 
 
-@skill(register=False)
-def work(x: int, ctx: SkillContext[Any]) -> SkillResult:
+@kernai.skill(register=False)
+def work(x: int, ctx: kernai.SkillContext[Any]) -> SkillResult:
     """Work."""
     ctx.emit({"done": [x]})
     if x > 1:
@@ -265,11 +246,11 @@ def busy_agent() -> Agent[Any]:
 
     def answer(messages: Any, _: Any) -> str:
         if messages[1].text == "say no":
-            raise ProviderError("down")
+            raise kernai.ProviderError("down")
         return "<final>yes</final>" if messages[1].text == "say yes" else next(turns)
 
     return Agent(
-        instructions="", provider=MockProvider().on_call(answer), skills=[work], protocols=[Protocol("word", speak)],
+        instructions="", provider=MockProvider().on_call(answer), skills=[work], protocols=[kernai.Protocol("word", speak)],
         on_prose="correct",
     )
 
@@ -296,7 +277,7 @@ def consuming(agent: Agent[Any], on_event: Callable[[Event], object], **options:
 
 def consuming_async(agent: Agent[Any], on_event: Callable[[Event], object], **options: Any) -> Result:
     async def go() -> Result:
-        async with astream(agent, "go", **options) as events:
+        async with kernai.astream(agent, "go", **options) as events:
             async for event in events:
                 on_event(event)
         return events.result
@@ -306,9 +287,9 @@ def consuming_async(agent: Agent[Any], on_event: Callable[[Event], object], **op
 
 @pytest.mark.parametrize("way", [by_execute, by_aexecute, consuming, consuming_async])
 def test_an_observer_that_changes_an_event_does_not_affect_the_others(way: Way, tmp_path: Path) -> None:
-    sinks, kept, watching, store = (Vandal(), Vandal()), MemorySink(), Vandal(), MemoryStore()
-    with JsonlSink(tmp_path / "run.jsonl") as file:
-        recorder = Recorder(CompositeSink(sinks[0], kept, file, sinks[1]))
+    sinks, kept, watching, store = (Vandal(), Vandal()), kernai.MemorySink(), Vandal(), kernai.MemoryStore()
+    with kernai.JsonlSink(tmp_path / "run.jsonl") as file:
+        recorder = Recorder(kernai.CompositeSink(sinks[0], kept, file, sinks[1]))
         result = way(
             busy_agent(), recorder=recorder, on_event=watching.record, store=store, run_id="r", metadata={"tags": [1]}
         )
@@ -317,11 +298,11 @@ def test_an_observer_that_changes_an_event_does_not_affect_the_others(way: Way, 
     assert len({one["event"] for one in noted}) > 25
     assert noted == [json.loads(one) for one in sinks[1].noted]
     assert noted == [one for one in map(json.loads, watching.noted) if KINDS[one["event"]].role != "live"]
-    assert noted == [event.to_dict() for event in kept.entries] == JsonlSink.read(tmp_path / "run.jsonl")
+    assert noted == [event.to_dict() for event in kept.entries] == kernai.JsonlSink.read(tmp_path / "run.jsonl")
     assert noted == expand(store.load("r"), "r")
 
 
-class Unbound(Skill):
+class Unbound(kernai.Skill):
     """A skill that passes the model's parameters on without copying them."""
 
     def bind(self, params: Mapping[str, object], *_: Any, **__: Any) -> dict[str, object]:
@@ -346,7 +327,7 @@ def test_objects_that_the_host_changes_or_reuses_later_do_not_change_the_recordi
                 metadata = vendor if changes else json.loads(json.dumps(vendor))
                 return LlmResponse(super().call(*arguments).content, latency_ms=1, metadata=metadata)
 
-        def count_up(names: list[str], more: dict[str, list[str]], ctx: SkillContext) -> SkillResult:
+        def count_up(names: list[str], more: dict[str, list[str]], ctx: kernai.SkillContext) -> SkillResult:
             reused["numbers"].append(len(names))
             copied = json.loads(json.dumps(reused))
             ctx.emit(reused if changes else copied)
@@ -359,7 +340,7 @@ def test_objects_that_the_host_changes_or_reuses_later_do_not_change_the_recordi
         call = '<command name="count_up">{"names": ["a"], "more": {"b": ["c"]}}</command>'
         agent = Agent(
             instructions="", provider=Reusing(call, call, "<final>so</final>"), skills=[Unbound("count_up", execute=count_up)])
-        store, recorder = MemoryStore(), Recorder()
+        store, recorder = kernai.MemoryStore(), Recorder()
         listener = {"on_event": vandalise_data} if listens and changes else {}
         result = way(agent, store=store, recorder=recorder, run_id="r", metadata=about, **listener)
         assert kernai.resume(agent, "r", store=store).messages == result.messages

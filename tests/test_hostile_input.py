@@ -18,25 +18,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Block,
-    CompositeSink,
-    JsonlSink,
-    LimitReachedError,
-    LlmResponse,
-    MemorySink,
-    Message,
-    MockProvider,
-    Provider,
-    ProviderError,
-    Recorder,
-    RunCancelledError,
-    Skill,
-    SkillContext,
-    execute,
-    skill,
-)
+from kernai import Agent, JsonlSink, LlmResponse, Recorder, Skill, execute, skill
 from tests.ways import Way, by_aexecute, by_execute, by_stream
 from tests.written import command, final
 
@@ -48,16 +30,16 @@ WAYS = pytest.mark.parametrize("way", [by_execute, by_stream, by_aexecute])
 
 def answering(*texts: str, chunk_size: int = 1 << 16, **options: Any) -> Agent:
     """An agent whose model answers with these texts in turn, then repeats the last one."""
-    return Agent(instructions="x", provider=MockProvider(*texts, chunk_size=chunk_size), **options)
+    return Agent(instructions="x", provider=kernai.MockProvider(*texts, chunk_size=chunk_size), **options)
 
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Iterator[Recorder]:
     """A recorder into memory and a file; after the test, both must hold the same complete recording."""
     path = tmp_path / "run.jsonl"
-    memory = MemorySink()
+    memory = kernai.MemorySink()
     with JsonlSink(path) as sink:
-        yield Recorder(CompositeSink(memory, sink))
+        yield Recorder(kernai.CompositeSink(memory, sink))
     read = JsonlSink.read(path)
     assert [entry["event"] for entry in read] == [event.type for event in memory.entries]
     assert read == json.loads(json.dumps([event.to_dict() for event in memory.entries]))
@@ -244,13 +226,13 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str | None]] = {
 def odd_agent(where: str, make: Callable[[], Any]) -> Agent:
     """An agent whose skill or protocol comes with what `make` returns."""
 
-    def report(ctx: SkillContext[Any]) -> str:
+    def report(ctx: kernai.SkillContext[Any]) -> str:
         ctx.emit(make())
         return "reported"
 
     odd = Skill("odd", execute=report) if where == "progress" else Skill("odd", execute=lambda: make(), inputs={})
     fine = Skill("fine", execute=lambda: "fine", inputs={})
-    asked = str(Block("odd", None, "\x00\ud800")) if where == "a protocol" else command("odd")
+    asked = str(kernai.Block("odd", None, "\x00\ud800")) if where == "a protocol" else command("odd")
     return answering(
         asked + command("fine"), final("done"), skills=[odd, fine], parallel_skills=where == "skills at once",
         protocols=[kernai.Protocol("odd", lambda block, ctx: make())],
@@ -282,7 +264,7 @@ class _BrokenError(Exception):
 
 
 RAISED = [
-    RunCancelledError("mine"), LimitReachedError("mine", "timeout"), asyncio.CancelledError("mine"), TimeoutError("mine"),
+    kernai.RunCancelledError("mine"), kernai.LimitReachedError("mine", "timeout"), asyncio.CancelledError("mine"), TimeoutError("mine"),
     concurrent.futures.CancelledError("mine"), StopAsyncIteration("mine"),
     ValueError(), ValueError(" \n"), KeyError("k"), OSError(2, "No such file"), _BrokenError("x"), StopIteration("s"),
     RecursionError("deep"), MemoryError(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), ValueError("\ud800\x00"),
@@ -329,7 +311,7 @@ def test_a_recording_ends_with_a_result_even_after_generator_exit(way: Way, who:
         command("odd"), final("done"), skills=[Skill("odd", execute=fail_later if "async" in who else fail, inputs={})]
     )
     if who == "provider":
-        agent = agent.replace(provider=MockProvider().on_call(fail))
+        agent = agent.replace(provider=kernai.MockProvider().on_call(fail))
     try:
         way(agent, recorder=recorder)
     except GeneratorExit:
@@ -340,14 +322,14 @@ def test_a_recording_ends_with_a_result_even_after_generator_exit(way: Way, who:
 # ----------------------------------------------------------------------------- what a provider may return or raise
 
 
-class Giving(Provider):
+class Giving(kernai.Provider):
     """Streams the given pieces, then returns the given answer, of whatever types these are."""
 
     def __init__(self, answer: Any, *pieces: Any) -> None:
         self.answer = answer
         self.pieces = pieces
 
-    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+    def call(self, messages: Sequence[kernai.Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         for piece in self.pieces:
             on_chunk(piece)
         answer: LlmResponse = self.answer() if callable(self.answer) else self.answer
@@ -376,7 +358,7 @@ BAD_PROVIDERS: dict[str, tuple[Giving, str]] = {
     "StopIteration": (Giving(_raise(StopIteration("s"))), "StopIteration"),
     "a KeyError": (Giving(_raise(KeyError("choices"))), "choices"),
     "a RecursionError": (Giving(_raise(RecursionError("deep"))), "deep"),
-    "a stream that breaks off": (Giving(_raise(ProviderError("the stream broke off", retryable=True)), "half"), "the stream broke off"),
+    "a stream that breaks off": (Giving(_raise(kernai.ProviderError("the stream broke off", retryable=True)), "half"), "the stream broke off"),
 }
 
 
@@ -388,7 +370,7 @@ def test_a_provider_that_returns_nonsense_ends_the_run_with_an_error_that_says_s
     agent = Agent(instructions="x", provider=provider)
     result = way(agent, recorder=recording)
     assert result.stop_reason == "error"
-    assert isinstance(result.error, ProviderError)
+    assert isinstance(result.error, kernai.ProviderError)
     assert message in str(result.error)
     assert [one.text for one in result.messages] == ["go"]
 
