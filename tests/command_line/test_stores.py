@@ -164,12 +164,10 @@ def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, pau
     limited = here("runs", "runs.db", "--limit", "1").stdout.splitlines()
     assert [row.split()[0] for row in limited] == ["RUN", "lamps"]
     last, earlier = as_json(here("runs", "runs.db", "--json").stdout)
-    assert last.pop("updated_at") > earlier.pop("updated_at")
+    assert last.pop("updated_at") > earlier["updated_at"]
     assert last.pop("input").startswith("How many\nlamps? x")
     assert last == {"run_id": "lamps", "agent": None, "status": "error", "steps": 2, "tokens": 1_500, "cost": 0.002}
-    assert earlier == {
-        "run_id": "r42", "agent": "clerk", "status": "waiting", "steps": 2, "tokens": None, "cost": None, "input": "Refund order 42",
-    }
+    assert [earlier[name] for name in ("agent", "tokens", "input")] == ["clerk", None, "Refund order 42"]
 
 
 def test_a_damaged_run_is_listed_with_the_others(here: Here, paused: Path) -> None:
@@ -444,23 +442,20 @@ def test_a_replay_calls_nothing_and_reads_stores_and_recordings(here: Here, paus
     assert here("replay", "agent.py", "half.jsonl").stdout == "the same, as far as the recording goes\n"
 
 
-def test_replaying_a_recording_of_several_runs_needs_a_run_id(here: Here, tmp_path: Path) -> None:
+def test_a_replay_needs_a_run_id_for_several_runs_and_refuses_a_newer_format_which_is_only_shown(
+    here: Here, tmp_path: Path
+) -> None:
     write(tmp_path, "agent.py", AGENT)
-    both = []
+    recorded = []
     for run_id in ("one", "two"):
         here("run", "agent.py", "How many lamps?", "--run-id", run_id, "--record", "run.jsonl")
-        both.append((tmp_path / "run.jsonl").read_text())
-    write(tmp_path, "both.jsonl", "".join(both))
+        recorded.append((tmp_path / "run.jsonl").read_text())
+    write(tmp_path, "both.jsonl", "".join(recorded))
     error, hint = error_lines(here("replay", "agent.py", "both.jsonl").stderr)
     assert "2 runs (one, two)" in error
     assert "--run-id" in hint
     assert here("replay", "agent.py", "both.jsonl", "--run-id", "two").returncode == 0
-
-
-def test_a_recording_of_a_newer_kernai_is_shown_with_a_note_and_not_replayed(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "agent.py", AGENT)
-    here("run", "agent.py", "How many lamps?", "--record", "run.jsonl")
-    write(tmp_path, "newer.jsonl", (tmp_path / "run.jsonl").read_text().replace('"format":2', '"format":3'))
+    write(tmp_path, "newer.jsonl", recorded[0].replace('"format":2', '"format":3'))
     note = "note: newer.jsonl is in format 3, and this kernai knows up to 2: it may misunderstand some events; update it\n"
     shown = [here("view", "newer.jsonl"), here("diff", "run.jsonl", "newer.jsonl")]
     assert [(done.returncode, done.stderr) for done in shown] == [(0, note), (1, note)]
