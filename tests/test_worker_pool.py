@@ -145,63 +145,17 @@ def test_a_job_that_has_finished_waiting_goes_before_a_queued_one() -> None:
     assert order == ["blocker", "waiter", "queued"]
 
 
-class _Deferred(threading.Condition):
-    """A condition that holds back its notifications until the test calls `give`, as a busy machine delays them."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        super().__init__(lock)
-        self.kept = threading.Semaphore(0)
-        self.waited = threading.Event()
-
-    def notify(self, n: int = 1) -> None:
-        self.kept.release()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waited.set()
-        return super().wait(timeout)
-
-    def give(self) -> None:
-        with self:
-            super().notify(100)
-
-
 def test_no_place_is_lost_when_several_become_free_before_a_waiter_wakes() -> None:
-    pool = WorkerPool(2)
-    pool._place_free = changed = _Deferred(pool._lock)
-    entered, may_return, leave = (threading.Event() for _ in range(3))
-    working = threading.Barrier(3)
-    queued_runs = threading.Event()
-
-    def waiter() -> None:
-        with pool.waiting():
-            entered.set()
-            may_return.wait(PATIENCE)
-        leave.wait(PATIENCE)
-
-    free = [threading.Event(), threading.Event()]
-
-    def worker(at: int) -> None:
-        working.wait(PATIENCE)
-        free[at].wait(PATIENCE)
-
-    pool.submit(waiter)
-    assert entered.wait(PATIENCE)
-    assert changed.kept.acquire(timeout=PATIENCE)  # the waiter has given up its place
-    pool.submit(lambda: worker(0))
-    pool.submit(lambda: worker(1))
-    working.wait(PATIENCE)
+    pool, leave, queued_runs = WorkerPool(3), threading.Semaphore(0), threading.Event()
+    pool._returning = 1  # a job that has finished waiting, and whose thread has not woken up yet
+    for _ in range(2):
+        pool.submit(partial(wait_for, leave))
     pool.submit(queued_runs.set)
-    may_return.set()
-    assert changed.waited.wait(PATIENCE)
-    for one in free:
-        one.set()
-        assert changed.kept.acquire(timeout=PATIENCE)
-    changed.give()
+    leave.release()
     try:
         assert queued_runs.wait(PATIENCE / 4), "a job is queued although a place is free"
     finally:
-        leave.set()
-        changed.give()
+        leave.release()
 
 
 def test_waiting_outside_the_pool_does_nothing() -> None:

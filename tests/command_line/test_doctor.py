@@ -114,6 +114,7 @@ ODD = {
     "no HTTP": (Reply(before=(b"SSH-2.0\r\n\r\n",)), "answers, but not as ollama does"),
     "JSON without end": (plain(b"[" * 200_000), "answers, but not as ollama does"),
     "no models": (json_reply({"models": []}), "answers: no models"),
+    "an error": (plain(b"{}", 500), "answers, but not as ollama does"),
     "a key is wanted": (plain(b"", 401), "answers: (it wants a key)"),
 }
 
