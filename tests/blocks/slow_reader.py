@@ -6,7 +6,6 @@ It shares no code with the parsers, so their agreement on generated texts is sig
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from kernai import Block
 from tests.blocks.parser_cases import WHITE_SPACE, Found
@@ -69,79 +68,56 @@ class Broken(Exception):  # noqa: N818 - likewise
 BARE = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-._$"
 
 
-class ValueReader:
-    """Reads the value at a place by recursive descent."""
+def at_mark(text: str, at: int, space: str = " \t\n\r") -> int:
+    """The next place that has none of these characters."""
+    while at < len(text) and text[at] in space:
+        at += 1
+    if at >= len(text):
+        raise Open
+    return at
 
-    def __init__(self, text: str, at: int) -> None:
-        self.text, self.at = text, at
 
-    def look(self) -> str:
-        if self.at >= len(self.text):
-            raise Open
-        return self.text[self.at]
+def end_of_scalar(text: str, at: int) -> int:
+    first = text[at]
+    if first in BARE:
+        return at_mark(text, at, BARE)
+    if first not in "\"'":
+        raise Broken
+    at = at_mark(text, at + 1, "")
+    while text[at] != first:
+        at = at_mark(text, at + 1 + (text[at] == "\\"), "")
+    return at + 1
 
-    def skip(self, characters: str) -> None:
-        while self.at < len(self.text) and self.text[self.at] in characters:
-            self.at += 1
 
-    def scalar(self) -> None:
-        first = self.look()
-        if first in BARE:
-            self.skip(BARE)
-            return
-        if first not in "\"'":
-            raise Broken
-        self.at += 1
-        while self.look() != first:
-            self.at += 1 if self.look() != "\\" else 2
-        self.at += 1
-
-    def value(self) -> None:
-        if self.look() == "[":
-            self.items("]", self.value)
-        elif self.look() == "{":
-            self.items("}", self.pair)
-        else:
-            self.scalar()
-
-    def pair(self) -> None:
-        self.scalar()
-        self.skip(" \t\n\r")
-        if self.look() != ":":
-            raise Broken
-        self.at += 1
-        self.skip(" \t\n\r")
-        self.value()
-
-    def items(self, close: str, item: Callable[[], None]) -> None:
-        self.at += 1
-        while True:
-            self.skip(" \t\n\r")
-            if self.look() == close:
-                break
-            item()
-            self.skip(" \t\n\r")
-            if self.look() == close:
-                break
-            if self.look() != ",":
+def end_of_value(text: str, at: int) -> int:
+    """Where the value that begins at a place ends, read by recursive descent."""
+    if text[at] not in "[{":
+        return end_of_scalar(text, at)
+    close = {"[": "]", "{": "}"}[text[at]]
+    at = at_mark(text, at + 1)
+    while text[at] != close:
+        if close == "}":
+            at = at_mark(text, end_of_scalar(text, at))
+            if text[at] != ":":
                 raise Broken
-            self.at += 1
-        self.at += 1
+            at = at_mark(text, at + 1)
+        at = at_mark(text, end_of_value(text, at))
+        if text[at] == ",":
+            at = at_mark(text, at + 1)
+        elif text[at] != close:
+            raise Broken
+    return at + 1
 
 
 def value_at(text: str, at: int) -> tuple[int, bool]:
     """Where the JSON value ends with which content begins, its start without one, and whether the text ends before."""
-    reader = ValueReader(text, at)
-    reader.skip(WHITE_SPACE)
     try:
-        if reader.look() not in "[{":
-            return at, False
-        reader.value()
+        begin = at_mark(text, at, WHITE_SPACE)
+        return (end_of_value(text, begin), False) if text[begin] in "[{" else (at, False)
     except Broken:
         return at, False
     except Open:
-        return at, reader.text[at:].strip(WHITE_SPACE) != ""
-    return reader.at, False
+        return at, text[at:].strip(WHITE_SPACE) != ""
 
 
 def read_slowly(text: str) -> Found:

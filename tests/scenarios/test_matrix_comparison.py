@@ -31,7 +31,6 @@ def matrix(*cells: CellResult) -> Matrix:
 @pytest.mark.parametrize("before, now, verdict", [
     (cell(), cell(), SAME),
     (cell(), cell(False), NEWLY_FAILING),
-    (cell(), cell(False, steps=1), NEWLY_FAILING),
     (cell(False), cell(), MENDED),
     (cell(False), cell(False, steps=9), STILL_FAILING),
     (cell(), cell(steps=7), WORSE),
@@ -41,7 +40,6 @@ def matrix(*cells: CellResult) -> Matrix:
     (cell(), cell(seconds=12.4), SAME),
     (cell(), cell(seconds=12.6), WORSE),
     (cell(seconds=0.1), cell(seconds=0.9), SAME),
-    (cell(seconds=12.6), cell(), BETTER),
 ])
 def test_the_verdict_on_a_cell_compares_its_outcome_and_figures_with_those_before(before: CellResult, now: CellResult, verdict: str) -> None:
     assert Change(before, now).verdict == verdict
@@ -90,13 +88,9 @@ def test_a_comparison_lists_new_failures_and_ends_with_status_1(tmp_path: Path) 
     assert lines[-1] == "1 newly failing, 1 worse, 1 same"
 
 
-def test_a_comparison_without_a_new_failure_ends_with_status_0(tmp_path: Path) -> None:
+def test_a_comparison_without_a_new_failure_ends_with_status_0_and_may_be_of_two_models(tmp_path: Path) -> None:
     done = compared(tmp_path, matrix(cell(False)), matrix(cell()))
-    assert done.returncode == 0
-    assert done.stdout.splitlines()[-1] == "0 newly failing, 1 mended"
-
-
-def test_one_model_can_be_compared_with_another(tmp_path: Path) -> None:
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 newly failing, 1 mended")
     done = compared(tmp_path, matrix(cell(pair="x/old")), matrix(cell(pair="y/new", tokens=500)))
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == "two pairs, compared scenario by scenario: x/old before, y/new now"
@@ -110,9 +104,7 @@ def test_two_matrices_without_a_common_cell_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize("text, complaint", [
-    ("[]", "no matrix of format 1"),
-    ('{"format": 2, "cells": []}', "no matrix of format 1"),
-    ('{"format": 1}', "no matrix of format 1"),
+    *((text, "no matrix of format 1") for text in ("[]", '{"format": 2, "cells": []}', '{"format": 1}')),
     ('{"format": 1, "cells": [7]}', r"cells\[0\] is no object"),
     ('{"format": 1, "cells": [{"scenario": "a", "pair": "b"}]}', r'cells\[0\] has no "passed" of type bool'),
     ('{"format": 1, "cells": [{"scenario": 1}]}', r'cells\[0\] has no "scenario" of type str'),

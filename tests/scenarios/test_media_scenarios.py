@@ -115,10 +115,8 @@ A_BAR = charts.Bar("Alder", 10)
 
 
 @pytest.mark.parametrize("title, bars, line, message", [
-    ("Harvest", [], 10, "bars: 1 to 6 find room, got 0"),
-    ("Harvest", [A_BAR] * 7, 10, "bars: 1 to 6 find room, got 7"),
-    ("Harvest", [charts.Bar("Alder", -1)], 10, "the bar of Alder: kg must be 0 to 100, got -1"),
-    ("Harvest", [charts.Bar("Alder", float("nan"))], 10, "the bar of Alder: kg must be 0 to 100, got nan"),
+    *(("Harvest", [A_BAR] * count, 10, f"bars: 1 to 6 find room, got {count}") for count in (0, 7)),
+    *(("Harvest", [charts.Bar("Alder", kg)], 10, f"the bar of Alder: kg must be 0 to 100, got {kg}") for kg in (-1, float("nan"))),
     ("Harvest", [charts.Bar("Sycamore 2", 10)], 10, "the name 'Sycamore 2' is too long: 8 characters find room"),
     ("Harvest", [A_BAR], 0, "line_kg must be 1 to 100, got 0"),
     ("H" * 39, [A_BAR], 10, "the title is too long: 38 characters find room, got 39"),
