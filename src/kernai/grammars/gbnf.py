@@ -13,6 +13,7 @@ from decimal import Decimal
 
 ROOT = "root"
 _ESCAPED = re.compile(r'[\x00-\x1f\x7f"\\]')
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\{[0-9,]+\}')
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")
 _ATOM = re.compile(rf"{_NAME.pattern}|\[(?:[^\]\\]|\\.)*\]")
@@ -58,7 +59,7 @@ class Rules:
 
 def literal(text: str) -> str:
     """An expression for exactly this text."""
-    return '"' + _ESCAPED.sub(lambda found: _escape(found[0]), text) + '"'
+    return '"' + _ESCAPED.sub(lambda found: _NAMED.get(found[0], f"\\x{ord(found[0]):02X}"), text) + '"'
 
 
 def one_of(expressions: Iterable[str]) -> str:
@@ -170,7 +171,3 @@ def _same_length(low: str, high: str) -> str:
         ways.append(f"({literal(high[0])} {_same_length('0' * rest, high[1:])})")
     return one_of(ways)
 
-
-def _escape(character: str) -> str:
-    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
-    return named.get(character, f"\\x{ord(character):02X}")

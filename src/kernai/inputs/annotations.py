@@ -11,7 +11,7 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
@@ -288,7 +288,10 @@ def _dataclass_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[A
         if default is NO_VALUE and one.default_factory in (list, dict):
             default = one.default_factory()
         yield one.name, hints[one.name], required, default, str(one.metadata.get("description", ""))
-    _check_constructor(record, [one.name for one in fields])
+    try:  # if it cannot be created from its fields alone: it has an `InitVar`, say
+        signature_of(record).bind(**dict.fromkeys(one.name for one in fields))
+    except TypeError as error:
+        raise TypeError(f"{record.__name__} cannot be created from its fields: {error}") from error
 
 
 def _named_tuple_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
@@ -327,14 +330,6 @@ def _description_inside(annotation: Any) -> str:
         return ""
     members = [one for one in typing.get_args(annotation) if one is not type(None)]
     return undescribed(members[0])[1] if len(members) == 1 else ""
-
-
-def _check_constructor(record: type, names: Iterable[str]) -> None:
-    """Raises `TypeError` if a dataclass cannot be created from its fields alone: it has an `InitVar`, say."""
-    try:
-        signature_of(record).bind(**dict.fromkeys(names))
-    except TypeError as error:
-        raise TypeError(f"{record.__name__} cannot be created from its fields: {error}") from error
 
 
 def _is_hashable(annotation: Any) -> bool:

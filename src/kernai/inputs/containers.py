@@ -143,7 +143,8 @@ class UnionType(InputType):
         repairable = validation.repair and not (isinstance(value, str) and str in self.natural)
         for repair in (False, True) if repairable else (False,):
             trials: list[tuple[InputType, list[Fault]]] = []
-            for member in sorted(members, key=_is_float) if repair else members:  # "5" is an int first
+            # "5" is an int first
+            for member in sorted(members, key=lambda one: isinstance(one, FloatType)) if repair else members:
                 trial = Validation(validation.media_store, validation.memo, repair=repair)
                 made = member.convert(value, trial)
                 if not trial.faults:
@@ -178,10 +179,6 @@ class UnionType(InputType):
         if {} in members:  # one of them is `Any`
             return {}
         return members[0] if len(members) == 1 else {"anyOf": members}
-
-
-def _is_float(member: InputType) -> bool:
-    return isinstance(member, FloatType)
 
 
 class ReferenceType(WrapperType):
@@ -370,17 +367,15 @@ def _faults_of(error: Exception, value: object) -> list[Fault]:
     """The faults that a model's validation error lists, or one with the exception's own text."""
     entries = getattr(error, "errors", None)
     try:
-        listed = [_fault_of(entry) for entry in entries()] if callable(entries) else []
+        listed = []
+        for entry in entries() if callable(entries) else ():
+            path = tuple(key if isinstance(key, int) else str(key) for key in entry.get("loc", ()))
+            received = "nothing" if entry.get("type") == "missing" else shown(entry.get("input"))
+            listed.append(Fault(path, f"{_unmarked(str(entry.get('msg', 'invalid')))}, received {received}"))
     except Exception:  # noqa: BLE001 - an exception with an `errors` of another kind
         listed = []
     message = _unmarked(str(error)) or type(error).__name__
     return listed or [Fault((), f"{message}, received {shown(value)}")]
-
-
-def _fault_of(entry: Mapping[str, Any]) -> Fault:
-    path = tuple(key if isinstance(key, int) else str(key) for key in entry.get("loc", ()))
-    received = "nothing" if entry.get("type") == "missing" else shown(entry.get("input"))
-    return Fault(path, f"{_unmarked(str(entry.get('msg', 'invalid')))}, received {received}")
 
 
 def _unmarked(text: str) -> str:

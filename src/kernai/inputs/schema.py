@@ -160,17 +160,15 @@ def label_of(schema: Any, inside: tuple[Definition, ...] = ()) -> str:
         return str(found[WORDS])
     if "enum" in found or "const" in found:
         return _choices(found.get("enum", [found.get("const")]))
-    if definition is not None and (definition in inside or not _is_alias(found)):
-        return definition.name if definition in inside else f"{definition.name} object"
+    if definition in inside:
+        return definition.name
+    if definition is not None and "anyOf" not in found and found.get("type", "object") == "object":
+        return f"{definition.name} object"
     if definition is not None:
         return f"{definition.name} ({label_of(found, (*inside, definition))})"
     if "anyOf" in found:
         return " or ".join(dict.fromkeys(label_of(one, inside) for one in found["anyOf"]))
     return ", ".join([_kind(found, inside), *_conditions(found)])
-
-
-def _is_alias(found: Schema) -> bool:
-    return "anyOf" in found or found.get("type", "object") != "object"
 
 
 def _choices(values: list[Any]) -> str:

@@ -401,8 +401,10 @@ def read_params(content: str, inputs: Sequence[Field], repair: Repair) -> dict[s
                 return ReadParams({"input": content}, refused=f"it is not valid JSON: {error}")
             if content.lstrip(JSON_SPACE)[:1] == "{":
                 hint = f"the text looks like JSON, but is not valid JSON: {error}"
-        if only is not None and is_text and hint and named == "bare" and not _is_call(found, only.name):
-            found = NO_VALUE
+        if only is not None and is_text and hint and named == "bare":
+            # `{code: 1}` is code if the input `code` is a text; one text under a bare key can only be a call
+            is_call = isinstance(found, dict) and [*found] == [only.name] and isinstance(found[only.name], str)
+            found = found if is_call else NO_VALUE
     if only is not None and repair is True and _is_whole(found, only):
         return ReadParams({only.name: found}, is_text=False, repairs=repairs)
     if isinstance(found, dict):
@@ -426,11 +428,6 @@ def _begins_with(content: str, name: str) -> Literal["quoted", "bare", ""]:
     if first is None or first[first.lastindex or 0] != name:
         return ""
     return "bare" if first[3] is not None else "quoted"
-
-
-def _is_call(found: object, name: str) -> bool:
-    """Whether an object with a bare key can only be a call. `{code: 1}` is code if the input `code` is a text."""
-    return isinstance(found, dict) and [*found] == [name] and isinstance(found[name], str)
 
 
 def read_json(content: str, *, repair: bool) -> tuple[Any, str, Sequence[str]]:

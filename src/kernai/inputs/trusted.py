@@ -99,7 +99,9 @@ def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *
     """The leaves of a value that all `schemas` describe. A mark in one of them is enough to make a part trusted."""
     value = _opened(value)
     found = _all_of(schemas, value)
-    trusted = trusted or any(True for one in found for _ in marks_of(_not_followed(one)))
+    # a mark in a keyword that is not followed counts for the whole value, since it may concern any part
+    others = ({key: part for key, part in one.items() if key not in _FOLLOWED} for one in found)
+    trusted = trusted or any(True for one in others for _ in marks_of(one))
     if isinstance(value, (bool, Enum, Media)) or value is None or any(_is_closed(one, value) for one in found):
         return
     if isinstance(value, dict):
@@ -176,11 +178,6 @@ def _all_of(schemas: Iterable[object], value: object) -> list[Schema]:
 _FOLLOWED = frozenset({
     "properties", "additionalProperties", "patternProperties", "items", "prefixItems", "allOf", "anyOf", "oneOf",
 })
-
-
-def _not_followed(schema: Schema) -> Schema:
-    """The schema's other keywords. A mark in one of them counts for the whole value, since it may concern any part."""
-    return {key: one for key, one in schema.items() if key not in _FOLLOWED}
 
 
 def _is_closed(schema: Schema, value: object) -> bool:
