@@ -91,24 +91,18 @@ MEDIA_ID = {"type": "string", "pattern": "^media_[0-9a-f]{12}$", "description": 
             "examples": ["media_0a1b2c3d4e5f"]}
 
 TYPES: list[tuple[Any, dict[str, Any]]] = [
-    (Any, {}),
-    (str, {"type": "string"}),
-    (int, {"type": "integer"}),
-    (float, {"type": "number"}),
-    (bool, {"type": "boolean"}),
-    (None, {"type": "null"}),
-    (list, {"type": "array"}),
+    (Any, {}), (Any | None, {}), (Duck, {}),
+    (str, {"type": "string"}), (int, {"type": "integer"}), (float, {"type": "number"}), (bool, {"type": "boolean"}),
+    (None, {"type": "null"}), (list, {"type": "array"}), (dict, {"type": "object"}),
     (list[int], {"type": "array", "items": {"type": "integer"}}),
     (tuple[str, ...], {"type": "array", "items": {"type": "string"}}),
     (tuple[int, str], {"type": "array", "minItems": 2, "maxItems": 2,
                        "prefixItems": [{"type": "integer"}, {"type": "string"}]}),
     (tuple[()], {"type": "array", "minItems": 0, "maxItems": 0}),
-    (dict, {"type": "object"}),
     (dict[str, bool], {"type": "object", "additionalProperties": {"type": "boolean"}}),
     (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
     (int | bool | Literal["x"], {"anyOf": [{"type": "integer"}, {"type": "boolean"}, {"enum": ["x"], "type": "string"}]}),
     (list[int] | tuple[int, ...], {"type": "array", "items": {"type": "integer"}}),
-    (Any | None, {}),
     (Literal["a", "b"], {"enum": ["a", "b"], "type": "string"}),
     (Literal[1, True, None, "1"], {"enum": [1, True, None, "1"]}),
     (Literal["red", Colour.RED], {"enum": ["red"], "type": "string"}),
@@ -119,7 +113,6 @@ TYPES: list[tuple[Any, dict[str, Any]]] = [
     (time, {"type": "string", "format": "time", "examples": ["12:00:00"]}),
     (UUID, {"type": "string", "format": "uuid", "examples": ["123e4567-e89b-42d3-a456-426614174000"]}),
     (Media, MEDIA_ID), (list[Media], {"type": "array", "items": MEDIA_ID}),
-    (Duck, {}),
 ]  # fmt: skip
 
 
@@ -194,10 +187,6 @@ def test_a_record_may_hold_itself() -> None:
     schema = schema_of(table_of(Tree))
     assert schema["properties"]["it"] == {"$ref": "#/$defs/Tree"}
     assert schema["$defs"]["Tree"]["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
-    deep = {"label": "a", "children": [{"label": "b", "children": [{"label": "c"}]}]}
-    assert is_valid(schema, {"it": deep})
-    deep["children"][0]["children"][0] = {}  # type: ignore[index]
-    assert not is_valid(schema, {"it": deep})
 
 
 def test_records_of_one_name_are_kept_apart() -> None:
@@ -215,13 +204,10 @@ def test_records_of_one_name_are_kept_apart() -> None:
     schema = schema_of(Skill("many", execute=lambda **_: None, inputs=inputs).table)
     names = {key: one["$ref"].rpartition("/")[2] for key, one in schema["properties"].items()}
     assert names["a"] == names["d"] != names["b"]
-    assert schema["$defs"][names["a"]]["properties"]["label"] == {"type": "string"}
-    assert schema["$defs"][names["b"]]["properties"]["height"] == {"type": "integer"}
-    inner = schema["$defs"][names["c"]]["properties"]["tree"]["$ref"].rpartition("/")[2]
-    assert "label" in schema["$defs"][inner]["properties"]
     good = {"a": {"label": "x"}, "b": {"height": 1}, "c": {"tree": {"label": "x"}}, "d": {"label": "y"}}
     assert is_valid(schema, good)
     assert not is_valid(schema, {**good, "b": {"label": "x"}})
+    assert not is_valid(schema, {**good, "c": {"tree": {"height": 1}}})
 
 
 def test_a_pydantic_model_speaks_for_itself() -> None:
@@ -304,23 +290,19 @@ def test_a_validator_that_quotes_the_value_cannot_forge_markup() -> None:
 
 def test_a_model_is_described_by_its_schema_and_has_a_valid_usage_line() -> None:
     made = probe(list[Ticket])
-    lines = made.describe().splitlines()
-    assert "- x (list of Ticket object, required)" in lines
-    assert "  - x[].title (string, of at least 2 characters, required): one line" in lines
-    assert "  - x[].points (integer, at least 0, default 1)" in lines
-    assert "  - x[].due (string (date) or null, default null)" in lines
-    assert "  - x[].labels[].text (string, required)" in lines
-    assert '  - x[].labels[].colour (one of "red", "blue", default "red")' in lines
+    assert {*made.describe().splitlines()} >= {
+        "- x (list of Ticket object, required)", "  - x[].title (string, of at least 2 characters, required): one line",
+        "  - x[].points (integer, at least 0, default 1)", "  - x[].due (string (date) or null, default null)",
+        "  - x[].labels[].text (string, required)", '  - x[].labels[].colour (one of "red", "blue", default "red")',
+    }
     [block] = parse(made.usage()).blocks
     assert made.call(block.content) == [Ticket(title="...")]
 
 
 def test_a_returned_model_is_its_json() -> None:
-    assert SkillResult.of(Label(text="é")).text == '{"text": "é", "colour": "red"}'
-    assert SkillResult.of({"l": [Label(text="a")], "p": Points([1])}).text == (
-        '{"l": [{"text": "a", "colour": "red"}], "p": [1]}'
-    )
-    assert SkillResult.of(Points([1])).text == "[1]"
+    label, points = Label(text="é"), Points([1])
+    assert (SkillResult.of(label).text, SkillResult.of(points).text) == ('{"text": "é", "colour": "red"}', "[1]")
+    assert SkillResult.of({"l": [label], "p": points}).text == '{"l": [{"text": "é", "colour": "red"}], "p": [1]}'
 
 
 def test_a_class_with_the_methods_of_a_model_is_treated_as_one() -> None:

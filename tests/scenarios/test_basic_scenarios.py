@@ -28,30 +28,29 @@ from fixtures.fraud_investigation import make_payments
 from kernai.recording_file import read_recording
 from kit.kept import STORE
 from kit.workflow_evidence import figure, rows_of
-from tests.scenarios.scenario_process import (
-    ENVIRONMENT,
-    SCENARIOS,
-    TAPES,
-    data_of,
-    ran_here,
-    recorded,
-)
+from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS, TAPES, data_of, ran_here, recorded
 
 INVENTORY = SCENARIOS / "inventory_lookup.py"
 
 # --------------------------------------------------------------------------------------------------- good runs
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_the_standard_library_alone_is_enough(encoding: str) -> None:
-    """-S hides every installed package."""
-    command = [sys.executable, "-S", str(INVENTORY), "--offline", "--no-log"]
-    done = subprocess.run(
-        command, env=ENVIRONMENT | {"PYTHONIOENCODING": encoding}, capture_output=True, encoding="utf-8", check=False
+def process(name: str, *arguments: str, python: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *python, str(SCENARIOS / f"{name}.py"), "--offline", "--no-log", *arguments]
+    return subprocess.run(
+        command, env={**ENVIRONMENT, **more}, capture_output=True, encoding="utf-8", timeout=120, check=False
     )
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["inventory_lookup", "approval_of_payments", "crash_and_resume", "fork_another_way"])
+def test_the_standard_library_alone_is_enough_and_no_files_are_left(name: str, tmp_path: Path) -> None:
+    """-S hides every installed package."""
+    done = process(name, python=("-S",), TMPDIR=str(tmp_path), PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("ok: ")
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.process
@@ -215,25 +214,6 @@ def test_a_figure_is_read_from_the_line_with_its_label(answer: str, found: str |
 
 
 # ------------------------------------------------------------------------------------------------- durable runs
-
-KEPT = ("approval_of_payments", "crash_and_resume", "fork_another_way")
-
-
-def process(name: str, *arguments: str, python: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *python, str(SCENARIOS / f"{name}.py"), "--offline", "--no-log", *arguments]
-    return subprocess.run(
-        command, env={**ENVIRONMENT, **more}, capture_output=True, encoding="utf-8", timeout=120, check=False
-    )
-
-
-@pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KEPT)
-def test_a_durable_scenario_needs_only_the_standard_library_and_leaves_no_files(name: str, tmp_path: Path) -> None:
-    done = process(name, python=("-S",), TMPDIR=str(tmp_path))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert os.listdir(tmp_path) == []
-
 
 def test_an_unusable_store_is_a_usage_error() -> None:
     done = ran_here(SCENARIOS / "crash_and_resume.py", "--offline", "--no-log", KERNAI_SCENARIO_STORE="/no/such/folder")
