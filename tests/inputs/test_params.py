@@ -235,11 +235,11 @@ def test_any_text_is_read_or_refused_in_linear_time(opening: str, piece: str, cl
 # ------------------------------------------------------------------------------------- JSON for a single input
 
 
-@pytest.mark.parametrize("content, expected",
-    [('{"x": "/var/a",}', {"x": "/var/a"}), ("{'x': '/var/a'}", {"x": "/var/a"}), ('```json\n{"x": "/var/a"}\n```', {"x": "/var/a"}),
-     ('{x: "/var/a"}', {"x": "/var/a"})])  # fmt: skip
-def test_json_that_names_the_input_is_never_its_text(content: str, expected: dict[str, object]) -> None:
-    assert ONE.call(content) == expected
+@pytest.mark.parametrize("content", [
+    '{"x": "/var/a",}', "{'x': '/var/a'}", '```json\n{"x": "/var/a"}\n```', '{x: "/var/a"}',
+])
+def test_json_that_names_the_input_is_never_its_text(content: str) -> None:
+    assert ONE.call(content) == {"x": "/var/a"}
     strict = ONE.read(content, repair=False)
     assert strict == {"x" if content[:2] in ("{x", "``") else "input": content}
 
@@ -262,15 +262,12 @@ def test_other_text_for_a_text_input_is_never_repaired(content: str) -> None:
     (dict, '{"status": "open"}', {"status": "open"}),
     (dict, "{status: 'open'}", {"status": "open"}),
     (dict[str, int], '{"a": "1"}', {"a": 1}),
-    (dict, "{}", {}),
-    (dict | None, '{"status": "open"}', {"status": "open"}),
-    (list, "[1, 2]", [1, 2]),
+    (dict, "{}", {}), (Input(dict, default=None), "{}", None),
     (list[str], "['a',]", ["a"]),
     (tuple[int, int], "[1, 2]", (1, 2)),
     (Any, '{"status": "open"}', {"status": "open"}),
     (Any, "[1]", [1]),
-    (Any, "[1] see below", "[1] see below"),
-    (Any, "{status: 1}", "{status: 1}"),
+    *((Any, text, text) for text in ("[1] see below", "{status: 1}")),
     (dict, '{"x": {"status": "open"}}', {"status": "open"}),
     (Any, '{"x": 5}', 5),
 ])
@@ -279,10 +276,6 @@ def test_a_single_input_of_any_structure_accepts_json_that_does_not_name_it(
 ) -> None:
     kernai.configure(repair=True)
     assert skill_with(x=annotation).call(content) == {"x": expected}
-
-
-def test_an_empty_object_calls_with_the_default_where_there_is_one() -> None:
-    assert skill_with(x=Input(dict, default=None)).call("{}") == {"x": None}
 
 
 @pytest.mark.parametrize("inputs, content, shown", [

@@ -10,7 +10,7 @@ import re
 import struct
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,10 @@ class Terminal:
             fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             os.execvpe(command[0], command, ENVIRONMENT | {"TERM": "xterm-256color"} | environment)
 
-    def read_until(self, seen: Callable[[str], bool]) -> str:
-        """Read until `seen` accepts the screen or the process ends, and return the screen."""
-        while self._read():
-            if seen(self.screen):
-                break
+    def read_until(self, seen: str) -> str:
+        """Read until the screen has this pattern or the process ends, and return the screen."""
+        while self._read() and not re.search(seen, self.screen):
+            pass
         return self.screen
 
     def end(self) -> int:
@@ -195,7 +194,7 @@ def release(demo: Demo) -> None:
 @pytest.mark.process
 def test_tasks_have_bars_while_they_run(waiting: Demo) -> None:
     terminal = on_terminal(waiting)
-    shown = terminal.read_until(lambda screen: re.search(r"quick +━+ done", screen) is not None)
+    shown = terminal.read_until(r"quick +━+ done")
     assert re.search(r"tasks +[━╸╺]+ 1 of 3", shown)
     assert re.search(r"slow \[red\] +━+ running, 1 step, \d+\.\d s", shown)
     assert re.search(r"after +━+ waiting", shown)
@@ -209,7 +208,7 @@ def test_tasks_have_bars_while_they_run(waiting: Demo) -> None:
 @pytest.mark.process
 def test_ctrl_c_leaves_the_terminal_as_it_was(waiting: Demo) -> None:
     terminal = on_terminal(waiting)
-    terminal.read_until(lambda screen: "━ running" in screen)
+    terminal.read_until("━ running")
     terminal.press_ctrl_c()
     release(waiting)
     assert terminal.end() == 130
