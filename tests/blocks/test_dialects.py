@@ -32,10 +32,7 @@ RECOGNISED = [
     *(
         ("function_tag", text.replace("ns:", prefix), [("search", {"query": "lamps", "limit": 3})])
         for prefix in ("", "antml:") for text in (
-            """<ns:invoke name="search">
-<ns:parameter name="query">lamps</ns:parameter>
-<ns:parameter name="limit">3</ns:parameter>
-</ns:invoke>""",
+            '<ns:invoke name="search">\n<ns:parameter name="query">lamps</ns:parameter>\n<ns:parameter name="limit">3</ns:parameter>\n</ns:invoke>',
             "<function_calls><ns:invoke name='search'><ns:parameter name='query'>lamps</ns:parameter><ns:parameter name='limit'>3</ns:parameter></ns:invoke></function_calls>",
         )
     ),

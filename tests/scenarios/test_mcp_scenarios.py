@@ -53,13 +53,6 @@ def servers() -> Path:
         pytest.skip(str(error))
 
 
-@pytest.fixture
-def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore the environment variables that a run sets for its configuration."""
-    for name in ("MCP_SERVERS", "MCP_FOLDER"):
-        monkeypatch.setenv(name, "")
-
-
 # ------------------------------------------------------------------------------------------------ the good runs
 
 
@@ -84,9 +77,13 @@ def test_the_tape_drives_what_the_scenario_is_about(name: str, kind: str, key: s
     assert [text in one for text, one in zip(texts, found, strict=True)] == [True] * len(texts)
 
 
-@pytest.mark.usefixtures("servers", "_own_environment")
-def test_two_runs_in_one_process_have_separate_folders(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("servers")
+def test_two_runs_in_one_process_have_separate_folders(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folders = []
+    for name in ("MCP_SERVERS", "MCP_FOLDER"):  # which a run sets
+        monkeypatch.setenv(name, "")
     for _ in range(2):
         with pytest.raises(SystemExit) as ended:
             mcp_filesystem.scenario.main(["--offline", "--no-log"])

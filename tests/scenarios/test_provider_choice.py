@@ -105,14 +105,9 @@ def test_an_impossible_choice_is_one_clear_line(
 SEES = ("text", "vision")
 
 
-def test_a_model_is_declared_with_only_the_capabilities_that_the_scenario_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_declared_with_the_capabilities_that_the_scenario_needs_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(monkeypatch, "gpt-4o", "openai", OPENAI_API_KEY="k").model.capabilities == ("text",)
     assert chosen(monkeypatch, "gpt-4o", "openai", capabilities=SEES).model.capabilities == SEES
-
-
-def test_a_model_not_known_to_have_a_capability_is_refused_with_the_option_that_declares_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     with pytest.raises(UsageError, match=r"needs a model with vision, and mine of groq .*--capabilities text,vision"):
         chosen(monkeypatch, "mine", "groq", capabilities=SEES, GROQ_API_KEY="k")
     found = chosen(monkeypatch, "mine", "groq", "--capabilities", "text, vision", capabilities=SEES)
@@ -231,8 +226,7 @@ def test_a_running_ollama_on_this_machine_is_chosen(
 
 
 @pytest.mark.parametrize("answer, why", [
-    ((200, "not JSON"), ""), ((500, '{"models": []}'), ""),
-    ((200, '{"models": []}'), "; passed over: Ollama has no model for text"),
+    ((200, "not JSON"), ""), ((500, '{"models": []}'), ""), ((200, '{"models": []}'), "; passed over: Ollama has no model for text"),
 ])
 def test_an_ollama_without_a_fit_model_and_another_server_in_its_place_are_passed_over(
     monkeypatch: pytest.MonkeyPatch, server: Answers, answer: tuple[int, str], why: str

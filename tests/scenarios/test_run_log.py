@@ -98,8 +98,7 @@ def test_one_process_at_a_time_holds_the_lock(tmp_path: Path) -> None:
     processes = [subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE) for _ in range(3)]
     for process in processes:
         assert process.stdin is not None
-        process.stdin.write(b"go\n")
-        process.stdin.close()
+        process.stdin.close()  # go
     assert [process.wait() for process in processes] == [0] * 3
     assert path.read_text() == "600"
 

@@ -226,7 +226,7 @@ def on_a_terminal(*arguments: str | Path, columns: int = 100) -> str:
 
 
 @pytest.mark.process
-def test_a_terminal_shows_colours_and_a_bar_but_no_output_of_the_scenarios(tmp_path: Path) -> None:
+def test_a_terminal_shows_colours_and_a_bar_but_no_output_of_the_scenarios_and_wraps_no_numbers(tmp_path: Path) -> None:
     pytest.importorskip("rich")
     folder = folder_with(tmp_path / "scenarios", "passes", "crashes")
     shown = on_a_terminal("--folder", folder, "--pair", PAIR)
@@ -235,12 +235,7 @@ def test_a_terminal_shows_colours_and_a_bar_but_no_output_of_the_scenarios(tmp_p
     assert "2/2" in shown
     assert "]0;stolenlast words" in shown
     assert "\x1b]0;" not in shown
-
-
-@pytest.mark.process
-def test_a_narrow_terminal_wraps_names_but_no_numbers(tmp_path: Path) -> None:
-    pytest.importorskip("rich")
-    folder = folder_with(tmp_path / "scenarios", "passes")
+    (folder / "crashes.py").unlink()
     shown = on_a_terminal("--folder", folder, "--pair", PAIR, columns=50)
     rows = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines()
     assert [row.split()[-5:-1] for row in rows if " pass " in row and "$" in row] == [["pass", "1", "100", "$0.1000"]]

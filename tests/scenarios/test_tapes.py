@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +61,6 @@ def test_a_conversation_is_found_by_the_end_of_its_first_message() -> None:
     assert ask(provider, "count").content == "short"
 
 
-@pytest.fixture
-def _threads_take_turns_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("_threads_take_turns_often")
 def test_equal_conversations_are_played_once_each_even_from_many_threads() -> None:
     count = 30
     provider = provider_of(*(conversation("same", "first", f"second {number}") for number in range(count)))
@@ -80,7 +70,12 @@ def test_equal_conversations_are_played_once_each_even_from_many_threads() -> No
         first = ask(provider, "same").content
         found.append(ask(provider, "same", first, "go on").content)
 
-    assert at_once(converse, count) == []
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert at_once(converse, count) == []
+    finally:
+        sys.setswitchinterval(before)
     assert sorted(found) == sorted(f"second {number}" for number in range(count))
     assert provider.unplayed == provider.left == []
 

@@ -33,9 +33,10 @@ def test_content_of_another_kind_is_refused(content: Any) -> None:
         Message("user", content)
 
 
-@given(st.lists(parts))
-def test_text_joins_the_parts_and_names_media(content: list[str | Media]) -> None:
-    message = Message("user", content)
+@given(st.sampled_from(ROLES), st.lists(parts))
+def test_text_joins_the_parts_and_names_media_and_json_has_all_of_them(role: Any, content: list[str | Media]) -> None:
+    message = Message(role, content)
+    assert Message.from_dict(json.loads(json.dumps(message.to_dict())), MediaStore([IMAGE, REPORT])) == message
     named = [part if isinstance(part, str) else f"[{part.kind}:{part.id}]" for part in content]
     assert message.text == "".join(named)
     assert message.media == tuple(part for part in content if isinstance(part, Media))
@@ -60,13 +61,6 @@ def test_messages_and_texts_from_outside_are_values() -> None:
     assert outside("a") != "a"
     with pytest.raises(TypeError, match="takes text, got bytes"):
         outside(b"a")  # type: ignore[arg-type]
-
-
-@given(st.sampled_from(ROLES), st.lists(parts))
-def test_a_message_comes_back_from_json_as_it_was(role: Any, content: list[str | Media]) -> None:
-    message = Message(role, content)
-    store = MediaStore([IMAGE, REPORT])
-    assert Message.from_dict(json.loads(json.dumps(message.to_dict())), store) == message
 
 
 @pytest.mark.parametrize("content, expected", [
@@ -105,8 +99,7 @@ def test_what_is_in_a_file_goes_inline_as_bytes_and_a_path_in_a_message_is_never
     saved = Message("user", ["see", image]).to_dict(inline_media=True)
     (tmp_path / "a.png").unlink()
     [again] = Message.from_dict(saved).media
-    assert (again.source, again.data, again.mime_type) == ("bytes", b"in the file", "image/png")
-    assert again.metadata == {"dpi": 72}
+    assert (again.source, again.data, again.mime_type, again.metadata) == ("bytes", b"in the file", "image/png", {"dpi": 72})
     with pytest.raises(KernaiError, match="cannot read media file"):
         Message("user", image).to_dict(inline_media=True)
     assert Message.from_dict(Message("user", image).to_dict()).media == ()

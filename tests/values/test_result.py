@@ -27,6 +27,9 @@ def test_a_stop_reason_is_the_plain_word() -> None:
 
 def test_a_result_with_an_answer_gives_it() -> None:
     assert (str(DONE), DONE.ok, DONE.unwrap()) == ("done", True, "done")
+    for value, name in ((DONE, "text"), (Usage(), "cost")):
+        with pytest.raises((FrozenInstanceError, AttributeError)):
+            setattr(value, name, 1)
     assert Result("", StopReason.FINAL, 1, Usage(), (), "r").unwrap() == ""
 
 
@@ -61,12 +64,6 @@ def test_an_attribute_under_another_librarys_name_has_a_hint(word: str, meant: s
         getattr(result, word)
     assert not hasattr(result, "colour")
     assert not hasattr(result, "__colour__")
-
-
-def test_values_are_frozen() -> None:
-    for value, name in ((DONE, "text"), (Usage(), "cost")):
-        with pytest.raises((FrozenInstanceError, AttributeError)):
-            setattr(value, name, 1)
 
 
 COUNTS = st.none() | st.integers(0, 10**9)
