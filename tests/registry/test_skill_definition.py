@@ -54,7 +54,7 @@ def test_name_description_and_inputs_come_from_the_function() -> None:
     assert search.inputs == {"query": Input(str), "limit": Input(int, 10)}
     assert search.inputs["query"].required
     assert not search.inputs["limit"].required
-    assert (search.requires, search.produces) == ((), ())
+    assert (search.requires, search.produces, search.credentials, search.settings) == ((), (), {}, {})
     assert not search.is_async
     assert not search.wants_context
 
