@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.server.lowlevel import Server as SdkServer
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import CallToolResult, ElicitResult, EmptyResult, ListToolsResult, TextContent, Tool
+from mcp_types import HEADER_MISMATCH, CallToolResult, ElicitResult, EmptyResult, ListToolsResult, TextContent, Tool
 
 import kernai
 from kernai import Agent, MockProvider
@@ -158,6 +158,22 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
         inputs[:] = ["newest"]
         assert '"required": ["newest"]' in ask(adapter, {"method": "tools/describe", "params": {"name": "take"}}).text
     assert of_others == [1]
+
+
+def test_a_call_that_lacks_headers_is_sent_again_after_its_tool_was_listed_again() -> None:
+    listings: list[None] = []
+
+    async def listing(*_: Any) -> ListToolsResult:
+        listings.append(None)
+        return ListToolsResult(tools=[Tool(name="take", input_schema={"type": "object"})])
+
+    async def take(*_: Any) -> CallToolResult:
+        if len(listings) == 1:
+            raise MCPError(HEADER_MISMATCH, "list it again")
+        return CallToolResult(content=[TextContent(text="taken")])
+
+    with setup({}, {"it": SdkServer("it", on_list_tools=listing, on_call_tool=take)}, register=False) as adapter:
+        assert call(adapter, "take").text == "taken"
 
 
 def test_a_callback_may_run_an_agent_that_uses_the_same_servers() -> None:

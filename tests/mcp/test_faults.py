@@ -78,13 +78,13 @@ def test_a_call_restarts_a_server_only_once(was_dead: bool) -> None:
 
 
 def test_a_call_without_a_whole_answer_ends_at_its_timeout_and_the_server_still_works() -> None:
-    with raw_adapter(timeout=1) as adapter:
+    with raw_adapter(timeout=1, env={"TOKEN": "s3cret-value"}) as adapter:
         process = call(adapter, "pid").text
         hung = str(call(adapter, "hang").error)
         assert "did not answer tools/call of 'hang' within 1 s. It was asked to stop, but may have done" in hung
-        half = str(call(adapter, "hang_safely", prints='{"jsonrpc": "2.0", "result": "cut in the midd').error)
+        half = str(call(adapter, "hang_safely", prints='{"jsonrpc": "2.0", "result": "s3cret-value cut in the midd').error)
         assert "did not answer tools/call of 'hang_safely' within 1 s; it printed something other than a JSON-RPC message" in half
-        assert "cut in the midd" in half
+        assert "[env TOKEN] cut in the midd" in half
         assert "may have done it" not in half  # it may be repeated
         assert call(adapter, "pid").text == process
 
@@ -102,17 +102,13 @@ def test_a_server_that_never_prints_a_message_is_reported_with_what_it_printed()
     assert "it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'" in error
 
 
-@pytest.mark.parametrize(
-    "entry, message",
-    [
-        ({"command": "no-such-command-anywhere"}, "its command 'no-such-command-anywhere' is not found"),
-        ({"command": "python3 server.py"}, "its command 'python3 server.py' is not found or cannot be run; its arguments belong in args"),
-        ({"command": "python3", "cwd": "/no/such/folder"}, "its cwd is not a folder: '/no/such/folder'"),
-        ({"url": "http://127.0.0.1:9/mcp"}, "cannot be reached: "),
-        ({"url": "http://127.0.0.1:9/sse"}, "cannot be reached: "),
-    ],
-    ids=["no such command", "one string", "no such folder", "nobody listens (http)", "nobody listens (sse)"],
-)
+@pytest.mark.parametrize("entry, message", [
+    ({"command": "no-such-command-anywhere"}, "its command 'no-such-command-anywhere' is not found"),
+    ({"command": "python3 server.py"}, "its command 'python3 server.py' is not found or cannot be run; its arguments belong in args"),
+    ({"command": "python3", "cwd": "/no/such/folder"}, "its cwd is not a folder: '/no/such/folder'"),
+    ({"url": "http://127.0.0.1:9/mcp"}, "cannot be reached: "),
+    ({"url": "http://127.0.0.1:9/sse"}, "cannot be reached: "),
+])
 def test_a_missing_server_is_reported(entry: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture) -> None:
     with setup({"servers": {"it": {"timeout": 5, **entry}}}, register=False) as adapter:
         answer = call(adapter, "echo")
@@ -180,7 +176,7 @@ def test_a_server_that_works_again_is_used_at_once(tmp_path: Path) -> None:
         files.mkdir()
         assert "its cwd is not a folder" in str(call(adapter, "pid").error)
         assert call(adapter, "pid", server="raw").text
-        assert call(adapter, "pid").text
+        assert ask(adapter, {"method": "tools/list"}).text.startswith("server raw: 1 tool")
 
 
 def test_after_the_shutdown_every_request_says_so() -> None:
@@ -338,12 +334,6 @@ def test_an_event_stream_that_ends_before_its_endpoint_is_reported(body: str) ->
     assert error.startswith("server 'it' cannot be reached: its stream ended before it gave the address for messages")
 
 
-def test_an_allowed_tool_that_does_not_exist_is_a_warning_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with raw_adapter(tools=["ecko", "echo"]) as adapter:
-        ask(adapter, {"method": "tools/list"})
-    assert "server 'raw' has no tools ['ecko'], which its configuration allows" in caplog.text
-
-
 def test_requests_of_a_server_are_answered_by_the_hosts_callbacks_or_declined(tmp_path: Path) -> None:
     async def sampling(context: Any, params: Any) -> CreateMessageResult:
         return CreateMessageResult(role="assistant", content=TextContent(text=f"of {params.max_tokens}"), model="m")
@@ -376,15 +366,17 @@ def test_a_tool_whose_definition_changed_is_reported_whenever_it_is_listed_descr
             assert kinds(ask(adapter, {"method": method, "params": params}).events) == ["tool_changed"]
 
 
-def test_a_call_of_a_tool_that_is_not_allowed_is_refused_and_not_sent(tmp_path: Path) -> None:
+def test_a_call_of_a_tool_that_is_not_allowed_is_refused_and_not_sent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     started = tmp_path / "started"
-    with raw_adapter(tools=["echo"]) as adapter:
-        assert ask(adapter, {"method": "tools/list"}).text == (
-            "server raw: 1 tool\n- echo(text: string): Says it again."
-        )
+    with raw_adapter(tools=["ecko", "echo"]) as adapter:
+        listing = ask(adapter, {"method": "tools/list"}).text
+        assert listing == "server raw: 1 tool\n- echo(text: string): Says it again."
         answer = call(adapter, "hang", started=str(started))
         assert answer.error == "the tool 'hang' of server 'raw' is not allowed; allowed are: echo"
         assert not started.exists()
+    assert "server 'raw' has no tools ['ecko'], which its configuration allows" in caplog.text
 
 
 def test_a_tool_that_only_runs_as_a_task_of_an_older_revision_is_neither_listed_nor_called() -> None:

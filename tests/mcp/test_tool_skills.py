@@ -252,14 +252,6 @@ def test_a_tool_that_cannot_be_a_skill_is_an_error_that_names_it(name: str, sche
         assert [one.name for one in adapter.skills("it", only=["good"])] == ["good"]
 
 
-def test_an_unknown_server_is_an_error_that_lists_the_known_ones() -> None:
-    with (
-        setup({}, {"it": server_with(a=properties())}, register=False) as adapter,
-        pytest.raises(McpConfigError, match="there is no server 'gone'; the servers are: it"),
-    ):
-        adapter.skills("gone")
-
-
 def test_a_prefix_distinguishes_tools_with_the_same_name() -> None:
     sources = {"x": server_with(find=properties()), "y": server_with(find=properties())}
     with setup({}, sources, register=False) as adapter:
@@ -382,6 +374,7 @@ def test_a_guarded_tool_called_through_the_protocol_is_refused_with_the_skill_to
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"server": "gone"}, McpConfigError, "there is no server 'gone'; the servers are: bank"),
     ({"trusted": {"send": ["recipient"]}}, McpConfigError, "server 'bank' has no tool 'send'"),
     ({"only": ["send"]}, McpConfigError, "server 'bank' has no tool 'send'; it has send_money, send_all, latest_mail"),
     ({"trusted": {"send_money": ["recipent"]}}, McpConfigError, "has no such input; did you mean 'recipient'"),
@@ -397,11 +390,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize("options, kind, message", WRONG)
-def test_trusted_or_acts_that_match_no_tool_or_input_is_an_error(
+def test_a_server_tool_or_input_that_does_not_exist_is_an_error(
     bank: Adapter, options: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
-        bank.skills("bank", **options)
+        bank.skills(**{"server": "bank", **options})
 
 
 @pytest.mark.parametrize("key", ["description", "default"])
