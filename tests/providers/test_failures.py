@@ -142,6 +142,7 @@ def test_the_status_decides_whether_a_call_is_retried() -> None:
     [
         (429, openai("insufficient_quota", "insufficient_quota", BUSY_QUOTA), False),
         (429, openai(None, "insufficient_quota"), False),
+        (429, openai("strange", "insufficient_quota"), False),
         (429, openai("billing_hard_limit_reached", "x"), False),
         (429, openai(None, None, "Your credit balance is too low"), False),
         (429, openai(None, "rate_limit_error", "This would exceed your monthly spend limit"), False),
@@ -152,6 +153,7 @@ def test_the_status_decides_whether_a_call_is_retried() -> None:
         # an ordinary rate limit with friendly advice
         (429, openai("rate_limit_exceeded", "requests", "Limit 3 / min. To increase it, add a payment method at "
                      "https://acme.example/account/billing"), True),
+        (429, openai(None, None, "Slow down, see https://acme.example/billing"), True),
         (429, gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_MINUTE, RETRY_INFO), True),
         (429, [gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, RETRY_INFO, PER_MINUTE, PER_DAY)], False),
         (429, gemini(429, "RESOURCE_EXHAUSTED", "Your prepayment credits are depleted"), False),
@@ -225,11 +227,13 @@ def test_a_redirect_names_its_target_without_query_or_user_and_the_argument_to_s
         (anthropic("overloaded_error", "Overloaded"), "overloaded_error", True, "overloaded_error: Overloaded (request id req_body)"),
         (anthropic("never_heard_of"), "never_heard_of", True, "never_heard_of: no (request id req_body)"),
         (anthropic("invalid_request_error"), "invalid_request_error", False, "invalid_request_error: no (request id req_body)"),
-        (anthropic("not_found_error"), "not_found_error", False, None),
         (openai("server_error", "server_error", "Sorry"), "server_error", True, "server_error: Sorry"),
         (openai(None, "timeout"), "timeout", True, None),
         (openai("strange", "invalid_request_error"), "strange", False, None),
-        (openai("insufficient_quota", None, BUSY_QUOTA), "insufficient_quota", False, None),
+        *((anthropic(kind), kind, False, None) for kind in (
+            "authentication_error", "permission_error", "not_found_error", "billing_error", "forbidden", "payment_required",
+            "request_too_large", "unsupported_value", "context_length_exceeded", "content_filter", "content_policy", "insufficient_quota",
+            "FAILED_PRECONDITION", "OUT_OF_RANGE", "UNIMPLEMENTED")),
         ({"type": "error", "code": "server_error", "message": "flat"}, "server_error", True, "server_error: flat"),
         (gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_MINUTE), "RESOURCE_EXHAUSTED", True, None),
         (gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_DAY), "RESOURCE_EXHAUSTED", False, None),
