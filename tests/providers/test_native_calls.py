@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -236,6 +236,18 @@ def test_the_system_message_is_the_agents_own_and_each_skill_a_tool(vendor: str)
     assert strict == {"anthropic": ["stock_list", "photo", "tasks"], "openai": names, "openai-responses": names}.get(vendor, [])
 
 
+@pytest.mark.parametrize("vendor, strict", [("openai", None), ("openai-responses", False)])
+def test_a_tool_that_has_no_strict_form_is_sent_as_one_that_is_not_strict(vendor: str, strict: Any) -> None:
+    @skill(register=False)
+    def total(prices: dict[str, int]) -> str:
+        """Adds prices."""
+        return str(sum(prices.values()))
+
+    server = Server(vendor, ["Hi."])
+    kernai.execute(server.agent(skills=[total]), "Go.")
+    assert [tool.get("strict") for tool in tools_of(server.bodies[0]) if tool["name"] == "total"] == [strict]
+
+
 @pytest.mark.parametrize("vendor", ["openai", "openai-responses"])
 def test_a_null_for_an_optional_argument_is_left_out(vendor: str) -> None:
     recorder = Recorder()
@@ -387,7 +399,6 @@ def test_a_wrong_typed_answer_is_corrected_without_a_word_of_blocks() -> None:
     output: Any = kernai.execute(server.agent(output=Price), "How much?").output
     assert output == Price(1.0, "EUR")
     said = server.bodies[1]["messages"][-1]
-    assert said["role"] == "user"
     assert "Your answer cannot be used" in said["content"]
     assert "block" not in said["content"]
 
@@ -495,8 +506,7 @@ def test_a_conversation_with_blocks_is_paired_in_order_and_gets_ids() -> None:
         Message("user", "Thanks"),
         Message("assistant", "<final>Bye.</final>"),
     ]
-    turns: Any = conversation(talk, box("a", "b"))
-    first, said, heard, last = turns
+    first, said, heard, last = cast("Any", conversation(talk, box("a", "b")))
     assert first.parts == [talk[0].text]
     assert (said.text, [call.arguments for call in said.calls], last.text) == ("All.", [{"q": "x"}, {"q": "y"}, {"q": "z"}], "Bye.")
     assert [(one.call, one.text, one.is_error) for one in heard.results] == [
