@@ -45,6 +45,7 @@ try:
 except ImportError as missing:
     raise ImportError('HttpxTransport needs httpx: pip install "kernai[httpx]"') from missing
 
+
 class HttpxTransport:
     """Sends requests over HTTP/1.1. With it, a provider needs no worker thread under asyncio.
 
