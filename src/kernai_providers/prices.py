@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
 from importlib.metadata import version
-from typing import Any
 
 from kernai import Cost
 from kernai_providers.vendors import BY_NAME
@@ -61,24 +60,13 @@ def price_of(name: str, *, now: datetime | None = None) -> Price | None:
     except LookupError:
         return None
     rates = [getattr(found, f"{part}_mtok", None) for part in ("input", "output", "cache_read", "cache_write")]
-    given, made = [_base(rate) for rate in rates[:2]], [_base(rate) for rate in rates[2:]]
-    if None in given:
+    lowest = [getattr(rate, "base", rate) for rate in rates]
+    if None in lowest[:2]:
         return None  # not priced by the token, but by the image, for example
-    cost = Cost(*given, *made)  # type: ignore[arg-type]  # the first two are numbers
-    return Price(cost, _as_of(snapshot), f"genai-prices {version('genai-prices')}", any(map(_is_tiered, rates)))
-
-
-def _base(rate: Any) -> float | None:
-    value = rate.base if _is_tiered(rate) else rate
-    return None if value is None else float(value)
-
-
-def _is_tiered(rate: Any) -> bool:
-    return hasattr(rate, "tiers")
-
-
-def _as_of(snapshot: DataSnapshot) -> date:
-    return snapshot.timestamp.date() if snapshot.from_auto_update else _latest_change()
+    cost = Cost(*(None if rate is None else float(rate) for rate in lowest))  # type: ignore[arg-type]  # two are numbers
+    as_of = snapshot.timestamp.date() if snapshot.from_auto_update else _latest_change()
+    is_tiered = any(hasattr(rate, "tiers") for rate in rates)
+    return Price(cost, as_of, f"genai-prices {version('genai-prices')}", is_tiered)
 
 
 @cache

@@ -386,7 +386,10 @@ class Reader(ABC):
             value = value[0]  # as Gemini sends some of its errors
         if isinstance(value, dict):
             return value
-        raise self.error(f"the stream holds what is {what}: {self._preview(data)}", "invalid_json", retryable=True)
+        # secrets are hidden before the text is cut, so that no half of one is left
+        shown = one_line(data, redactor(self.secrets))
+        start = repr(shown[:PREVIEW]) + ("…" if len(shown) > PREVIEW else "")
+        raise self.error(f"the stream holds what is {what}: {start}", "invalid_json", retryable=True)
 
     def check_error(self, data: Mapping[str, Any]) -> None:
         """Raises `ProviderError` if an event of the stream contains an error."""
@@ -416,11 +419,6 @@ class Reader(ABC):
         new, self._new = self._new, []
         self.has_given = self.has_given or bool(new)
         return new
-
-    def _preview(self, data: str) -> str:
-        # secrets are hidden before the text is cut, so that no half of one is left
-        shown = one_line(data, redactor(self.secrets))
-        return repr(shown[:PREVIEW]) + ("…" if len(shown) > PREVIEW else "")
 
 
 class SseReader(Reader):
