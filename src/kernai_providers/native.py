@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any, Final
 
 from kernai import Media, Message, NativeCall, Tool, Tools, parse
@@ -194,7 +195,7 @@ def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTur
             if not isinstance(last, UserTurn):
                 turns.append(last := UserTurn())
             _add_message(message, last, calls, is_first=len(turns) == 1)
-    for before, after in zip(turns, [*turns[1:], None], strict=True):
+    for before, after in pairwise(turns):
         if isinstance(before, AssistantTurn) and isinstance(after, UserTurn):
             # in the order of the calls; a call without a result was not run
             results = {id(result.call): result for result in after.results}

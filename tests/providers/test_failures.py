@@ -89,9 +89,9 @@ def test_each_vendors_error_keeps_its_own_words(
 @pytest.mark.parametrize(
     "status,body,message",
     [
-        (502, b"", "HTTP 502 Bad Gateway"),
-        (529, b" \r\n ", "HTTP 529 Overloaded"),
-        (599, b"", "HTTP 599 without an explanation"),
+        (502, b"", "HTTP 502 Bad Gateway"), (599, b"", "HTTP 599 without an explanation"),
+        *((status, b" \r\n ", f"HTTP {status} {reason}") for status, reason in (
+            (520, "Unknown Origin Error"), (522, "Origin Timed Out"), (524, "Origin Timed Out"), (529, "Overloaded"))),
         (500, b"upstream\tconnect \x00\x1b error\n", "HTTP 500: upstream connect error"),
         (500, "\ufeffça va\u202e\u2028!".encode(), "HTTP 500: ça va !"),
         (500, b"\xff\xfe", "HTTP 500: \ufffd\ufffd"),
