@@ -450,3 +450,16 @@ def test_a_skill_that_asks_for_a_decision_is_compared_too() -> None:
     with pytest.raises(kernai.StoreNeededError):
         kernai.execute(agent, "Go.", provider=MockProvider(command("asks")), recorder=recorder)
     assert kernai.replay(agent, recording=recorder.to_list(), skills="run") is not None
+
+
+def test_a_replay_with_skills_accepts_a_call_that_a_middleware_stopped() -> None:
+    def stop(effect: Any) -> Any:
+        if hasattr(effect, "skill"):
+            raise kernai.Stop("guardrail", "not that")
+        return (yield effect)
+
+    agent, store = Agent(instructions="x", skills=[Skill("look", execute=list, inputs={})], middleware=[stop]), MemoryStore()
+    assert kernai.execute(agent, "Go.", provider=MockProvider(command("look")), store=store, run_id="r").stop_reason == "guardrail"
+    result = kernai.replay(agent, "r", store=store, skills="run").result
+    assert result is not None
+    assert result.stop_reason == "guardrail"

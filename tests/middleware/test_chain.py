@@ -13,6 +13,7 @@ import kernai
 from kernai import Agent, LlmResponse, MockProvider, Protocol, ProviderError, Recorder, Skill, Stop, aexecute, skill
 from kernai.loop.effects import Join, Raise
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Effect, Flow, Sleep
+from kernai.middleware.chain import through
 from kernai.testing import ByHand
 from tests.loop.loop_cases import CASES, Case, command, plan, task
 from tests.loop.test_loop import set_up
@@ -168,6 +169,24 @@ def test_a_middleware_may_stop_the_run(way: Way, parallel: bool) -> None:
     assert [one["result"] for one in data_of(recorder, "skill_result")] == ["good"]
 
 
+@WAYS
+@pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
+def test_a_pause_raised_by_a_middleware_needs_a_store_like_a_calls(way: Way, parallel: bool) -> None:
+    def ask(effect: CallSkill) -> Flow:
+        raise kernai.Pause("over 100 €")
+        yield
+
+    calls = MockProvider(command("echo", "a") * 2, FINAL)
+    with pytest.raises(kernai.KernaiError, match=r"paused \(over 100 €\), and a pause needs a store"):
+        way(agent_with(for_skills(ask), provider=calls, parallel_skills=parallel))
+
+
+def test_a_call_that_is_dropped_while_it_is_performed_ends_quietly() -> None:
+    flow = through(CallSkill("", "0.0", "echo", {}), [passing])
+    next(flow)
+    flow.close()
+
+
 async def test_while_a_run_sleeps_the_event_loop_does_other_work() -> None:
     begun, cancel, slept = asyncio.Event(), asyncio.Event(), list[str]()
 
@@ -234,11 +253,15 @@ def test_a_middleware_that_passes_everything_on_changes_nothing(case: Case) -> N
     assert run(passing, passing, passing) == run()
 
 
-def test_middleware_is_nested_like_functions() -> None:
+def test_middleware_is_nested_like_functions_and_only_calls_go_through_it() -> None:
+    def rested(effect: CallSkill) -> Flow:
+        yield Sleep(0)
+        return (yield from twice(effect))
+
     notes: list[Any] = []
-    hand = ByHand(agent_with(noting(notes, "outer"), for_skills(twice), noting(notes, "inner")))
+    hand = ByHand(agent_with(noting(notes, "outer"), for_skills(rested), noting(notes, "inner")))
     assert hand.run("go").text == "done"
-    assert [(name, where) for name, where, kind, _ in notes if kind == "CallSkill"] == [
+    assert [(name, where) for name, where, kind, _ in notes if kind != "CallModel"] == [
         ("outer", "in"), *[("inner", "in"), ("inner", "out")] * 2, ("outer", "out"),
     ]  # fmt: skip
 
@@ -253,6 +276,10 @@ def forgetful(effect: Effect) -> Flow:
 def silent(effect: Effect) -> Flow:
     return None
     yield
+
+
+def sleepy(effect: Effect) -> Flow:
+    yield Sleep(0)
 
 
 def raises_at_once(effect: Effect) -> Any:
@@ -272,7 +299,7 @@ def yields(value: Any) -> Callable[[Effect], Flow]:
 
 MISUSES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no return": (forgetful, "forgetful returned nothing: end it with `return (yield effect)`"),
-    "neither": (silent, "silent returned nothing: end it with"),
+    **{one.__name__: (one, f"{one.__name__} returned nothing: end it with") for one in (silent, sleepy)},
     "no generator": (plain, "plain gave str, not a generator"),
     "raises at once": (raises_at_once, "raised at once"),
     "yields a value": (yields("a value"), "a middleware may yield CallModel, CallSkill, CallProtocol or Sleep, not str"),
@@ -355,7 +382,7 @@ def test_arguments_changed_by_a_middleware_are_validated_and_the_others_stay(
 
     recorder, skills = Recorder(), [Skill(one.__name__, execute=one) for one in (pay, refund)]
     calls = MockProvider(command("pay", '{"number": 1, "amount": 7}'), FINAL)
-    way(agent_with(for_skills(lambda effect: (yield effect.replace(**change))), provider=calls, skills=skills), recorder=recorder)
+    way(agent_with(for_skills(lambda effect: (yield effect.replace(**change))), passing, provider=calls, skills=skills), recorder=recorder)
     errors = [one["error"] for one in data_of(recorder, "skill_error")]
     assert [fault in error for error in errors] if fault else errors == []
     results = [] if fault else ["1: none" if "skill" in change else "paid 7 for 42"]

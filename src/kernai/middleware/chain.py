@@ -39,22 +39,17 @@ def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = 
 
     With a `run`, skill parameters that a middleware changes are validated like those of the original call.
     """
-    given: list[BaseException] = []  # the exceptions that the driver has thrown in
     try:
-        return (yield from _passed(effect, middleware, 0, run, effect, given))
-    except Exception:
+        return (yield from _passed(effect, middleware, 0, run, effect))
+    except (Exception, GeneratorExit):
         raise
     except BaseException as error:
-        if not given or given[-1] is not error:  # the driver shall treat it as if the call had raised it
-            yield Raise(error)
+        yield Raise(error)  # the driver shall treat it as if the call had raised it
         raise
 
 
 @calls_out
-def _passed(
-    effect: Effect, middleware: Sequence[Middleware], at: int, run: Run | None, first: Effect,
-    given: list[BaseException],
-) -> Flow:
+def _passed(effect: Effect, middleware: Sequence[Middleware], at: int, run: Run | None, first: Effect) -> Flow:
     """Passes an effect to one middleware of the list, and the effects that it yields to those after it."""
     flow = middleware[at](effect)
     if type(flow) is not GeneratorType:
@@ -69,20 +64,17 @@ def _passed(
             if returned.value is None and not may_return_none:
                 raise _missing_outcome(middleware[at]) from None
             return returned.value
-        outcome = error = None
+        error = None
         sleeps = type(effect) is Sleep
-        is_last = sleeps or at + 1 == len(middleware)
         try:
             if type(effect) not in _MAY_BE_YIELDED:
                 error = _wrong_effect(effect)
-            elif is_last:
+            elif sleeps or at + 1 == len(middleware):
                 outcome = yield effect if effect is first or run is None else _checked(run, effect, first)
             else:
-                outcome = yield from _passed(effect, middleware, at + 1, run, first, given)
+                outcome = yield from _passed(effect, middleware, at + 1, run, first)
         except BaseException as raised:  # noqa: BLE001 - thrown into the middleware that yielded the effect
             error = raised
-            if is_last:
-                given.append(raised)
         if not sleeps:
             may_return_none = outcome is None and error is None
 

@@ -35,7 +35,7 @@ from kernai.errors import (
 )
 from kernai.events import Event, RunStartRow, SkillErrorRow, SkillResultRow
 from kernai.loop.calls import recorded_result as recorded_skill_result
-from kernai.loop.effects import CallSkill, Completion, Effect, Sleep, Work, advance, alone
+from kernai.loop.effects import CallSkill, Completion, Effect, Raise, Sleep, Work, advance, alone
 from kernai.loop.run_state import Run
 from kernai.recording_file import read_recording
 from kernai.registry.skill_context import SkillContext
@@ -344,6 +344,8 @@ class _SkillChecks:
     def _performed(self, run: Run, effect: Effect, context: SkillContext[Any]) -> Any:
         if isinstance(effect, Sleep):
             return None
+        if isinstance(effect, Raise):
+            raise effect.error
         if not isinstance(effect, CallSkill):
             raise KernaiError(f"skills='run' only calls skills, but a middleware yielded {type(effect).__name__}")
         value = run.held_skill(effect.skill).invoke(effect.arguments, context)
