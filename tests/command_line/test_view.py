@@ -9,9 +9,8 @@ import socket
 import stat
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -84,22 +83,22 @@ def test_follow_exits_cleanly_on_ctrl_c_or_sigterm_and_reports_a_port_in_use(
         assert refused.returncode == 2
         assert f"--port: cannot listen on port {port}: " in refused.stderr
 
-    def interrupt() -> None:
-        status = 0
-        while status != 403:  # refused for its Host, but answered: the server runs
-            with suppress(OSError):
-                connection = HTTPConnection("127.0.0.1", port, timeout=20)
-                connection.request("GET", "/", headers={"Host": "x"})
-                status = connection.getresponse().status
-                connection.close()
-        os.kill(os.getpid(), number)
-
-    interrupting = threading.Thread(target=interrupt)
-    interrupting.start()
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)  # None, so no browser was opened
+
+    def browse(address: str) -> None:
+        opened.append(address)
+        if address.startswith("http"):
+            threading.Thread(target=visit, args=(address,)).start()
+
+    def visit(address: str) -> None:
+        try:
+            with urllib.request.urlopen(address, timeout=20) as page:
+                assert b"<title>run.jsonl</title>" in page.read()
+        finally:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("webbrowser.open", browse)  # it returns None, so no browser was opened
     done = view(run, "--follow", "--open", "--port", port)
-    interrupting.join()
     assert done.returncode == ending
     assert done.stdout.split("/")[3] not in done.stderr
     assert done.stdout.startswith(f"http://127.0.0.1:{port}/")
