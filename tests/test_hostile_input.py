@@ -10,6 +10,7 @@ import concurrent.futures
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 
 import kernai
 from kernai import Agent, JsonlSink, LlmResponse, Recorder, Skill, execute, skill
-from tests.ways import Way, by_aexecute, by_execute, by_stream
+from tests.ways import Way, as_async, by_aexecute, by_execute, by_stream
 from tests.written import command, final
 
 MB = 1_000_000
@@ -283,10 +284,7 @@ def test_whatever_a_skill_raises_the_run_continues(
     def fail() -> str:
         raise error
 
-    async def fail_later() -> str:
-        raise error
-
-    odd = Skill("odd", execute=fail_later if native else fail, inputs={})
+    odd = Skill("odd", execute=as_async(fail) if native else fail, inputs={})
     result = way(answering(command("odd"), final("done"), skills=[odd]), recorder=recording)
     assert result.text == "done"
     (message,) = errors(recording)
@@ -303,19 +301,13 @@ def test_a_recording_ends_with_a_result_even_after_generator_exit(way: Way, who:
     def fail(*_: Any) -> str:
         raise GeneratorExit("odd")
 
-    async def fail_later() -> str:
-        raise GeneratorExit("odd")
-
     recorder = Recorder()
-    agent = answering(
-        command("odd"), final("done"), skills=[Skill("odd", execute=fail_later if "async" in who else fail, inputs={})]
-    )
+    odd = Skill("odd", execute=as_async(fail) if who == "async skill" else fail, inputs={})
+    agent = answering(command("odd"), final("done"), skills=[odd])
     if who == "provider":
         agent = agent.replace(provider=kernai.MockProvider().on_call(fail))
-    try:
+    with suppress(GeneratorExit):
         way(agent, recorder=recorder)
-    except GeneratorExit:
-        pass
     assert recorder.entries[-1].type == "result"
 
 
