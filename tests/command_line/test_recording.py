@@ -16,8 +16,6 @@ from kernai.command_line.output import CommandError
 from kernai.command_line.recording import MAX_BYTES, Recording
 from kernai.jsonio.json_data import dumps
 from kernai.recording_file import read_recording
-from tests.command_line.conftest import Here
-from tests.command_line.support import error_lines, write
 
 
 @contextmanager
@@ -41,16 +39,6 @@ def test_a_full_disk_is_reported_at_the_end(tmp_path: Path, name: str) -> None:
     with pytest.raises(CommandError, match=rf"the recording .*{name} is incomplete: File too large"):
         recording.check()
     assert not list(tmp_path.glob("*.part"))
-
-
-def test_a_failed_run_reports_its_incomplete_recording_too(here: Here, tmp_path: Path) -> None:
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    write(tmp_path, "agent.py", "import kernai, shutil\ndef answer(*_):\n    shutil.rmtree('gone')\n    raise kernai.ProviderError('down')\n"
-          "agent = kernai.Agent(instructions='x', provider=kernai.MockProvider().on_call(answer))\n")
-    done = here("run", "agent.py", "x", "-q", "--record", "gone/run.json")
-    assert done.returncode == 3
-    assert error_lines(done.stderr)[0].startswith("kernai: error: down; and the recording gone/run.json is incomplete: ")
 
 
 # ------------------------------------------------------------------------------------------- files that exist already

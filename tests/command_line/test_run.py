@@ -216,12 +216,18 @@ agent = kernai.Agent(instructions="x", provider=provider, skills=["draw"], model
     assert "secret" not in recording
 
 
-def test_an_incomplete_recording_is_reported_and_the_answer_is_still_shown(here: Here, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends, status, out, error", [
+    ("return f", 1, "You said: x\n", "the recording"),
+    ("raise __import__('kernai').ProviderError('down'); f", 3, "", "down; and the recording"),
+])
+def test_an_incomplete_recording_is_reported_beside_the_answer_or_the_failure(
+    here: Here, tmp_path: Path, ends: str, status: int, out: str, error: str
+) -> None:
     (tmp_path / "gone").mkdir()
-    write(tmp_path, "agent.py", "import shutil\n" + ECHO.replace("    return", "    shutil.rmtree('gone')\n    return"))
+    write(tmp_path, "agent.py", "import shutil\n" + ECHO.replace("return f", f"shutil.rmtree('gone'); {ends}"))
     done = here("run", "agent.py", "x", "-q", "--record", "gone/run.json")
-    assert (done.returncode, done.stdout) == (1, "You said: x\n")
-    assert error_lines(done.stderr)[0].startswith("kernai: error: the recording gone/run.json is incomplete: ")
+    assert (done.returncode, done.stdout) == (status, out)
+    assert error_lines(done.stderr)[0].startswith(f"kernai: error: {error} gone/run.json is incomplete: ")
 
 
 def test_main_works_in_another_thread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
