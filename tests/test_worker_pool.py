@@ -111,36 +111,30 @@ def test_any_tree_of_jobs_that_wait_for_their_children_finishes_and_stays_within
 
 
 def test_a_job_that_has_finished_waiting_goes_before_a_queued_one() -> None:
-    pool, order = WorkerPool(1), list[str]()
-    waiting, may_return, queued_runs, blocked = (threading.Event() for _ in range(4))
-    done = threading.Semaphore(0)
+    pool, order, done = WorkerPool(1), list[str](), threading.Semaphore(0)
+    waiting, may_return = threading.Event(), threading.Event()
+
+    def end(name: str) -> None:
+        order.append(name)
+        done.release()
 
     def waiter() -> None:
         with pool.waiting():
             waiting.set()
             may_return.wait(PATIENCE)
-        order.append("waiter")
-        done.release()
+        end("waiter")
 
     def blocker() -> None:
-        blocked.set()
-        queued_runs.wait(PATIENCE)
+        pool.submit(partial(end, "queued"))
         # the waiter asks for its place back before this job ends; otherwise the pool would have nothing to choose
+        may_return.set()
         while not pool._returning:
-            may_return.set()
-        order.append("blocker")
-        done.release()
-
-    def queued() -> None:
-        order.append("queued")
-        done.release()
+            pass
+        end("blocker")
 
     pool.submit(waiter)
     waiting.wait(PATIENCE)
     pool.submit(blocker)
-    blocked.wait(PATIENCE)
-    pool.submit(queued)
-    queued_runs.set()
     wait_for(done, 3)
     assert order == ["blocker", "waiter", "queued"]
 
