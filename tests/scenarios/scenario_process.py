@@ -21,6 +21,8 @@ from tests import programs
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = ROOT / "scenarios"
 TAPES = SCENARIOS / "tapes"
+#: scenarios that need Pillow
+PICTURES = {"describe_image", "vision_gated_skill", "drawn_image", "text_only_fallback"}
 
 KEYS = {name for vendor in VENDORS for name in vendor.variables}
 #: variables that would choose a provider or describe the terminal

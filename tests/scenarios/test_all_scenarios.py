@@ -20,40 +20,25 @@ from kernai.loop import kernel
 from kit.scenario_files import find_scenarios
 from kit.tape import Tape
 from kit.tape_provider import TapeProvider
-from tests.scenarios.scenario_process import ENVIRONMENT, ROOT, TAPES
+from tests.scenarios.scenario_process import ENVIRONMENT, PICTURES, ROOT, TAPES, recorded
 from tests.test_docs import code_blocks
 from tests.ways import ALL, Way, by_execute
 
 SCENARIOS = find_scenarios(ROOT / "scenarios")
 
-@pytest.fixture(scope="module")
-def matrix(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """All scenarios with their tapes, in one matrix."""
-    folder = tmp_path_factory.mktemp("matrix")
-    output = folder / "matrix.json"
-    command = [sys.executable, str(ROOT / "scenarios" / "run_matrix.py"), "--offline", "--output", str(output)]
-    more = ["--logs", str(folder / "logs"), "--timeout", "120"]
-    done = subprocess.run([*command, *more], env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False)
-    assert done.stderr == ""
-    loaded: dict[str, Any] = json.loads(output.read_text())
-    return loaded
-
-
-def test_every_scenario_has_a_tape_and_a_description() -> None:
+def test_every_scenario_has_a_tape_a_description_and_expectations() -> None:
     assert len(SCENARIOS) >= 24
-    assert [one.name for one in SCENARIOS if not one.tape.is_file() or not one.description] == []
+    for one in SCENARIOS:
+        assert one.tape.is_file(), one.name
+        assert one.description, one.name
+        assert importlib.import_module(one.name).scenario.definition.expectations, one.name
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("name", [one.name for one in SCENARIOS])
-def test_a_scenario_passes_offline_and_sends_the_messages_of_its_tape(matrix: dict[str, Any], name: str) -> None:
-    (cell,) = (cell for cell in matrix["cells"] if cell["scenario"] == name)
-    assert (cell["passed"], cell["reason"], cell["faults"]) == (True, None, []), cell["stderr_tail"]
-    assert cell["tokens"] > 0
-    (path,) = (path for path in Path(cell["folder"]).glob("*.json") if path.name != "manifest.json")
-    log = json.loads(path.read_text())
-    assert log["notes"] == []
-    assert log["expectations"], "a scenario must say what a good run shows"
+@pytest.mark.parametrize("name", [one.name for one in SCENARIOS if "mcp" not in one.name])  # those have tests of their own
+def test_a_scenario_passes_offline_and_sends_the_messages_of_its_tape(name: str) -> None:
+    if name in PICTURES:
+        pytest.importorskip("PIL")
+    assert recorded(name)[-1]["data"]["usage"]["total_tokens"] > 0
 
 
 # ----------------------------- every way to run, from a provider that streams and from one that does not: one recording

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.scenarios.scenario_process import (
+    PICTURES,
     Change,
     Tape,
     added,
@@ -33,9 +34,6 @@ from tests.scenarios.scenario_process import (
     waiting,
     without,
 )
-
-#: scenarios that need Pillow
-PICTURES = {"describe_image", "vision_gated_skill", "drawn_image", "text_only_fallback"}
 
 # --------------------------------------------------------------------------------------------------- good runs
 
