@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import datetime, time
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -205,7 +206,7 @@ def the_cause_was_looked_at_before_it_was_named(outcome: Outcome) -> bool:
     service = cause()[0]["service"]
     calls = [event.data for event in outcome.of("skill_execute")]
     asked = [call["skill"] for call in calls if call["params"].get("service") == service]
-    return bool({"read_metrics", "search_logs"} & set(asked[: asked.index("request_rollback")]))
+    return not {"read_metrics", "search_logs"}.isdisjoint(takewhile(lambda skill: skill != "request_rollback", asked))
 
 
 if __name__ == "__main__":

@@ -168,6 +168,7 @@ def failures(name: str, change: Change, folder: Path) -> list[str]:
     done = ran_here(SCENARIOS / f"{name}.py", "--tape", path, "--no-log")
     found = [line for line in done.stdout.splitlines() if line.startswith("FAILED: ")]
     assert (done.returncode, done.stderr) == (1 if found else 0, ""), done.stdout
+    assert "it raised" not in done.stdout, "an expectation says what is wrong"
     return found
 
 
