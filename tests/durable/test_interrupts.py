@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections import UserDict
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -301,6 +302,19 @@ def test_ctrl_c_in_a_skill_is_recorded_and_the_run_can_be_resumed() -> None:
         run.resume()
     result = run.resume(in_flight="retry")
     assert (result.ok, "continued" in result.messages[2].text, calls) == (True, True, [0, 1])
+
+
+@EACH_WAY
+def test_an_interrupt_before_the_first_event_leaves_no_record(way: Way) -> None:
+    class Interrupted(UserDict[str, Any]):
+        def __iter__(self) -> Any:
+            raise KeyboardInterrupt
+
+    run = Stored(way, Agent(instructions="x"), {"go": ["done"]})
+    with pytest.raises(KeyboardInterrupt):
+        run.execute(metadata=Interrupted(user=7), recorder=(recorder := Recorder()))
+    assert (run.load(), list(recorder.entries)) == ([], [])
+    assert run.execute().text == "done"
 
 
 def test_an_event_is_stored_once_if_ctrl_c_interrupts_its_recording() -> None:

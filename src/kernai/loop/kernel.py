@@ -95,8 +95,10 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
     A limit, a cancellation, a `Stop` and a failed provider end in a `Result`. Any other exception is raised, after the
     `result` event has recorded how the run ended.
     """
+    # an error before the first row, such as a second Ctrl-C, leaves no record: a lone `result` could not be resumed
+    (_continue if again else begin)(run, content)
     try:
-        (_continue if again else begin)(run, content)
+        _take(run, content, again=again)
         if run.given_plan is not None and not again:
             from kernai.loop.workflow import run_given_plan  # most runs have no workflow
 
@@ -199,10 +201,8 @@ def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, 
 
 
 def begin(run: Run, content: tuple[InputPart, ...]) -> None:
-    """Records the start of a run and its input."""
-    root = run.root
-    message = input_message(content, "model" if run.scope else "user")
-    plan = run.given_plan
+    """Records the start of a run."""
+    root, plan = run.root, run.given_plan
     if not run.scope:
         root.budget.begin_input(is_plan=plan is not None)
     run.write(RunStartRow(
@@ -213,20 +213,24 @@ def begin(run: Run, content: tuple[InputPart, ...]) -> None:
         trusted=None if run.trust is None else run.trust.at_start() or None,
         definition=None if run.scope else run.definition(),
     ))
-    for earlier in run.conversation.messages:
-        record_untrusted_history(run, earlier)
-    run.keep(message)
-    if run.depth:  # for the root run, the request has checked all this
-        run.gate.check_depth(run.depth)
-        root.budget.limits.check_model(run.model)
-        run.agent.check_provider(run.provider)
 
 
 def _continue(run: Run, content: tuple[InputPart, ...]) -> None:
     run.begin_turn()
     run.root.budget.begin_input()
     run.write(InputAddedRow(input_summary(content)))
-    run.keep(input_message(content, "user"))
+
+
+def _take(run: Run, content: tuple[InputPart, ...], *, again: bool) -> None:
+    """Adds the input to the conversation."""
+    if not again:
+        for earlier in run.conversation.messages:
+            record_untrusted_history(run, earlier)
+    run.keep(input_message(content, "model" if run.scope else "user"))
+    if run.depth and not again:  # for the root run, the request has checked all this
+        run.gate.check_depth(run.depth)
+        run.root.budget.limits.check_model(run.model)
+        run.agent.check_provider(run.provider)
 
 
 def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | None]:
