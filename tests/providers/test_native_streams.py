@@ -49,7 +49,8 @@ def read(vendor: str, chunks: Iterable[bytes]) -> Outcome:
 def test_a_stream_of_native_calls_is_read_the_same_however_it_is_cut(vendor: str) -> None:
     data = b"".join(WIRES[vendor].spoken("Größe 😀.", CALLS, thought="Hm."))
     whole = read(vendor, [data])
-    assert whole[0] == "Größe 😀."
+    assert (whole[0], whole[2].ends_turn) == ("Größe 😀.", False)
+    assert read(vendor, WIRES[vendor].stream(["Half"], finish="brand_new"))[2].ends_turn is False
     blocks = whole[2].blocks or []
     assert [(one.name, json.loads(one.content)["q"]) for one in blocks] == [
         ("search", "Größe 😀 </block>"), ("stock.list", ""), ("search", "b")]  # fmt: skip

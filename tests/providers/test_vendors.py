@@ -361,7 +361,6 @@ READS = names("""
     claude-opus-4-8 claude-opus-5 claude-sonnet-5-5 claude-haiku-5-5 claude-fable-5-1 claude-mythos-preview gpt-6.2-sol
     anthropic/claude-sonnet-4.5 anthropic/claude-3.5-haiku anthropic.claude-3-5-sonnet-20241022-v2:0
     us.anthropic.claude-sonnet-4-20250514-v1:0 eu.anthropic.claude-3-7-sonnet-20250219-v1:0
-    arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-sonnet-4-20250514-v1:0
 """)
 
 ALL_IN = names("""
