@@ -273,10 +273,6 @@ class Reversed:
         return data[::-1]
 
 
-def entries_of(store: MemoryStore, run_id: str = "r") -> list[Entry]:
-    return store.load(run_id)
-
-
 def cut(store: MemoryStore, length: int, run_id: str = "r") -> MemoryStore:
     """Return a store with the first `count` entries of a run, and its media."""
     made = MemoryStore()

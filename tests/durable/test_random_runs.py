@@ -30,8 +30,7 @@ def script(draw: random.Random) -> list[str]:
             said.append(plan(*parallel, task("c", three, depends_on=["a"]), strategy="mixed"))
             continue
         names = [draw.choice(SKILLS) for _ in range(draw.randint(1, 3))]
-        given = {"clerk": one}
-        said.append("".join(command(name, given.get(name, f'{{"x": "{draw.randint(1, 9)}"}}')) for name in names))
+        said.append("".join(command(name, one if name == "clerk" else f'{{"x": "{draw.randint(1, 9)}"}}') for name in names))
     return [*said, "<final>done</final>"]
 
 

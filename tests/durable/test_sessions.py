@@ -320,9 +320,7 @@ def test_a_timeout_counts_each_segment_and_not_the_time_between() -> None:
 
 
 class AsyncStore(MemoryStore):
-    """Its coroutines would never be awaited, and nothing be kept."""
-
-    async def append(self, *given: Any) -> None: ...  # type: ignore[override]  # the mistake
+    async def append(self, *given: Any) -> None: ...  # type: ignore[override]  # the mistake: nobody awaits it
 
 
 @pytest.mark.parametrize("run_id, options, error, message", [

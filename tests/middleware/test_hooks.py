@@ -10,9 +10,8 @@ import pytest
 import kernai
 from kernai import Agent, LlmResponse, MockProvider, ProviderError, Recorder, Skill, SkillContext, Stop, skill
 from kernai.middleware import CallSkill, HookContext, Hooks, fallback
-from tests.durable.durable_cases import WAYS as DURABLE_WAYS
+from tests.durable.durable_cases import AT_ONCE, EACH_WAY, Stored, provider
 from tests.durable.durable_cases import Way as DurableWay
-from tests.durable.durable_cases import provider, replayed, way_id
 from tests.loop.loop_cases import command, plan, task
 from tests.middleware.asking import FINAL, RETRYABLE, Script, data_of, echo, fail
 from tests.ways import WAYS, Way
@@ -272,9 +271,6 @@ def test_a_hook_that_returns_a_value_without_effect_fails_the_call(way: Way, hoo
 # ------------------------------------------------------------------ Stop("final", text): the run ends with that answer
 
 
-EACH_WAY = pytest.mark.parametrize("way", DURABLE_WAYS, ids=way_id)
-
-
 def finishing(hook: str, text: str = "enough", skill: str | None = None) -> Hooks:
     """Return hooks of which one finishes the run, if given only at a call of `skill`."""
 
@@ -371,24 +367,22 @@ def test_in_a_sub_run_a_stop_is_the_answer_of_only_that_sub_run(way: Way) -> Non
 
 
 @EACH_WAY
-@pytest.mark.parametrize("at_once", [False, True])
+@AT_ONCE
 @pytest.mark.parametrize("hook", ["before_tool", "after_model"])
 def test_a_run_finished_by_a_hook_can_be_resumed_replayed_and_continued(way: DurableWay, hook: str, at_once: bool) -> None:
-    store = kernai.MemoryStore()
     it = worker(finishing(hook, skill="look" if hook == "before_tool" else None), parallel_skills=at_once)
-    scripts = {"go": [command("break_down") + command("look") + command("break_down")]}
-    options: dict[str, Any] = {"store": store, "provider": provider(scripts)}
-    result = way.execute(it, "go", run_id="r", **options)
+    run = Stored(way, it, {"go": [command("break_down") + command("look") + command("break_down")]})
+    result = run.execute()
     assert result.text == "enough"
-    again = way.resume(it, "r", **options)
+    again = run.resume()
     assert (again.text, again.messages, again.usage, again.steps) == (result.text, result.messages, result.usage, result.steps)
-    assert replayed(it, "r", store=store) == result
-    plain = worker(parallel_skills=at_once)
+    assert run.replay() == result
+    run.agent = worker(parallel_skills=at_once)
     for turn in range(2):
-        more = way.resume(plain, "r", store=store, input="more", provider=MockProvider(f"<final>{turn}</final>"))
+        more = run.resume(input="more", provider=MockProvider(f"<final>{turn}</final>"))
         assert more.text == str(turn)
         assert more.messages[:len(result.messages)] == result.messages
-        assert replayed(plain, "r", store=store) == more
+        assert run.replay() == more
 
 
 @pytest.mark.parametrize("text", ["", None, 5])
