@@ -336,26 +336,14 @@ def test_however_the_file_grows_each_line_is_read_once(tmp_path_factory: pytest.
     assert (seen, tail.generation) == ([f"e{number}\u00e9" for number in range(40)], 0)
 
 
-def replaced(path: Path) -> None:
-    other = path.with_suffix(".new")
-    other.write_text('{"event": "new"}\n{"event": "newer"}\n{"event": "newest"}\n')
-    other.replace(path)
-
-
-def cut_short(path: Path) -> None:
-    path.write_text('{"event": "new"}\n')
-
-
-def written_over_and_longer(path: Path) -> None:
-    path.write_text('{"event": "new"}\n' + '{"event": "newer"}\n' * 9)
-
-
-@pytest.mark.parametrize("change", [replaced, cut_short, written_over_and_longer])
-def test_a_file_that_starts_over_is_read_from_its_beginning(path: Path, change: Any) -> None:
+@pytest.mark.parametrize("events_written, is_another_file", [(3, True), (1, False), (10, False)])
+def test_a_file_that_starts_over_is_read_from_its_beginning(path: Path, events_written: int, is_another_file: bool) -> None:
     append(path, '{"event": "old"}\n{"event": "half')
     tail = Tail(path)
     assert events(tail.read()) == ["old"]
-    change(path)
+    other = path.with_suffix(".new") if is_another_file else path
+    other.write_text('{"event": "new"}\n' * events_written)
+    other.replace(path)
     assert events(tail.read())[0] == "new"
     assert tail.generation == 1
     assert tail.read() == []
