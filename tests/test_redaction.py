@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai._util.redaction import Redactor, one_line, printable
+from kernai._util.redaction import Redactor, one_line, printable, shown_url
 
 SECRET = "s3'cr\"et \\ kéy/+=<ü>&\n\U0001f511"
 SPELLINGS: dict[str, Callable[[str], str]] = {
@@ -97,6 +97,11 @@ def test_a_secret_is_searched_for_as_text_and_not_as_a_pattern() -> None:
 def test_escape_characters_do_not_make_the_search_slow(secret: str, text: str) -> None:
     """With exponential time this would never end; quadratic time would take seconds."""
     assert Redactor({secret: "[key]"}).text(text) == text
+
+
+@pytest.mark.parametrize("url, shown", [("http://a:b@h:1/p?q#f", "http://h:1/p"), ("https://[::1]:2/x", "https://[::1]:2/x")])
+def test_a_url_is_shown_without_parts_that_may_be_secret(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
 
 
 # ------------------------------------------------------------------------------------------------ text for a terminal

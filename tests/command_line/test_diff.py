@@ -70,7 +70,8 @@ def test_runs_that_differ_only_in_times_and_ids_are_the_same(here: Here, tmp_pat
 
 
 def test_the_first_difference_of_each_scope_is_shown_with_the_event_before_it(here: Here, tmp_path: Path) -> None:
-    a, b = record(tmp_path / "a.jsonl", 1), record(tmp_path / "b.jsonl", 2, "äpple")
+    record(tmp_path / "a.jsonl", 1)
+    record(tmp_path / "b.jsonl", 2, "äpple")
     done = here("diff", "a.jsonl", "b.jsonl")
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.startswith("--- a.jsonl\n+++ b.jsonl\n")
@@ -80,8 +81,14 @@ def test_the_first_difference_of_each_scope_is_shown_with_the_event_before_it(he
     assert "@@ 0.b" not in done.stdout
     assert "\n0.b                  " in done.stdout
     assert "0 only in A" not in done.stdout
-    everything = here("diff", str(a), str(b), "--all").stdout
+    everything = here("diff", "a.jsonl", "b.jsonl", "--all").stdout
     assert everything.count("@@ 0.a, ") > done.stdout.count("@@ 0.a, ") == 1
+    shown = as_json(here("diff", "a.jsonl", "b.jsonl", "--json").stdout)
+    scope = next(one for one in shown["scopes"] if one["scope"] == "0.a")
+    assert (shown["same"], scope["run"]) == (False, 1)
+    [difference] = scope["differences"]
+    assert (difference["a"]["event"], difference["after"]["event"]) == ("llm_response", "messages_sent")
+    assert as_json(here("diff", "a.jsonl", "a.jsonl", "--json").stdout)["same"] is True
 
 
 def test_the_order_in_which_parallel_work_ended_is_ignored(tmp_path: Path, events: list[dict[str, Any]]) -> None:
@@ -174,18 +181,6 @@ def test_neither_the_start_of_a_sub_run_nor_a_missing_start_counts_as_another_ru
     again = [event("run_start"), event("run_start", "0.a")]
     assert [(place, len(entries)) for place, entries in scopes_of([*first, *again]).items()] == [
         ((1, ""), 3), ((1, "0.a"), 2), ((2, ""), 1), ((2, "0.a"), 1)]
-
-
-def test_json_has_the_same_comparison(here: Here, tmp_path: Path) -> None:
-    record(tmp_path / "a.jsonl", 1)
-    record(tmp_path / "b.jsonl", 2, "apple")
-    done = here("diff", "a.jsonl", "b.jsonl", "--json")
-    shown = as_json(done.stdout)
-    scope = next(one for one in shown["scopes"] if one["scope"] == "0.a")
-    assert (done.returncode, shown["same"], scope["run"]) == (1, False, 1)
-    [difference] = scope["differences"]
-    assert (difference["a"]["event"], difference["after"]["event"]) == ("llm_response", "messages_sent")
-    assert as_json(here("diff", "a.jsonl", "a.jsonl", "--json").stdout)["same"] is True
 
 
 def test_a_changed_system_message_is_the_first_difference(here: Here, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 import pytest
 
 import kernai as package
-from kernai._util.redaction import shown_url
 from kernai.command_line import main, setup_command
 from kernai.command_line.setup_command import EXTRAS, check_programs
 from tests.command_line.conftest import Here
@@ -201,11 +200,3 @@ def test_an_invalid_proxy_url_is_reported_as_to_fix_without_its_password(doctor:
     shown = doctor(https_proxy=proxy)
     assert "to fix: https_proxy must be an address such as http://proxy:8080\n" in shown
     assert "hidden" not in shown
-
-
-@pytest.mark.parametrize(
-    "url, shown",
-    [("http://a:b@h:1/p?q#f", "http://h:1/p"), ("http://h", "http://h"), ("https://[::1]:2/x", "https://[::1]:2/x")],
-)
-def test_a_url_is_shown_without_parts_that_may_be_secret(url: str, shown: str) -> None:
-    assert shown_url(url) == shown

@@ -138,15 +138,11 @@ RULE_OF = {
 
 def rule_of_the_loop(response: str, *, protocols: bool, on_prose: str) -> str:
     """Run a response through the loop and return what it does."""
-
-    def answer(messages: object, model: object, turns: list[str] = [response]) -> str:  # noqa: B006 - only one turn
-        return turns.pop() if turns else "<final>end</final>"
-
     found = [package.Protocol("n", lambda block, ctx: "ok")] if protocols else []
     x = Skill("x", execute=lambda: "ok", description="")
     agent = Agent(instructions="i", skills=[x], protocols=found, on_prose=on_prose)  # type: ignore[arg-type]
     recorder = Recorder()
-    execute(agent, "go", provider=MockProvider().on_call(answer), recorder=recorder)
+    execute(agent, "go", provider=MockProvider(response, "<final>end</final>"), recorder=recorder)
     step = [event for event in recorder.entries if event.step == 0 and not event.scope]
     rule = next((RULE_OF[event.type] for event in step if event.type in RULE_OF), None)
     if rule is None:
@@ -156,12 +152,8 @@ def rule_of_the_loop(response: str, *, protocols: bool, on_prose: str) -> str:
 
 @given(PIECES, st.booleans(), st.sampled_from(["accept", "correct"]))
 def test_the_verdict_agrees_with_what_the_loop_does(text: str, protocols: bool, on_prose: OnProse) -> None:
-    with package.isolated():
-        found = package.Protocol("n", lambda block, ctx: "ok")
-        if protocols:
-            package.protocols.register(found)
-        verdict = judge(text, frozenset({"n"} if protocols else ()), on_prose)
-        assert verdict.rule == rule_of_the_loop(text, protocols=protocols, on_prose=on_prose)
+    verdict = judge(text, frozenset({"n"} if protocols else ()), on_prose)
+    assert verdict.rule == rule_of_the_loop(text, protocols=protocols, on_prose=on_prose)
 
 
 REMARKS = {
