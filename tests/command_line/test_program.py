@@ -19,7 +19,7 @@ from kernai.command_line import main, output
 from kernai.command_line.agents import A_MODEL
 from kernai.command_line.output import STATUSES
 from kernai.command_line.program import SUMMARIES, command_of
-from tests.command_line.conftest import Here
+from tests.command_line.conftest import Here, Screen
 from tests.command_line.support import AGENT, SRC, environment, error_lines, kernai, write
 
 ROOT = SRC.parent
@@ -317,23 +317,13 @@ def test_a_command_does_not_import_modules_that_only_others_need(tmp_path: Path)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize(
-    "variables, coloured",
-    [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
-)
+@pytest.mark.parametrize("term, no_color, coloured", [("xterm", "", True), ("xterm", "1", False), ("dumb", "", False)])
 def test_colour_is_used_only_on_terminals_that_want_it(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], coloured: bool
+    monkeypatch: pytest.MonkeyPatch, term: str, no_color: str, coloured: bool
 ) -> None:
-    class Terminal:
-        def isatty(self) -> bool:
-            return True
-
-    for name in ("TERM", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    terminal: object = Terminal()
-    assert output.styled("x", "red", terminal) == ("\x1b[31mx\x1b[0m" if coloured else "x")  # type: ignore[arg-type]
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    assert output.styled("x", "red", Screen()) == ("\x1b[31mx\x1b[0m" if coloured else "x")
 
 
 @pytest.mark.parametrize("has_stdout", [True, False])

@@ -16,6 +16,7 @@ from kernai.command_line.output import CommandError
 from kernai.command_line.recording import MAX_BYTES, Recording
 from kernai.jsonio.json_data import dumps
 from kernai.recording_file import read_recording
+from tests.command_line.support import write
 
 
 @contextmanager
@@ -109,20 +110,12 @@ def test_a_file_or_link_with_the_name_of_the_media_folder_is_refused(
 
 
 @ENDINGS
-def test_a_file_with_the_name_of_a_partial_file_is_left_unchanged(tmp_path: Path, ending: str) -> None:
-    beside = tmp_path / f"run.{ending}.part"
-    beside.write_text("my notes")
-    record_to(tmp_path / f"run.{ending}")
-    assert beside.read_text() == "my notes"
-    assert sorted(file.name for file in tmp_path.iterdir()) == [f"run.{ending}", f"run.{ending}.part"]
-
-
-@ENDINGS
 @pytest.mark.parametrize("lay", ["symlink_to", "hardlink_to", "rename"])
 def test_a_recording_is_a_new_private_file_even_in_place_of_a_link(tmp_path: Path, ending: str, lay: str) -> None:
     path, elsewhere = tmp_path / f"run.{ending}", tmp_path / "elsewhere"
     elsewhere.write_text(EARLIER)
     elsewhere.chmod(0o644)
+    beside = write(tmp_path, f"run.{ending}.part", "my notes")
     if lay == "rename":  # the earlier recording itself
         elsewhere.rename(path)
     else:
@@ -132,6 +125,8 @@ def test_a_recording_is_a_new_private_file_even_in_place_of_a_link(tmp_path: Pat
         assert earlier.read() == EARLIER
     assert (path.is_symlink(), stat.S_IMODE(path.stat().st_mode), answers_in(path)) == (False, 0o600, ["now"])
     assert lay == "rename" or elsewhere.read_text() == EARLIER
+    assert beside.read_text() == "my notes"
+    assert {file.name for file in tmp_path.iterdir()} - {"elsewhere"} == {path.name, beside.name}
 
 
 @pytest.mark.parametrize("lay", ["symlink_to", "hardlink_to"])
