@@ -85,6 +85,18 @@ def test_the_page_is_served_under_the_token_with_headers_that_restrict_it(client
     assert "Python" not in headers["Server"]
 
 
+def test_each_server_has_its_own_token_which_is_not_logged(
+    client: Client, path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for address in (f"/{client.token}/", "/wrong/"):
+        client.get(address)
+    assert capfd.readouterr() == ("", "")
+    with FollowServer(path) as other:
+        assert other.url != client.server.url
+        assert len(other.url.split("/")[3]) >= 32
+        assert b"<title>run.jsonl</title>" in other._server.page
+
+
 #: requests, with {token} and {port}, and the status of the answer
 RIGHT = b"Host: 127.0.0.1:{port}\r\n"
 REQUESTS: dict[bytes, list[bytes]] = {
@@ -118,20 +130,6 @@ def test_the_server_listens_only_on_loopback(client: Client) -> None:
         with socket.socket(family) as other, pytest.raises(OSError):
             other.settimeout(5)
             other.connect((host, client.server.port))
-
-
-def test_each_server_has_its_own_token_which_is_not_logged(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with FollowServer(path) as one, FollowServer(path) as other:
-        assert one.url != other.url
-        assert len(one.url.split("/")[3]) >= 32
-        thread = threading.Thread(target=one.serve)
-        thread.start()
-        _, body = Client(one).get(one.url.removeprefix(f"http://127.0.0.1:{one.port}"))
-        assert b"<title>run.jsonl</title>" in body
-        Client(one).get("/wrong/")
-        one.close()
-        thread.join()
-    assert capfd.readouterr() == ("", "")
 
 
 def test_news_start_where_the_page_left_off(client: Client, path: Path) -> None:
