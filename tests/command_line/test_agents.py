@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line.conftest import Here
-from tests.command_line.support import as_json, environment, error_lines, write
+from tests.command_line.support import as_json, error_lines, write
 from vendor_wires import WIRES
 from wire_server import WireServer
 
@@ -24,33 +24,21 @@ def count_stock(product: str) -> str:
 '''
 
 
-@pytest.mark.parametrize("words, input", [(("run", "How many lamps?"), ""), (("chat", "-q"), "How many lamps?\n")])
-def test_skills_and_instructions_may_be_given_on_the_command_line(
-    here: Here, tmp_path: Path, words: tuple[str, ...], input: str
-) -> None:
+@pytest.mark.parametrize("words", [("run", "How many lamps?"), ("run", "-"), ("run",), ("chat", "-q")])
+def test_skills_and_instructions_may_be_given_on_the_command_line(here: Here, tmp_path: Path, words: tuple[str, ...]) -> None:
     write(tmp_path, "stock.py", STOCK)
     call = OPENAI.answer('<command name="count_stock">lamp</command>')
     with WireServer([call, OPENAI.answer("<final>12 lamps.</final>")]) as server:
         done = here(
             *words, "--skills", "*.py", "--system", "You mind the shop.", "--model", "local/tiny",
-            "--base-url", f"{server.url}/v1", input=input,
+            "--base-url", f"{server.url}/v1", input="" if "How many lamps?" in words else "How many lamps?\n",
         )
         first, second = [request.body.decode() for request in server.requests]
     assert (done.returncode, done.stdout) == (0, "12 lamps.\n")
     assert "You mind the shop." in first
+    assert '"How many lamps?"' in first
     assert "### count_stock" in first, "it is listed, so that no turn goes into asking"
     assert "12 of lamp" in second
-
-
-@pytest.mark.parametrize("given", [("-",), ()], ids=["a dash", "nothing"])
-def test_the_prompt_may_come_from_stdin(here: Here, tmp_path: Path, given: tuple[str, ...]) -> None:
-    with WireServer([OLLAMA.answer("<final>Adria.</final>")]) as server:
-        done = here(
-            "run", *given, "--system", "One word.", "--model", "ollama/tiny", "-q", input="Which sea?\n",
-            env=environment(OLLAMA_HOST=server.url),
-        )
-        assert "Which sea?" in server.requests[0].body.decode()
-    assert done.stdout == "Adria.\n"
 
 
 PAY = STOCK + """
@@ -75,21 +63,20 @@ def test_the_command_in_the_hint_continues_a_waiting_run(here: Here, tmp_path: P
     assert other.stdout == "the same\nchanged: instructions changed\n"
 
 
-def test_a_run_that_must_wait_without_a_store_says_what_to_add(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "pay.py", PAY)
-    with WireServer([OPENAI.answer('<command name="refund">30</command>')]) as server:
-        done = here("run", "Refund it", "--skills", "pay.py", "--model", "local/tiny", "--base-url", f"{server.url}/v1")
+@pytest.mark.parametrize("words, advice", [
+    (("run", "pay.py", "Refund it"), "with --store STORE the run waits"), (("chat", "pay.py"), "kernai chat --store STORE"),
+])
+def test_a_run_that_must_wait_without_a_store_says_what_to_add(
+    here: Here, tmp_path: Path, words: tuple[str, ...], advice: str
+) -> None:
+    mock = """MockProvider('<command name="refund">30</command>')"""
+    agent = f"\nfrom kernai import Agent, MockProvider\nagent = Agent(instructions='', skills=[refund], provider={mock})\n"
+    write(tmp_path, "pay.py", PAY + agent)
+    done = here(*words, input="Refund it\n")
     error, hint = error_lines(done.stderr)
     assert "and a run can only wait in a store" in error
-    assert "with --store STORE the run waits" in hint
+    assert advice in hint
     assert "store=" not in done.stderr
-    write(tmp_path, "mock.py", PAY + """
-from kernai import Agent, MockProvider
-agent = Agent(instructions="", skills=[refund], provider=MockProvider('<command name="refund">30</command>'))
-""")
-    error, hint = error_lines(here("chat", "mock.py", input="Refund it\n").stderr)
-    assert "and a run can only wait in a store" in error
-    assert "kernai chat --store STORE" in hint
 
 
 # -------------------------------------------------------------------------------------------------------- kernai skills
