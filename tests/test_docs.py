@@ -33,7 +33,6 @@ import pytest
 
 from kernai import Agent, Event, LlmResponse, Media, Models, Provider, ProviderError, Result, execute, isolated
 from vendor_wires import WIRES
-from wire_format import answering
 from wire_server import Reply, WireServer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -275,13 +274,14 @@ def test_the_readme_example_runs_with_a_vendor_and_pays_once_somebody_approves(
         return "y"
 
     wire = WIRES["openai"]
-    with WireServer(answering(wire, turns, key="sk-test", model="gpt-4o-mini")) as server, isolated():
+    with WireServer([*map(wire.answer, turns)]) as server, isolated():
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
         monkeypatch.setenv("OPENAI_BASE_URL", wire.base_url(server.url))
         names: dict[str, Any] = {"__name__": "program", "input": say_yes}
         exec(code, names)
         names["provider"].close()
+    assert [(one.headers["authorization"], one.json["model"]) for one in server.requests] == [("Bearer sk-test", "gpt-4o-mini")] * len(turns)
     assert asked == ["refund {'number': 1042, 'reason': 'damaged'}? [y/n] "]
     assert "35.0 euros paid back" in names["result"].messages[4].text
     assert capsys.readouterr().out == "You get your 35 euros back.\n"

@@ -27,10 +27,15 @@ from tests.command_line.support import (
 )
 from tests.command_line.test_stores import CLERK
 from vendor_wires import WIRES
-from wire_server import Gate, WireServer
+from wire_server import Gate, WireRequest, WireServer
 
 OLLAMA = WIRES["ollama"]
 MODEL = ("--model", "ollama/llama3.2")
+
+
+def said_in(request: WireRequest) -> list[tuple[str, str]]:
+    """The conversation in a request: roles and texts."""
+    return [(message["role"], message["content"]) for message in request.json["messages"]]
 
 # ---------------------------------------------------------------------------------------------- through a pipe
 
@@ -39,7 +44,7 @@ def test_each_line_of_a_pipe_is_a_turn_and_the_conversation_is_kept(here: Here) 
     with WireServer([OLLAMA.answer("Hel", "lo."), OLLAMA.answer("You said hi.")]) as server:
         done = here("chat", *MODEL, input="hi\n\nwhat did I say?", env=environment(OLLAMA_HOST=server.url))
     assert (done.returncode, done.stdout, done.stderr) == (0, "Hello.\nYou said hi.\n", "")
-    said = [OLLAMA.text_of(request) for request in server.requests]
+    said = [said_in(request) for request in server.requests]
     assert [role for role, _ in said[0]] == ["system", "user"]
     assert said[1][1:] == [("user", "hi"), ("assistant", "Hello."), ("user", "what did I say?")]
 
@@ -51,7 +56,7 @@ def test_a_vendors_failure_ends_the_turn_and_not_the_session(here: Here) -> None
     assert (done.returncode, done.stdout) == (3, "One.\nThree.\n")
     assert "no luck" in error_lines(done.stderr)[0]
     # the failed second turn is not in the messages
-    assert [text for _, text in OLLAMA.text_of(server.requests[2])[1:]] == ["1", "One.", "3"]
+    assert [text for _, text in said_in(server.requests[2])[1:]] == ["1", "One.", "3"]
 
 
 def test_the_commands_of_a_session_work(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +141,7 @@ def test_ctrl_c_cancels_the_turn_and_not_the_session_even_before_the_first_word(
             terminal.type(CTRL_C)
             terminal.talk(cancelled, "and now?\r", "Fine.\n> ", "/quit\r")
             assert terminal.end() == 0
-        assert [text for _, text in OLLAMA.text_of(server.requests[2])[1:]] == ["and now?"]
+        assert [text for _, text in said_in(server.requests[2])[1:]] == ["and now?"]
         gate.set()
 
 

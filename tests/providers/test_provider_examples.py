@@ -21,7 +21,7 @@ import pytest
 from kernai import Agent, execute
 from tests.programs import ran_here
 from vendor_wires import WIRES
-from wire_format import Wire, answering
+from wire_format import Wire
 from wire_server import Gate, WireServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,7 +133,7 @@ def test_ollama_is_given_no_image_url_since_it_would_not_look_at_it() -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_question_is_answered_with_its_usage(program: str) -> None:
     wire = wire_of(program)
-    with WireServer(answering(wire, ["Blue light is scattered most. - Größe, 空."], usage=(1234, 56))) as server:
+    with WireServer(wire.answer("Blue light is scattered ", "most. - Größe, 空.", usage=(1234, 56))) as server:
         done = run(program, *at(wire, server), "Why is the sky blue?")
         (request,) = server.requests
     assert (done.returncode, done.stderr) == (0, "")
@@ -141,8 +141,9 @@ def test_a_question_is_answered_with_its_usage(program: str) -> None:
     assert answer == "Blue light is scattered most. - Größe, 空."
     assert "1,234 in, 56 out; finish reason: stop" in usage
     assert f"[model: {wire.model}" in usage.replace("gpt-4o-2024", "gpt-4o")
-    assert wire.text_of(request)[-1] == ("user", "Why is the sky blue?")
-    assert wire.problems(request, KEY if PROGRAMS[program][1] else None) == []
+    assert (request.method, request.path) == ("POST", wire.path(wire.model))
+    assert any(KEY in value for value in request.headers.values()) == bool(PROGRAMS[program][1])
+    assert b"Why is the sky blue?" in request.body
 
 
 def images_in(value: Any) -> list[str]:
@@ -165,8 +166,7 @@ def test_an_image_reaches_the_vendor_also_where_the_model_is_unknown(program: st
     assert done.stdout.startswith("A chart.\n")
     (shown,) = images_in(request.json)
     assert (shown == given) == by_url
-    assert wire.text_of(request)[-1] == ("user", "What does this image show?")
-    assert list(wire.body_problems(request.json)) == []
+    assert b"What does this image show?" in request.body
 
 
 @contextmanager
@@ -244,7 +244,12 @@ def test_the_custom_provider_sends_what_generation_extra_holds_and_takes_a_wrong
         chat = runpy.run_path(str(EXAMPLES / "custom_provider.py"))["ChatProvider"](wire.base_url(server.url))
         result = execute(Agent(instructions="", provider=chat, generation={"extra": {"seed": 7}}), "Hi")
         (request,) = server.requests
-    assert (result.text, result.usage.total_tokens, request.json["seed"]) == ("Hi!", 7, 7)
+    assert (result.text, result.usage.total_tokens) == ("Hi!", 7)
+    assert (request.headers["authorization"], request.headers["content-type"]) == (f"Bearer {KEY}", "application/json")
+    system, user = request.json["messages"]
+    assert (system["role"], user) == ("system", {"role": "user", "content": [{"type": "text", "text": "Hi"}]})
+    asked = {"stream": True, "stream_options": {"include_usage": True}, "seed": 7}
+    assert {name: request.json[name] for name in asked} == asked
 
 
 # `dev.py bench model --provider`: what anyone with a key runs to add rows to docs/model-results.md.
@@ -263,7 +268,7 @@ def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
 def test_any_provider_gives_rows_in_the_form_of_the_table() -> None:
     wire = WIRES["openai"]
     turns = ["<final>yes</final>"] * 10 + ["I do not know."] * 10
-    with WireServer(answering(wire, turns, key="sk-test", model="gpt-4o-mini")) as server:
+    with WireServer([*map(wire.answer, turns)]) as server:
         done = bench("--provider", "openai/gpt-4o-mini", OPENAI_API_KEY="sk-test", OPENAI_BASE_URL=wire.base_url(server.url))
     assert "`openai/gpt-4o-mini` | free | 10 | 0 | 10 | 0 | 0 | 0 | 0 |" in done.stdout, done.stderr
     assert "`openai/gpt-4o-mini` | native | 10 | 0 | 10 | 0 | 0 | 0 | 0 |" in done.stdout
@@ -274,7 +279,7 @@ def test_any_provider_gives_rows_in_the_form_of_the_table() -> None:
 @pytest.mark.process
 def test_a_vendor_that_refuses_ends_the_benchmark_with_its_error() -> None:
     wire = WIRES["openai"]
-    with WireServer(answering(wire, [], key="sk-test")) as server:
+    with WireServer(wire.error(401)) as server:
         done = bench("--provider", "openai/gpt-4o-mini", OPENAI_API_KEY="sk-wrong", OPENAI_BASE_URL=wire.base_url(server.url))
     assert done.returncode == 1
     assert "ProviderError" in done.stderr

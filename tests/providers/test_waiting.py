@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import socket
 import threading
 import time
@@ -316,7 +317,7 @@ class Crowd:
 
 
 def number_of(request: WireRequest) -> int:
-    return int(wire_of(request).text_of(request)[-1][1].removeprefix("call "))
+    return int(re.findall(rb"call (\d+)", request.body)[-1])
 
 
 def wire_of(request: WireRequest) -> Wire:

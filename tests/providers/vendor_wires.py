@@ -10,12 +10,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from wire_format import Called, Turn, Wire, alternation_problems, data_of, dumps, sse, texts
+from wire_format import Called, Turn, Wire, data_of, dumps, sse
 from wire_openai import OpenAIWire, ResponsesWire
-from wire_server import WireRequest
 
 
 class AnthropicWire(Wire):
@@ -37,9 +36,6 @@ class AnthropicWire(Wire):
 
     def path(self, model: str) -> str:
         return "/v1/messages"
-
-    def key_header(self, key: str) -> tuple[str, str]:
-        return "x-api-key", key
 
     def opening(self, turn: Turn) -> list[bytes]:
         prompt, _ = turn.usage or (0, 0)
@@ -118,26 +114,6 @@ class AnthropicWire(Wire):
         delta = data_of(event).get("delta") or {}
         return str(delta["text"]) if delta.get("type") == "text_delta" else ""
 
-    def text_of(self, request: WireRequest) -> list[tuple[str, str]]:
-        body = request.json
-        system = [("system", texts(body["system"]))] if body.get("system") else []
-        return system + [(message["role"], texts(message["content"])) for message in body["messages"]]
-
-    def problems(self, request: WireRequest, key: str | None = None, model: str | None = None) -> list[str]:
-        version = [] if request.headers.get("anthropic-version") == "2023-06-01" else ["no anthropic-version"]
-        return version + super().problems(request, key, model)
-
-    def body_problems(self, body: Any) -> Iterator[str]:
-        if body.get("stream") is not True:
-            yield "stream is not true"
-        if not isinstance(body.get("max_tokens"), int):
-            yield "no max_tokens"
-        roles = [message["role"] for message in body.get("messages", ())]
-        if set(roles) - {"user", "assistant"}:
-            yield f"unknown roles in {roles}"
-        yield from alternation_problems(roles)
-
-
 def _named(event: str, **fields: Any) -> bytes:
     return sse({"type": event, **fields}, event)
 
@@ -180,9 +156,6 @@ class GeminiWire(Wire):
 
     def path(self, model: str) -> str:
         return f"/v1beta/models/{model}:streamGenerateContent?alt=sse"
-
-    def key_header(self, key: str) -> tuple[str, str]:
-        return "x-goog-api-key", key
 
     def opening(self, turn: Turn) -> list[bytes]:
         return []
@@ -245,17 +218,6 @@ class GeminiWire(Wire):
         parts = [part for row in first for part in (row.get("content") or {}).get("parts") or ()]
         return "".join(part.get("text", "") for part in parts if not part.get("thought"))
 
-    def text_of(self, request: WireRequest) -> list[tuple[str, str]]:
-        body = request.json
-        system = [("system", texts(body["systemInstruction"]["parts"]))] if "systemInstruction" in body else []
-        return system + [("assistant" if turn["role"] == MODEL else turn["role"], texts(turn["parts"])) for turn in body["contents"]]
-
-    def body_problems(self, body: Any) -> Iterator[str]:
-        roles = [content["role"] for content in body.get("contents", ())]
-        if set(roles) - {"user", MODEL}:
-            yield f"unknown roles in {roles}"
-        yield from alternation_problems(roles)
-
     def _chunk(
         self, turn: Turn, parts: list[dict[str, Any]] | None, at: tuple[int, int], finish: str | None = None, **more: Any
     ) -> bytes:
@@ -293,9 +255,6 @@ class OllamaWire(Wire):
 
     def path(self, model: str) -> str:
         return "/api/chat"
-
-    def key_header(self, key: str) -> tuple[str, str]:
-        return "Authorization", f"Bearer {key}"
 
     def opening(self, turn: Turn) -> list[bytes]:
         return []
@@ -347,19 +306,6 @@ class OllamaWire(Wire):
 
     def text_in(self, event: bytes) -> str:
         return (data_of(event).get("message") or {}).get("content") or ""
-
-    def text_of(self, request: WireRequest) -> list[tuple[str, str]]:
-        return [(message["role"], message["content"]) for message in request.json["messages"]]
-
-    def body_problems(self, body: Any) -> Iterator[str]:
-        if body.get("stream") is False:
-            yield "stream is false"
-        for message in body.get("messages") or [{}]:
-            if message.get("role") not in ("system", "user", "assistant"):
-                yield f"unknown role {message.get('role')!r}"
-            if not isinstance(message.get("content"), str):
-                yield "the content of a message is not a string"
-
 
 def _line(**fields: Any) -> bytes:
     line = dumps({"model": "llama3.2", "created_at": "2026-01-01T00:00:00.123456789Z", "done": False} | fields)

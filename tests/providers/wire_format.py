@@ -7,14 +7,13 @@ be the body of a `Reply`.
 
 from __future__ import annotations
 
-import itertools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
-from wire_server import Reply, WireRequest, plain
+from wire_server import Reply, plain
 
 Usage: TypeAlias = tuple[int, int]
 
@@ -64,9 +63,6 @@ class Wire(ABC):
         """The whole target of the request, with its query."""
 
     @abstractmethod
-    def key_header(self, key: str) -> tuple[str, str]: ...
-
-    @abstractmethod
     def opening(self, turn: Turn) -> list[bytes]: ...
 
     @abstractmethod
@@ -101,14 +97,6 @@ class Wire(ABC):
     @abstractmethod
     def text_in(self, event: bytes) -> str:
         """The text of the answer that this event carries."""
-
-    @abstractmethod
-    def text_of(self, request: WireRequest) -> list[tuple[str, str]]:
-        """What the client sent, as (role, text) in our roles: system, user, assistant. Media are left out."""
-
-    @abstractmethod
-    def body_problems(self, body: Any) -> Iterator[str]:
-        """What the vendor would complain about."""
 
     @abstractmethod
     def called(self, prose: str, calls: Sequence[Called], thought: str) -> list[bytes]:
@@ -170,39 +158,6 @@ class Wire(ABC):
         """The `base_url` of an adapter that shall talk to the server at `server_url`."""
         return server_url + self.base
 
-    def problems(self, request: WireRequest, key: str | None = None, model: str | None = None) -> list[str]:
-        """What is wrong with a request, in words; nothing when the vendor would take it."""
-        found = []
-        if (request.method, request.path) != ("POST", wanted := self.path(model or self.model)):
-            found.append(f"{request.method} {request.path} instead of POST {wanted}")
-        if not request.headers.get("content-type", "").startswith("application/json"):
-            found.append("Content-Type is not application/json")
-        if key is not None:
-            name, value = self.key_header(key)
-            found += [] if request.headers.get(name.lower()) == value else [f"no valid {name}"]
-        if self.name != "gemini" and not isinstance(request.json.get("model"), str):
-            found.append("no model")
-        return [*found, *self.body_problems(request.json)]
-
-
-def answering(
-    wire: Wire, turns: Iterable[str], *, key: str | None = None, model: str | None = None, usage: Usage = USAGE
-) -> Callable[[WireRequest], Reply]:
-    """A script: the n-th good request gets the n-th of these texts as a stream, in small pieces.
-
-    A request the vendor would not take gets its complaint as a 400, and so does one after the last text.
-    """
-    left = iter(turns)
-
-    def answer(request: WireRequest) -> Reply:
-        problems = wire.problems(request, key, model)
-        text = None if problems else next(left, None)
-        if text is None:
-            return wire.error(400, "; ".join(problems) or "no turn is left")
-        return wire.answer(*(text[start : start + 7] for start in range(0, len(text), 7)), usage=usage)
-
-    return answer
-
 
 def sse(data: Any, event: str | None = None, end: str = "\n") -> bytes:
     """One server-sent event."""
@@ -223,20 +178,3 @@ def data_of(event: bytes) -> Any:
     except ValueError:
         return {}
     return data if isinstance(data, dict) else {}
-
-
-def texts(content: Any) -> str:
-    """All the text of a message's content: a string, or a list of parts."""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content)
-
-
-def alternation_problems(roles: Iterable[str]) -> Iterator[str]:
-    """For vendors that take turns: the user begins, and nobody speaks twice in a row."""
-    order = list(roles)
-    if order[:1] != ["user"]:
-        yield f"the first message is not the user's: {order[:1]}"
-    for first, second in itertools.pairwise(order):
-        if first == second:
-            yield f"two messages of {first!r} in a row"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from wire_format import Called, Turn, Wire, data_of, sse, texts
-from wire_server import WireRequest
+from wire_format import Called, Turn, Wire, data_of, sse
 
 
 class OpenAIWire(Wire):
@@ -28,9 +27,6 @@ class OpenAIWire(Wire):
 
     def path(self, model: str) -> str:
         return "/v1/chat/completions"
-
-    def key_header(self, key: str) -> tuple[str, str]:
-        return "Authorization", f"Bearer {key}"
 
     def opening(self, turn: Turn) -> list[bytes]:
         return [self._delta({"role": "assistant", "content": "", "refusal": None}, turn)]
@@ -115,18 +111,6 @@ class OpenAIWire(Wire):
     def text_in(self, event: bytes) -> str:
         choices = data_of(event).get("choices") or [{}]
         return (choices[0].get("delta") or {}).get("content") or ""
-
-    def text_of(self, request: WireRequest) -> list[tuple[str, str]]:
-        return [(message["role"], texts(message["content"])) for message in request.json["messages"]]
-
-    def body_problems(self, body: Any) -> Iterator[str]:
-        if body.get("stream") is not True:
-            yield "stream is not true"
-        if (body.get("stream_options") or {}).get("include_usage") is not True:
-            yield "usage is not asked for"
-        for message in body.get("messages") or [{}]:
-            if message.get("role") not in ("system", "developer", "user", "assistant"):
-                yield f"unknown role {message.get('role')!r}"
 
     def _delta(self, delta: dict[str, Any], turn: Turn, finish: str | None = None) -> bytes:
         return self._chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}], turn)
@@ -265,18 +249,6 @@ class ResponsesWire(OpenAIWire):
     def text_in(self, event: bytes) -> str:
         found = data_of(event)
         return str(found["delta"]) if found.get("type") == "response.output_text.delta" else ""
-
-    def text_of(self, request: WireRequest) -> list[tuple[str, str]]:
-        body = request.json
-        system = [("system", body["instructions"])] if body.get("instructions") else []
-        return system + [(one["role"], texts(one["content"])) for one in body["input"] if "role" in one]
-
-    def body_problems(self, body: Any) -> Iterator[str]:
-        if body.get("stream") is not True or body.get("store") is not False:
-            yield "stream is not true, or store is not false"
-        for item in body.get("input") or [{}]:
-            if item.get("type") != "reasoning" and item.get("role") not in ("user", "assistant"):
-                yield f"unknown item {json.dumps(item)[:80]}"
 
     def _message(self, status: str, content: list[Any]) -> dict[str, Any]:
         return {"type": "message", "id": "msg_1", "role": "assistant", "status": status, "content": content}
