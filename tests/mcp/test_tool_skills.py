@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +22,6 @@ from kernai import (
     Result,
     Skill,
     SkillInputError,
-    aexecute,
     execute,
     parse,
     skill,
@@ -107,16 +105,6 @@ def test_a_run_calls_a_tool_and_corrects_a_wrong_call_in_one_turn(everything: Ad
     assert [part.mime_type for part in image.media] == ["image/png"]
 
 
-@pytest.mark.process
-def test_a_tool_as_a_skill_works_under_asyncio_and_when_called_directly(everything: Adapter) -> None:
-    provider = MockProvider('<block type="command" name="echo">hi</block>', "<final>8</final>")
-    [echo] = everything.skills("everything", only=["echo"])
-    result = asyncio.run(aexecute(Agent(instructions="x", provider=provider, skills=[echo]), "go"))
-    assert "Echo: hi" in result.messages[-2].text
-    assert echo.call({"message": "by hand"}) == "Echo: by hand"
-    assert echo(message="plainly") == "Echo: plainly"
-
-
 LISTED: list[tuple[Any, str, Any]] = [
     ({"type": "string", "minLength": 5}, "string, of at least 5 characters", "....."),
     ({"type": "integer", "minimum": 10, "description": "how\nmany"}, "integer, at least 10", 10),
@@ -154,7 +142,7 @@ def test_an_omitted_input_is_not_sent_and_its_default_is_shown(tool: OneTool) ->
     one = tool(properties(
         ("path", "depth"), path={"type": "string"}, depth={"type": "integer", "default": 2}, ctx={"type": "string"}
     ))
-    assert one.call({"path": "/"}) == '{"path": "/"}'
+    assert one.call({"path": "/"}) == one(path="/") == '{"path": "/"}'
     assert one.call({"path": "/", "ctx": "x", "strange": 1}) == '{"path": "/", "ctx": "x"}'
     assert "- depth (integer, default 2)\n- ctx (string, optional)" in one.describe()
     assert one.table.dropped({"path": "/", "strange": 1}) == ["strange"]

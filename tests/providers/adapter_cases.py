@@ -143,10 +143,6 @@ def cuts(wire: Wire) -> Iterator[Case]:
             f"cut by {how} before a piece", always(replace(early, body=(*early.body, Close(reset))), good), TEXT,
             PIECES, requests=2,
         )
-        yield Case(
-            f"cut by {how} before a piece, each time", always(replace(early, body=(*early.body, Close(reset)))),
-            pieces=(), requests=3, fields={"retryable": True},
-        )
     framings: tuple[Framing, ...] = ("chunked", "length", "close")
     for framing in framings:
         yield Case(
@@ -183,10 +179,6 @@ def faults_before_the_answer(wire: Wire) -> Iterator[Case]:
     good = wire.answer(*PIECES)
     for how, reset in (("closed", False), ("reset", True)):
         yield Case(f"{how} without an answer", always(hang_up(reset=reset), good), TEXT, PIECES, requests=2)
-        yield Case(
-            f"{how} without an answer, each time", always(hang_up(reset=reset)), pieces=(), requests=3,
-            fields={"code": "closed", "retryable": True, "vendor": wire.name},
-        )
     yield Case(
         "no HTTP at all", always(garbage(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")), pieces=(),
         fields={"code": "protocol", "retryable": False},

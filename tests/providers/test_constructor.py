@@ -171,14 +171,6 @@ def test_a_wrong_argument_is_an_error_at_once_that_names_it(arguments: dict[str,
     assert re.search(rf"\b{name}\b", said_of(lambda: OpenAIProvider("k", **arguments), ValueError, TypeError))
 
 
-def test_an_unknown_argument_is_an_error() -> None:
-    for adapter in ADAPTERS.values():
-        with pytest.raises(TypeError, match="temperature"):
-            adapter("k", temperature=1)  # type: ignore[call-arg]  # the subject
-    with pytest.raises(TypeError, match="done_marker"):  # which is for Chat Completions alone
-        kernai_providers.ResponsesProvider("k", done_marker=False)
-
-
 @pytest.mark.parametrize("arguments", [
     *({"max_idle": one} for one in (-1, 1.5, None)), *({"idle_seconds": one} for one in (-1, NAN, None, "5")), {"ssl_context": "cert.pem"},
 ])  # fmt: skip

@@ -164,16 +164,6 @@ def test_an_answer_that_ends_its_connection_is_not_kept(transport: HttpTransport
         assert server.accepts == 2
 
 
-def test_threads_share_connections_but_hosts_do_not(transport: HttpTransport) -> None:
-    with WireServer(plain(b"hello")) as one, WireServer(plain(b"hello")) as other:
-        for server in (one, other):
-            for _ in range(3):
-                thread = threading.Thread(target=read, args=(transport, post(server)))
-                thread.start()
-                thread.join(PATIENCE)
-        assert (one.accepts, len(one.requests), other.accepts, len(other.requests)) == (1, 3, 1, 3)
-
-
 FORK_LATER = """
 import os, sys
 from kernai_providers.http_transport import HttpTransport

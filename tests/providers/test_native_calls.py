@@ -248,16 +248,6 @@ def test_a_tool_that_has_no_strict_form_is_sent_as_one_that_is_not_strict(vendor
     assert [tool.get("strict") for tool in tools_of(server.bodies[0]) if tool["name"] == "total"] == [strict]
 
 
-@pytest.mark.parametrize("vendor", ["openai", "openai-responses"])
-def test_a_null_for_an_optional_argument_is_left_out(vendor: str) -> None:
-    recorder = Recorder()
-    server = Server(vendor, ['<block type="command" name="search">{"query": "tea", "limit": null}</block>', "x"])
-    seen: list[kernai.Event] = []
-    kernai.execute(server.agent(), "Go.", recorder=recorder, on_event=seen.append)
-    assert recorder.for_event("skill_execute")[0].data["params"] == {"query": "tea"}
-    assert not recorder.for_event("model_restarted")
-
-
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_the_pieces_of_a_call_are_streamed(vendor: str) -> None:
     seen: list[kernai.Event] = []

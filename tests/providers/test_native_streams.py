@@ -12,11 +12,9 @@ import kernai
 from adapter_calls import ADAPTERS, bodies_to, replying
 from kernai import Agent, LlmResponse, Message, Model, ProviderError, Result, Tool, Tools, skill
 from kernai_providers import HttpProvider
-from tests.ways import by_aexecute, by_execute
 from vendor_wires import WIRES, anthropic, gemini, ollama
 from wire_format import Called, sse
 from wire_openai import OpenAIWire, responses
-from wire_server import WireServer
 
 VENDORS = tuple(ADAPTERS)
 CALLS = [
@@ -120,18 +118,6 @@ def test_a_refusal_ends_a_native_call_as_it_ends_any_other(vendor: str) -> None:
         result, _, _ = run(vendor, stream)
         assert (result.stop_reason == "error") == (not result.text)
         assert result.finish_reason in (word, None)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("vendor", VENDORS)
-def test_over_a_socket_a_byte_at_a_time_both_drivers_do_the_same(vendor: str) -> None:
-    wire = WIRES[vendor]
-    replies = [wire.reply(wire.spoken("One.", [Called("search", '{"q": "a"}')])).split(1), wire.answer("End.")]
-    for execute in (by_execute, by_aexecute):
-        recorder = kernai.Recorder()
-        with WireServer(replies) as server, ADAPTERS[vendor]("k", base_url=wire.base_url(server.url)) as provider:
-            assert execute(agent(provider), recorder=recorder).text == "End."
-        assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["hits for a"]
 
 
 # --------------------------------------------------------------------------------- what servers send all the same

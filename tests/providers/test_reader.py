@@ -428,17 +428,6 @@ def test_an_error_of_gemini_after_a_finish_reason_is_an_error() -> None:
         whole("gemini", wire("gemini", [_said("Hello, ", **STOP), error]))
 
 
-@pytest.mark.parametrize("start", [b"", b"\n", b": hello\n\n", wire("gemini", [_said("Hello, ")])])
-def test_a_bare_gemini_error_in_the_stream_keeps_its_meaning(start: bytes) -> None:
-    details = [{"violations": [{"quotaId": "GenerateRequestsPerDayPerProject"}]}, {"retryDelay": "37s"}]
-    error = {"code": 429, "message": "Quota exceeded", "status": "RESOURCE_EXHAUSTED", "details": details}
-    data = start + json.dumps({"error": error}, indent=2).encode() + b"\n"
-    for chunks in ([data], bytes_of(data)):
-        with pytest.raises(ProviderError, match="broke off with RESOURCE_EXHAUSTED: Quota exceeded") as raised:
-            read(new_reader("gemini"), chunks)
-        assert (raised.value.retryable, raised.value.retry_after) == (False, 37)
-
-
 @pytest.mark.parametrize("pieces,said", [
     (["a\ud83d", "\ude00b"], ["a", "😀b"]), (["\ud83d", "\ude00"], ["😀"]), (["\ud83d\ude00"], ["😀"]), (["a\ud83d", "b"], ["a", "\ufffdb"]),
     (["a", "\ude00b"], ["a", "\ufffdb"]), (["a\ud83d"], ["a", "\ufffd"]), (["\ud83d", "", "\ud83d\ude00"], ["\ufffd😀"]),

@@ -25,76 +25,46 @@ RATES = Cost(3.0, 15.0, cache_read=0.3, cache_write=3.75)
 
 NO_CHARGES: tuple[Any, ...] = (None, True, -1, "0.5", [], {}, float("inf"), float("nan"), 10**400)
 
-#: vendor, usage as it is sent, and dollars per million by the vendor's own way to count
-BILLS: dict[str, tuple[str, dict[str, Any], float]] = {
-    "OpenAI, nothing cached": ("openai", {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200}, 1000 * 3 + 200 * 15),
-    "OpenAI, cached": (
-        "openai",
-        {"prompt_tokens": 10_000, "completion_tokens": 200, "total_tokens": 10_200, "prompt_tokens_details": {"cached_tokens": 9000}},
-        1000 * 3 + 9000 * 0.3 + 200 * 15,
-    ),
+
+def chat(prompt: int, completion: int, **more: Any) -> tuple[str, dict[str, Any]]:
+    """The usage of Chat Completions."""
+    return "openai", {"prompt_tokens": prompt, "completion_tokens": completion, **more}
+
+
+#: vendor and usage as it is sent, and dollars per million by the vendor's own way to count
+BILLS: dict[str, tuple[tuple[str, dict[str, Any]], float]] = {
+    "OpenAI, cached": (chat(10_000, 200, total_tokens=10_200, prompt_tokens_details={"cached_tokens": 9000}), 1000 * 3 + 9000 * 0.3 + 200 * 15),
     "OpenAI, reasoning is in the completion": (
-        "openai",
-        {"prompt_tokens": 100, "completion_tokens": 500, "total_tokens": 600, "completion_tokens_details": {"reasoning_tokens": 400}},
-        100 * 3 + 500 * 15,
-    ),
+        chat(100, 500, total_tokens=600, completion_tokens_details={"reasoning_tokens": 400}), 100 * 3 + 500 * 15),
     "xAI, reasoning beside the completion": (
-        "openai",
-        {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 550, "completion_tokens_details": {"reasoning_tokens": 400}},
-        100 * 3 + 450 * 15,
-    ),
+        chat(100, 50, total_tokens=550, completion_tokens_details={"reasoning_tokens": 400}), 100 * 3 + 450 * 15),
     "DeepSeek, hits and misses": (
-        "openai",
-        {"prompt_tokens": 1000, "completion_tokens": 10, "total_tokens": 1010, "prompt_cache_hit_tokens": 900, "prompt_cache_miss_tokens": 100},
-        900 * 0.3 + 100 * 3 + 10 * 15,
-    ),
-    "Moonshot": ("openai", {"prompt_tokens": 1000, "completion_tokens": 10, "cached_tokens": 512}, 512 * 0.3 + 488 * 3 + 150),
+        chat(1000, 10, total_tokens=1010, prompt_cache_hit_tokens=900, prompt_cache_miss_tokens=100), 900 * 0.3 + 100 * 3 + 10 * 15),
+    "Moonshot": (chat(1000, 10, cached_tokens=512), 512 * 0.3 + 488 * 3 + 150),
     "OpenRouter, read and written": (
-        "openai",
-        {"prompt_tokens": 1000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 300}},
-        100 * 3 + 600 * 0.3 + 300 * 3.75 + 150,
-    ),
-    "OpenRouter says what it charged": (
-        "openai",
-        {"prompt_tokens": 194, "completion_tokens": 2, "cost": 0.95, "is_byok": False, "cost_details": {"upstream_inference_cost": 0.9}},
-        950_000,
-    ),
-    "OpenRouter, on the user's own key": ("openai", {"prompt_tokens": 100, "completion_tokens": 2, "cost": 0.0, "is_byok": True}, 100 * 3 + 2 * 15),
+        chat(1000, 10, prompt_tokens_details={"cached_tokens": 600, "cache_write_tokens": 300}), 100 * 3 + 600 * 0.3 + 300 * 3.75 + 150),
+    "OpenRouter says what it charged": (chat(194, 2, cost=0.95, is_byok=False, cost_details={"upstream_inference_cost": 0.9}), 950_000),
+    "OpenRouter, on the user's own key": (chat(100, 2, cost=0.0, is_byok=True), 100 * 3 + 2 * 15),
     "Perplexity, a fee for each request": (
-        "openai",
-        {"prompt_tokens": 9, "completion_tokens": 100, "cost": {"input_tokens_cost": 0.00001, "request_cost": 0.005, "total_cost": 0.00511}},
-        5110,
-    ),
-    **{
-        f"a charge that is none: {cost!s:.9}": ("openai", {"prompt_tokens": 10, "completion_tokens": 2, "cost": cost}, 60)
-        for cost in NO_CHARGES
-    },
-    "OpenRouter, Responses": ("openai-responses", {"input_tokens": 10, "output_tokens": 2, "cost": 0.25}, 250_000),
+        chat(9, 100, cost={"input_tokens_cost": 0.00001, "request_cost": 0.005, "total_cost": 0.00511}), 5110),
+    **{f"a charge that is none: {cost!s:.9}": (chat(10, 2, cost=cost), 60) for cost in NO_CHARGES},
+    "OpenRouter, Responses": (("openai-responses", {"input_tokens": 10, "output_tokens": 2, "cost": 0.25}), 250_000),
     "Responses": (
-        "openai-responses",
-        {
+        ("openai-responses", {
             "input_tokens": 10_000, "input_tokens_details": {"cached_tokens": 8000, "cache_write_tokens": 1000},
-            "output_tokens": 300, "output_tokens_details": {"reasoning_tokens": 250}, "total_tokens": 10_300,
-        },
-        1000 * 3 + 8000 * 0.3 + 1000 * 3.75 + 300 * 15,
-    ),
+            "output_tokens": 300, "output_tokens_details": {"reasoning_tokens": 250}, "total_tokens": 10_300}),
+        1000 * 3 + 8000 * 0.3 + 1000 * 3.75 + 300 * 15),
     "Anthropic": (
-        "anthropic",
-        {"input_tokens": 50, "cache_creation_input_tokens": 2000, "cache_read_input_tokens": 9000, "output_tokens": 120},
-        50 * 3 + 2000 * 3.75 + 9000 * 0.3 + 120 * 15,
-    ),
+        ("anthropic", {"input_tokens": 50, "cache_creation_input_tokens": 2000, "cache_read_input_tokens": 9000, "output_tokens": 120}),
+        50 * 3 + 2000 * 3.75 + 9000 * 0.3 + 120 * 15),
     "Gemini, thoughts and tools": (
-        "gemini",
-        {
+        ("gemini", {
             "promptTokenCount": 5000, "cachedContentTokenCount": 4000, "candidatesTokenCount": 100,
-            "thoughtsTokenCount": 300, "toolUsePromptTokenCount": 50, "totalTokenCount": 5450,
-        },
-        1050 * 3 + 4000 * 0.3 + 400 * 15,
-    ),
+            "thoughtsTokenCount": 300, "toolUsePromptTokenCount": 50, "totalTokenCount": 5450}),
+        1050 * 3 + 4000 * 0.3 + 400 * 15),
     "Gemini, thoughts alone": (
-        "gemini", {"promptTokenCount": 10, "thoughtsTokenCount": 300, "totalTokenCount": 310}, 10 * 3 + 300 * 15,
-    ),
-    "Ollama": ("ollama", {"prompt_eval_count": 26, "eval_count": 290}, 26 * 3 + 290 * 15),
+        ("gemini", {"promptTokenCount": 10, "thoughtsTokenCount": 300, "totalTokenCount": 310}), 10 * 3 + 300 * 15),
+    "Ollama": (("ollama", {"prompt_eval_count": 26, "eval_count": 290}), 26 * 3 + 290 * 15),
 }  # fmt: skip
 
 
@@ -113,7 +83,7 @@ def stream_with(vendor: str, usage: dict[str, Any]) -> list[bytes]:
 
 @pytest.mark.parametrize("name", BILLS)
 def test_the_cost_follows_the_vendors_formula(name: str) -> None:
-    vendor, usage, millionths = BILLS[name]
+    (vendor, usage), millionths = BILLS[name]
     provider = replying(vendor, stream_with(vendor, usage))
     agent = Agent(instructions="", provider=provider, model=Model("m", cost=RATES))
     result = kernai.execute(agent, "Hi.")

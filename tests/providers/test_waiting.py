@@ -18,12 +18,10 @@ from typing import Any
 
 import pytest
 
-from adapter_calls import ADAPTERS, ASYNC_WAYS, HELLO, TIMEOUT, WAYS, Caller, Interrupt, Listener, Outcome, Way
+from adapter_calls import ASYNC_WAYS, HELLO, TIMEOUT, WAYS, Caller, Interrupt, Listener, Way
 from kernai import Agent, GenerationOptions, LimitReachedError, Limits, Model, Result, RunCancelledError, StopReason
-from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider
+from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, OpenAIProvider
 from tests.ways import by_aexecute, by_astream, by_execute, by_stream
-from vendor_wires import WIRES
-from wire_format import Wire
 from wire_server import Endless, Gate, Reply, WireRequest, WireServer
 
 #: seconds: the adapter's own patience; a test gives up earlier
@@ -300,81 +298,32 @@ def test_a_body_that_keeps_arriving_may_take_longer_than_the_read_timeout(way: W
 
 STREAMS = 64
 
-class Crowd:
-    """A provider of each vendor, all on one transport; the n-th call goes to the n-th of them, in turn."""
-
-    def __init__(self, way: Way, server: WireServer) -> None:
-        self.transport = way.transport()
-        self._callers = [Caller(vendor, way) for vendor in ADAPTERS]
-        self._providers = [caller.provider(server, max_retries=0, transport=self.transport) for caller in self._callers]
-
-    async def call(self, number: int, on_chunk: Callable[[str], Any]) -> Outcome:
-        at = number % len(self._providers)
-        return await self._callers[at].ask_within(self._providers[at], on_chunk, f"call {number}")
-
-    async def aclose(self) -> None:
-        await self._providers[0].aclose()
-
 
 def number_of(request: WireRequest) -> int:
     return int(re.findall(rb"call (\d+)", request.body)[-1])
 
 
-def wire_of(request: WireRequest) -> Wire:
-    return next(wire for wire in WIRES.values() if request.path == wire.path(wire.model))
-
-
 def words(number: int) -> list[str]:
     """The answer to call `number`, unlike any other."""
-    return [f"<{number}>", " ü漢😀" * (number % 5), f" </{number}>"]
-
-
-def answer(request: WireRequest, gate: Gate | None = None) -> Reply:
-    """The first piece, and the others when the gate is open."""
-    wire = wire_of(request)
-    reply = wire.reply(wire.stream([word for word in words(number_of(request)) if word]))
-    if gate is None:
-        return reply
-    first = next(at for at, event in enumerate(reply.body) if isinstance(event, bytes) and wire.text_in(event))
-    return reply.hold(gate, first + 1)
-
-
-class Meeting:
-    """Opens a gate once so many streams have had their first piece. As the server keeps the rest back until then,
-    all of them are open at that moment.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.gate = Gate()
-        self._missing = size
-        self._lock = threading.Lock()
-
-    def watcher(self) -> Callable[[str], None]:
-        seen: list[str] = []
-
-        def on_chunk(text: str) -> None:
-            if not seen:
-                with self._lock:
-                    self._missing -= 1
-                    if not self._missing:
-                        self.gate.set()
-            seen.append(text)
-
-        return on_chunk
+    return [f"<{number}>", " ü漢😀" * (number % 5 + 1), f" </{number}>"]
 
 
 @every_way
 @pytest.mark.slow
 def test_of_64_streams_at_once_half_are_given_up_and_the_others_get_their_own_answers(way: Way) -> None:
     """By an exception of the callback, or by cancelling the task; and twice, so that connections are used again."""
-    never = Gate()
+    caller, never, all_have_begun, begun = Caller("openai", way), Gate(), Gate(), count(1)
+    first_piece = len(caller.wire.without_end([""]))
 
     def reply(request: WireRequest) -> Reply:
         """Even calls are answered once all have begun, odd ones get one piece and then nothing more."""
-        return answer(request, never if number_of(request) % 2 else meeting.gate)
+        number = number_of(request)
+        return caller.wire.answer(*words(number)).hold(never if number % 2 else all_have_begun, first_piece)
 
-    async def outcome(crowd: Crowd, number: int) -> str | None:
-        seen = meeting.watcher()
+    async def outcome(provider: HttpProvider, number: int) -> str | None:
+        def seen(text: str) -> None:
+            if text == words(number)[0] and next(begun) == STREAMS:
+                all_have_begun.set()
 
         def give_up(text: str) -> None:
             seen(text)
@@ -383,7 +332,7 @@ def test_of_64_streams_at_once_half_are_given_up_and_the_others_get_their_own_an
             loop.call_soon_threadsafe(task.cancel)
 
         loop = asyncio.get_running_loop()
-        task = asyncio.create_task(crowd.call(number, give_up if number % 2 else seen))
+        task = asyncio.create_task(caller.ask_within(provider, give_up if number % 2 else seen, f"call {number}"))
         try:
             ended = await task
         except asyncio.CancelledError:
@@ -392,15 +341,11 @@ def test_of_64_streams_at_once_half_are_given_up_and_the_others_get_their_own_an
 
     async def main() -> list[str | None]:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(STREAMS))
-        crowd = Crowd(way, server)
-        try:
-            first = await asyncio.gather(*(outcome(crowd, number) for number in range(STREAMS)))
-            second = await asyncio.gather(*(outcome(crowd, number) for number in range(0, STREAMS, 2)))
-        finally:
-            await crowd.aclose()
+        async with caller.provider(server, max_retries=0) as provider:
+            first = await asyncio.gather(*(outcome(provider, number) for number in range(STREAMS)))
+            second = await asyncio.gather(*(outcome(provider, number) for number in range(0, STREAMS, 2)))
         return [*first, *second]
 
-    meeting = Meeting(STREAMS)
     with WireServer(reply) as server, nothing_left(server):
         outcomes = asyncio.run(main())
         assert server.accepts == STREAMS

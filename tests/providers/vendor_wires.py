@@ -99,7 +99,6 @@ class AnthropicWire(Wire):
 
     def refusals(self) -> dict[str, tuple[list[bytes], str | None]]:
         return {
-            "refusal after text": (self.stream(["half"], finish="refusal"), "refusal"),
             "refusal without text": (self.stream([], finish="refusal"), "refusal"),
         }
 
@@ -202,7 +201,6 @@ class GeminiWire(Wire):
         blocked = _event({"promptFeedback": feedback, "usageMetadata": count, "modelVersion": self.model})
         return {
             "blockReason without a candidate": ([blocked], None),
-            "SAFETY after text": (self.stream(["half"], finish="SAFETY"), "content_filter"),
             "SAFETY without text": (self.stream([], finish="SAFETY"), "content_filter"),
         }
 

@@ -96,7 +96,6 @@ class OpenAIWire(Wire):
 
     def refusals(self) -> dict[str, tuple[list[bytes], str | None]]:
         return {
-            "content_filter after text": (self.stream(["half"], finish="content_filter"), "content_filter"),
             "content_filter without text": (self.stream([], finish="content_filter"), "content_filter"),
         }
 
@@ -239,7 +238,6 @@ class ResponsesWire(OpenAIWire):
         place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
         said = [named("response.refusal.delta", **place, delta=word) for word in ("I cannot ", "do that.")]
         return {
-            "content_filter after text": (self.stream(["half"], finish="content_filter"), "content_filter"),
             "a refusal": ([*self.opening(Turn()), *said, *self.ending(Turn())], "refusal"),
         }
 
