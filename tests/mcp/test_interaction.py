@@ -288,21 +288,17 @@ def test_prompts_and_resources_may_need_input_too(request_: str, elicitation: An
         assert "Ada" in decided(adapter, store, {"answer": {"name": "Ada"}}).messages[-2].text
 
 
-async def cancelling(context: Any, params: Any) -> Any:
-    raise asyncio.CancelledError
+def raising(error: BaseException) -> Callable[..., Any]:
+    async def callback(context: Any, params: Any) -> Any:
+        raise error
 
-
-async def ending(context: Any, params: Any) -> Any:
-    raise SystemExit(3)
-
-
-async def refusing(context: Any, params: Any) -> Any:
-    raise MCPError(-32042, "ask after lunch")
+    return callback
 
 
 @pytest.mark.parametrize("callback, reason", [
     (lambda context, params: params["s3cret"], "TypeError"), (lambda context, params: None, "ValidationError"),
-    (ending, "SystemExit"), (cancelling, "CancelledError"), (refusing, None),
+    (raising(SystemExit(3)), "SystemExit"), (raising(asyncio.CancelledError()), "CancelledError"),
+    (raising(MCPError(-32042, "ask after lunch")), None),
 ])
 def test_a_callback_that_fails_is_logged_and_the_server_reads_only_the_class_of_its_error(
     callback: Callable[..., Any], reason: str | None, caplog: pytest.LogCaptureFixture

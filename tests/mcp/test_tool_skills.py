@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,6 @@ from kernai import (
 )
 from kernai.mcp import Adapter, McpClosedError, McpConfigError, McpError, setup
 from tests.mcp import bank_server
-from tests.mcp.conftest import NodeServers
 from tests.mcp.support import ask
 
 
@@ -63,25 +61,6 @@ def bound(one: Skill, call: str) -> dict[str, Any]:
 
 def properties(required: tuple[str, ...] = (), **inner: Any) -> dict[str, Any]:
     return {"type": "object", "properties": inner, "required": list(required)}
-
-
-@pytest.mark.process
-@pytest.mark.slow
-def test_every_tool_of_real_servers_is_a_skill_whose_usage_line_is_a_valid_call(
-    node_servers: NodeServers, tmp_path: Path
-) -> None:
-    servers = {
-        "everything": node_servers.command("everything"),
-        "files": node_servers.command("filesystem", str(tmp_path)),
-        "memory": node_servers.command("memory"),
-    }
-    with setup({"servers": servers}, register=False) as adapter:
-        for server in servers:
-            found = adapter.skills(server)
-            assert found, server
-            for one in found:
-                assert one.name in one.describe()
-                assert {name for name in one.inputs if one.inputs[name].required} <= bound(one, one.usage()).keys()
 
 
 @pytest.mark.process

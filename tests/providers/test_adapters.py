@@ -187,6 +187,7 @@ def echoes(wire: Wire) -> Iterator[tuple[str, Reply]]:
     yield "a text", plain(SAID.encode(), 500)
     yield "JSON of no known shape", as_json({"why": {"authorization": f"Bearer {KEY}"}}, 400)
     yield "escaped as in a URL", plain(f"/v1?key={quote(KEY, safe='')}".encode(), 404)
+    yield "a request id", wire.error(500, headers={"x-request-id": KEY})
     yield "a retry hint", wire.error(429, headers={"retry-after": KEY})
     yield "one JSON object with status 200", plain(wire.error_body(500, SAID), 200, "application/json")
     yield "JSON that is no object", plain(json.dumps([SAID]).encode(), 200, "application/json")

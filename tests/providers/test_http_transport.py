@@ -223,13 +223,6 @@ def test_white_space_after_the_value_of_a_header_is_removed(transport: HttpTrans
 # The request
 
 
-def test_each_request_brings_its_own_read_timeout_also_on_a_connection_that_was_used_before(transport: HttpTransport) -> None:
-    with WireServer([plain(b"hello"), plain(b"late").stall(Gate())]) as server:
-        assert read(transport, post(server)) == (200, b"hello")
-        assert failure(lambda: read(transport, post(server, read=0.05))).kind == "timeout"
-        assert server.accepts == 1
-
-
 def test_an_answer_that_comes_while_the_body_is_being_sent_is_read(transport: HttpTransport, monkeypatch: Any) -> None:
     send = http.client.HTTPConnection.send
 

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -146,15 +145,6 @@ def test_a_question_is_answered_with_its_usage(program: str) -> None:
     assert b"Why is the sky blue?" in request.body
 
 
-def images_in(value: Any) -> list[str]:
-    """Every text in a request's body that is an image: base64, a data URI or a URL."""
-    if isinstance(value, dict):
-        return [found for one in value.values() for found in images_in(one)]
-    if isinstance(value, list):
-        return [found for one in value for found in images_in(one)]
-    return [value] if isinstance(value, str) and (IN_BASE64 in value or "example.org" in value) else []
-
-
 @pytest.mark.parametrize("program, by_url", [*((program, False) for program in PROGRAMS), ("openai_provider.py", True)])
 def test_an_image_reaches_the_vendor_also_where_the_model_is_unknown(program: str, by_url: bool, tmp_path: Path) -> None:
     image, wire = tmp_path / "chart.PNG", wire_of(program)
@@ -164,8 +154,7 @@ def test_an_image_reaches_the_vendor_also_where_the_model_is_unknown(program: st
         done = run(program, "--base-url", wire.base_url(server.url), "--model", "brand-new", "--image", given)
         (request,) = server.requests
     assert done.stdout.startswith("A chart.\n")
-    (shown,) = images_in(request.json)
-    assert (shown == given) == by_url
+    assert (given if by_url else IN_BASE64) in request.body.decode()
     assert b"What does this image show?" in request.body
 
 

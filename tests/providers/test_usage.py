@@ -13,7 +13,7 @@ import pytest
 
 import kernai
 from adapter_calls import ADAPTERS, replying
-from kernai import Agent, Cost, Limits, MemoryStore, MockProvider, Model, Recorder, Result, Usage
+from kernai import Agent, Cost, MemoryStore, Model, Recorder, Result, Usage
 from kernai_providers import VENDORS, MemoryReply, MemoryTransport, resolve
 from kernai_providers.reader import Reader
 from tests.ways import by_aexecute, by_execute
@@ -173,18 +173,6 @@ def test_the_usage_of_a_retried_attempt_is_counted_and_recorded() -> None:
     replayed = kernai.replay(agent, "r", store=store).result
     assert replayed is not None
     assert replayed.usage == result.usage
-
-
-def test_the_usage_of_failed_calls_counts_against_the_limits() -> None:
-    provider = replying("anthropic", WIRES["anthropic"].opening(Turn(usage=(1200, 0))))
-    part = Agent(instructions="", provider=provider, model=MODEL).as_skill("ask", "Asks another model.")
-    whole = Agent(
-        instructions="", skills=[part], model=MODEL,
-        provider=MockProvider("<block type='command' name='ask'>Hi</block>", "<final>Done</final>"),
-    )
-    result = kernai.execute(whole, "Hi.", limits=Limits(max_tokens=1000))
-    assert result.stop_reason == "max_tokens"
-    assert result.usage.prompt_tokens == 1200
 
 
 # Prices from the list of genai-prices, which is data that ages.

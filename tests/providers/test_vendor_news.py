@@ -250,23 +250,17 @@ def test_nothing_is_stored_and_reasoning_is_asked_for_where_there_is_any() -> No
     assert sent_to([*HELLO, said, *HELLO], id="gpt-4o")["include"] == ["reasoning.encrypted_content"]
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_encrypted_reasoning_goes_back_in_front_of_the_answer_it_led_to(durable: bool) -> None:
+def test_encrypted_reasoning_goes_back_in_front_of_the_answer_it_led_to() -> None:
     turns = ('<block type="command" name="echo">a</block>', "<final>Done.</final>", "<final>Again.</final>")
     provider = replying("openai-responses", *(WIRE.whole(Turn((text,), reasoning=("hm",))) for text in turns))
     agent = Agent(instructions="", provider=provider, model=Model("gpt-5-pro"), skills=[echo])
     store = MemoryStore()
-    if durable:
-        first = kernai.execute(agent, "Go.", store=store, run_id="r")
-        finished = kernai.resume(agent, "r", store=store)
-        assert finished is not None
-        assert finished.messages == first.messages
-        assert kernai.replay(agent, "r", store=store).result is not None
-        kernai.resume(agent, "r", store=store, input="More.")
-    else:
-        first = kernai.execute(agent, "Go.")
-        saved = [Message.from_dict(json.loads(json.dumps(message.to_dict()))) for message in first.messages]
-        kernai.execute(agent, "More.", history=saved)
+    first = kernai.execute(agent, "Go.", store=store, run_id="r")
+    finished = kernai.resume(agent, "r", store=store)
+    assert finished is not None
+    assert finished.messages == first.messages
+    assert kernai.replay(agent, "r", store=store).result is not None
+    kernai.resume(agent, "r", store=store, input="More.")
     thought = WIRE.thought(Turn(reasoning=("hm",)))
     assert thought["encrypted_content"] == ENCRYPTED
     last = bodies_to(provider)[-1]["input"]
