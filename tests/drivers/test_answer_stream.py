@@ -57,11 +57,6 @@ async def test_the_pieces_that_were_not_retracted_are_the_answer(texts: list[str
         assert [piece async for piece in twin.text()] == pieces
 
 
-def test_a_final_comes_in_pieces_while_it_is_written() -> None:
-    with kernai.stream(agent_of("<final>abc</final>"), "?") as events:
-        assert list(events.text()) == ["a", "b", "c"]
-
-
 def test_a_repeated_model_call_retracts_its_earlier_text() -> None:
     def script(_: object, on_chunk: OnChunk) -> str:
         if provider.calls == 1:

@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import gc
 import threading
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -192,8 +192,8 @@ async def value(of: Any) -> Any:
     return of
 
 
-def in_time(loop: BackgroundLoop, awaitable: Awaitable[Any]) -> Any:
-    """Its result; fails instead of hanging."""
+def begun(loop: BackgroundLoop, awaitable: Awaitable[Any]) -> Callable[[], Any]:
+    """Run it in another thread. What is returned waits for the result or error, and fails instead of hanging."""
     ended: list[Any] = []
 
     def wait() -> None:
@@ -202,11 +202,18 @@ def in_time(loop: BackgroundLoop, awaitable: Awaitable[Any]) -> Any:
         except BaseException as error:
             ended.append(error)
 
+    def result() -> Any:
+        thread.join(PATIENCE / 4)
+        assert ended, "it hangs"
+        return ended[0]
+
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    thread.join(PATIENCE / 4)
-    assert ended, "it hangs"
-    return ended[0]
+    return result
+
+
+def in_time(loop: BackgroundLoop, awaitable: Awaitable[Any]) -> Any:
+    return begun(loop, awaitable)()
 
 
 def test_a_skill_may_return_any_awaitable(loop: BackgroundLoop) -> None:
@@ -312,41 +319,29 @@ def test_work_cancelled_before_it_begins_is_closed(loop: BackgroundLoop) -> None
             leave.set()
         return False
 
-    thread = threading.Thread(target=loop.run, args=(busy(),))
-    thread.start()
+    is_busy = begun(loop, busy())
     assert entered.wait(PATIENCE)
     with pytest.raises(concurrent.futures.CancelledError):
         loop.run(value(2), cancelled)
-    thread.join(PATIENCE)
+    is_busy()
     loop.close()
     gc.collect()  # as above
 
 
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_waiting_thread_continues_when_the_loop_is_closed_or_its_work_is_cancelled(is_closed: bool) -> None:
-    loop, begun = BackgroundLoop("kernai-test"), threading.Event()
+    loop, waits = BackgroundLoop("kernai-test"), threading.Event()
 
     async def wait() -> None:
-        begun.set()
+        waits.set()
         await asyncio.Event().wait()
 
-    ended: list[str] = []
-
-    def run() -> None:
-        try:
-            loop.run(wait())
-        except BaseException as error:
-            ended.append(repr(error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert begun.wait(PATIENCE)
+    waiting = begun(loop, wait())
+    assert waits.wait(PATIENCE)
     if is_closed:
         loop.close()
     else:
         loop.cancel()
         assert in_time(loop, value(5)) == 5
-    thread.join(PATIENCE / 4)
-    assert not thread.is_alive()
-    assert ended == ["CancelledError()"]
+    assert repr(waiting()) == "CancelledError()"
     loop.close()

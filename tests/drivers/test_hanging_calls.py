@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Limits, MockProvider, Model, Recorder, execute, skill, stream
+from kernai import Agent, Limits, MockProvider, Model, Recorder, Skill, execute, skill, stream
 from tests.loop.loop_cases import command, plan, task
 from tests.ways import ALL, PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
 
@@ -41,17 +41,9 @@ def hang() -> Iterator[Hang]:
         assert not thread.is_alive(), f"{thread.name} is left"
 
 
-def hanging_skill(hang: Hang) -> Any:
-    @skill(register=False, name="hang")
-    def hanging() -> str:
-        return hang()
-
-    return hanging
-
-
 def agents(hang: Hang) -> dict[str, Agent]:
-    """Agents that hang in a worker under every driver."""
-    one = hanging_skill(hang)
+    """Agents that hang in a worker under every driver, but for the first one, whose call `execute` makes itself."""
+    one = Skill("hang", execute=hang, inputs={})
     calls = MockProvider(command("hang") * 2, "<final>done</final>")
     tasks = MockProvider(plan(task("a", "x"), strategy="parallel"), command("hang"), "<final>done</final>")
     inner = Agent(instructions="inner", skills=[one], provider=MockProvider(command("hang"), "<final>in</final>"))
@@ -62,6 +54,7 @@ def agents(hang: Hang) -> dict[str, Agent]:
         return plan(task("a", "x"), strategy="parallel") if messages[-1].text == "go" else hang()
 
     return {
+        "its only call": Agent(instructions="x", skills=[one], provider=MockProvider(command("hang"), "<final>done</final>")),
         "parallel calls": Agent(instructions="x", skills=[one], provider=calls, parallel_skills=True),
         "a task": Agent(instructions="x", skills=[one], provider=tasks),
         "an agent called beside another": Agent(instructions="x", skills=helper, provider=nested, parallel_skills=True),
@@ -82,7 +75,7 @@ def whole(recorder: Recorder) -> bool:
 
 @pytest.mark.parametrize("way, kind, reason", [
     (way, kind, ("cancelled", "timeout")[(at + number) % 2]) for at, way in enumerate(ALL) for number, kind in enumerate(KINDS)
-])
+] + [(way, "its only call", reason) for way in (by_stream, by_aexecute, by_astream) for reason in ("cancelled", "timeout")])
 def test_a_run_that_must_stop_does_not_wait_for_a_hanging_call(way: Way, reason: str, kind: str, hang: Hang) -> None:
     recorder = Recorder()
     stop: dict[str, Any] = {"limits": Limits(timeout=0.05)} if reason == "timeout" else {"cancel": hang.entered}
@@ -92,23 +85,9 @@ def test_a_run_that_must_stop_does_not_wait_for_a_hanging_call(way: Way, reason:
     assert whole(recorder)
 
 
-@pytest.mark.parametrize("way", [by_stream, by_aexecute, by_astream])
-@pytest.mark.parametrize("options", [{"limits": Limits(timeout=0.05)}, {}], ids=["timeout", "cancel"])
-def test_a_stream_or_async_run_that_must_stop_does_not_wait_for_its_only_call(
-    way: Way, options: dict[str, Any], hang: Hang
-) -> None:
-    provider = MockProvider(command("hang"), "<final>done</final>")
-    recorder = Recorder()
-    agent = Agent(instructions="x", skills=[hanging_skill(hang)], provider=provider)
-    result = way(agent, recorder=recorder, cancel=None if options else hang.entered, **options)
-    assert result.stop_reason == ("timeout" if options else "cancelled")
-    assert not hang.leave.is_set()
-
-
 def test_a_closed_stream_has_its_result_at_once(hang: Hang) -> None:
-    provider = MockProvider(command("hang"), "<final>done</final>")
     recorder = Recorder()
-    events = stream(Agent(instructions="x", skills=[hanging_skill(hang)], provider=provider), "go", recorder=recorder)
+    events = stream(agents(hang)["its only call"], "go", recorder=recorder)
     for event in events:
         if event.type == "skill_execute":
             break
@@ -122,18 +101,6 @@ def test_a_closed_stream_has_its_result_at_once(hang: Hang) -> None:
         if thread.name == "kernai-stream":
             thread.join(PATIENCE)
     assert len(recorder.entries) == count  # what came of it goes nowhere
-
-
-def test_the_late_outcome_of_an_abandoned_call_is_ignored(hang: Hang) -> None:
-    recorder = Recorder()
-    result = execute(agents(hang)["a task"], "go", recorder=recorder, cancel=hang.entered)
-    before = recorder.to_list()
-    workers = [thread for thread in threading.enumerate() if thread.name == "kernai-worker"]
-    hang.leave.set()
-    for worker in workers:
-        worker.join(PATIENCE)
-    assert recorder.to_list() == before
-    assert result.stop_reason == "cancelled"
 
 
 @pytest.mark.parametrize("way", [by_execute, by_stream])

@@ -57,70 +57,52 @@ def skill(body: Callable[..., Any]) -> dict[str, Any]:
     return {"skills": [Skill("work", execute=work)]}
 
 
-def plain(_: Key) -> dict[str, Any]:
-    return skill(lambda: None)
+def working(work: Callable[[], Any]) -> Agent:
+    """An agent whose model calls its only skill, then ends."""
+    provider = MockProvider(command("work"), final("done"))
+    return Agent(instructions="x", skills=[Skill("work", execute=work)], provider=provider)
+
+
+def then(key: Callable[[], None], value: Any) -> Callable[..., Any]:
+    """A function that presses the key, whatever it is given, and returns the value."""
+
+    def press(*_: object, **__: object) -> Any:
+        key()
+        return value
+
+    return press
 
 
 def with_context(key: Key) -> dict[str, Any]:
-    class Resolver:
-        def resolve(self, skill: str, name: str) -> str:
-            del skill, name
-            key()
-            return "secret"
-
     def work(ctx: SkillContext[Context]) -> str | None:
         return ctx.credential("key")
 
-    kernai.configure(credential_resolver=Resolver())
+    kernai.configure(credential_resolver=type("Resolver", (), {"resolve": staticmethod(then(key, "secret"))})())
     return {"skills": [Skill("work", execute=work, credentials={"key": kernai.Credential()})]}
 
 
-def instructions(key: Key) -> dict[str, Any]:
-    def text() -> str:
-        key()
-        return "x"
-
-    return {"instructions": text}
+def flow(effect: Any) -> Generator[Any, Any, Any]:
+    return (yield effect)
 
 
 def middleware(key: Key) -> dict[str, Any]:
-    def flow(effect: Any) -> Generator[Any, Any, Any]:
+    def pressed(effect: Any) -> Generator[Any, Any, Any]:
         key()
         return (yield effect)
 
-    return {"middleware": [flow]}
+    return {"middleware": [pressed]}
 
 
 def factory(key: Key) -> dict[str, Any]:
-    def flow(effect: Any) -> Generator[Any, Any, Any]:
-        def inner() -> Generator[Any, Any, Any]:
-            return (yield effect)
-
+    def made(effect: Any) -> Generator[Any, Any, Any]:
         key()
-        return inner()
+        return flow(effect)
 
-    return {"middleware": [flow]}
+    return {"middleware": [made]}
 
 
 def hook(name: str) -> Callable[[Key], dict[str, Any]]:
-    return lambda key: {"middleware": [type("Pressed", (Hooks,), {name: lambda self, *given: key()})()]}
-
-
-def provider(key: Key) -> dict[str, Any]:
-    def answer(messages: object, model: object) -> str:
-        del messages, model
-        key()
-        return final("done")
-
-    return {"provider": MockProvider().on_call(answer)}
-
-
-def agreed(key: Key) -> Callable[[object], bool]:
-    def approve(_: object) -> bool:
-        key()
-        return True
-
-    return approve
+    return lambda key: {"middleware": [type("Pressed", (Hooks,), {name: then(key, None)})()]}
 
 
 def pressing(key: Key, kind: type, method: str) -> Any:
@@ -145,37 +127,40 @@ class SavedContext(Context):
         return {}
 
 
-#: what the agent is made with, and what the run is given
-PLACES: dict[str, tuple[Callable[[Key], dict[str, Any]], Callable[[Key], dict[str, Any]]]] = {
-    "a skill": (skill, lambda key: {}),
-    "a credential resolver": (with_context, lambda key: {}),
-    "a protocol's handler": (lambda key: {"protocols": [Protocol("work", lambda block, context: key())]}, lambda key: {}),
-    "instructions": (instructions, lambda key: {}),
-    "a middleware": (middleware, lambda key: {}),
-    "what makes a middleware": (factory, lambda key: {}),
-    "on_run_start": (hook("on_run_start"), lambda key: {}),
-    "on_run_end": (hook("on_run_end"), lambda key: {}),
-    "before_model": (hook("before_model"), lambda key: {}),
-    "a provider": (provider, lambda key: {}),
-    "on_event": (plain, lambda key: {"on_event": key}),
-    "on_task_complete": (plain, lambda key: {"on_task_complete": lambda **_: key()}),
-    "a sink": (plain, lambda key: {"recorder": Recorder(pressing(key, MemorySink, "record"))}),
-    "one of several sinks": (plain, lambda key: {"recorder": Recorder(kernai.CompositeSink(pressing(key, MemorySink, "record"), MemorySink()))}),
-    "a recorder": (plain, lambda key: {"recorder": pressing(key, Recorder, "record")}),
-    "Context.child": (plain, lambda key: {"context": pressing(key, Context, "child")}),
-    "a store": (plain, lambda key: {"store": pressing(key, MemoryStore, "append")}),
-    "Context.save": (plain, lambda key: {"context": SavedContext(key), "store": MemoryStore()}),
-    "approve": (lambda key: {"approve": agreed(key), **plain(key)}, lambda key: {"store": MemoryStore()}),
+#: what the agent is made with
+MADE: dict[str, Callable[[Key], dict[str, Any]]] = {
+    "a skill": skill,
+    "a credential resolver": with_context,
+    "a protocol's handler": lambda key: {"protocols": [Protocol("work", then(key, None))]},
+    "instructions": lambda key: {"instructions": then(key, "x")},
+    "a middleware": middleware,
+    "what makes a middleware": factory,
+    "on_run_start": hook("on_run_start"),
+    "on_run_end": hook("on_run_end"),
+    "before_model": hook("before_model"),
+    "a provider": lambda key: {"provider": MockProvider().on_call(then(key, final("done")))},
+    "approve": lambda key: {"approve": then(key, True), **skill(lambda: None)},
+}
+#: what the run is given
+GIVEN: dict[str, Callable[[Key], dict[str, Any]]] = {
+    "on_event": lambda key: {"on_event": key},
+    "on_task_complete": lambda key: {"on_task_complete": then(key, None)},
+    "a sink": lambda key: {"recorder": Recorder(pressing(key, MemorySink, "record"))},
+    "one of several sinks": lambda key: {"recorder": Recorder(kernai.CompositeSink(pressing(key, MemorySink, "record"), MemorySink()))},
+    "a recorder": lambda key: {"recorder": pressing(key, Recorder, "record")},
+    "Context.child": lambda key: {"context": pressing(key, Context, "child")},
+    "a store": lambda key: {"store": pressing(key, MemoryStore, "append")},
+    "Context.save": lambda key: {"context": SavedContext(key), "store": MemoryStore()},
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [*MADE, *GIVEN])
 def test_ctrl_c_is_raised_inside_the_users_code(place: str) -> None:
-    make, give = PLACES[place]
     key = Key()
-    options = give(key)
+    options = GIVEN[place](key) if place in GIVEN else {}
+    own = MADE[place](key) if place in MADE else skill(lambda: None)
     says = [command("work"), '<block type="work">x</block>', plan("a"), *[final("done")] * 3]
-    made: dict[str, Any] = {"instructions": "x", "provider": MockProvider(*says), **make(key)}
+    made: dict[str, Any] = {"instructions": "x", "provider": MockProvider(*says), **own}
     recorder = options.setdefault("recorder", Recorder())
     with pytest.raises(KeyboardInterrupt):
         kernai.execute(Agent(**made), "go", **options)
@@ -187,12 +172,8 @@ def test_ctrl_c_is_raised_inside_the_users_code(place: str) -> None:
 class Asked:
     """A `cancel` of the user's. Nobody expects an exception from `is_set`, so it counts as kernai's own code."""
 
-    def __init__(self, key: Key) -> None:
-        self._key = key
-
-    def is_set(self) -> bool:
-        self._key()
-        return False
+    def __init__(self, key: Callable[[], None]) -> None:
+        self.is_set = then(key, False)
 
 
 @pytest.mark.parametrize("store", [None, MemoryStore()])
@@ -243,10 +224,8 @@ def test_ctrl_c_while_an_object_is_freed_is_not_lost(dying: Callable[[Key], obje
         kept.clear()
         return "dropped"
 
-    asked = MockProvider(command("drop"), final("done"))
-    agent = Agent(instructions="x", provider=asked, skills=[Skill("drop", execute=drop)])
     with pytest.raises(KeyboardInterrupt):
-        kernai.execute(agent, "go", recorder=recorder)
+        kernai.execute(working(drop), "go", recorder=recorder)
     assert key.raised == [False]
     assert (recorder.entries[-1].type, recorder.entries[-1].data["stop_reason"]) == ("result", "cancelled")
 
@@ -261,18 +240,16 @@ def test_a_second_ctrl_c_is_raised_at_once() -> None:
 
 
 def test_a_second_ctrl_c_that_is_swallowed_is_raised_when_the_run_has_ended() -> None:
-    recorder = Recorder()
+    key, recorder = Key(2), Recorder()
 
-    class Impatient(Asked):
-        def is_set(self) -> bool:
-            with suppress(KeyboardInterrupt):
-                super().is_set()
-                super().is_set()
-            return False
+    def impatient() -> None:
+        with suppress(KeyboardInterrupt):
+            key()
+            key()
 
     agent = Agent(instructions="x", provider=MockProvider(final("done")))
     with pytest.raises(KeyboardInterrupt):
-        kernai.execute(agent, "go", cancel=Impatient(Key(2)), recorder=recorder)
+        kernai.execute(agent, "go", cancel=Asked(impatient), recorder=recorder)
     assert recorder.entries[-1].data["stop_reason"] == "final"
 
 
@@ -349,8 +326,7 @@ def test_a_run_within_a_run_shares_the_handler_and_leaves_it_there() -> None:
         handlers.append(signal.getsignal(signal.SIGINT))
         return text
 
-    agent = Agent(instructions="x", skills=[Skill("work", execute=work)], provider=MockProvider(command("work"), final("done")))
-    assert kernai.run(agent, "go") == "done"
+    assert kernai.run(working(work), "go") == "done"
     assert handlers[0] is handlers[1]
     assert handlers[0] is not signal.default_int_handler
 
@@ -367,14 +343,10 @@ def test_a_handler_of_the_hosts_stays_in_place_whether_it_was_there_before_or_a_
         signal.raise_signal(signal.SIGINT)
         return "worked"
 
-    def made() -> Agent:
-        says = MockProvider(command("work"), final("done"))
-        return Agent(instructions="x", skills=[Skill("work", execute=work)], provider=says)
-
     try:
-        assert kernai.run(made(), "go") == "done"
+        assert kernai.run(working(work), "go") == "done"
         assert signal.getsignal(signal.SIGINT) is own
-        assert kernai.run(made(), "go") == "done"
+        assert kernai.run(working(work), "go") == "done"
         assert presses == [signal.SIGINT] * 2
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -382,10 +354,7 @@ def test_a_handler_of_the_hosts_stays_in_place_whether_it_was_there_before_or_a_
 
 def test_a_run_in_another_thread_leaves_ctrl_c_to_the_main_one() -> None:
     found: list[Any] = []
-    agent = Agent(
-        instructions="x", provider=MockProvider(command("look"), final("done")),
-        skills=[Skill("look", execute=lambda: found.append(signal.getsignal(signal.SIGINT)))],
-    )
+    agent = working(lambda: found.append(signal.getsignal(signal.SIGINT)))
     thread = threading.Thread(target=kernai.run, args=(agent, "go"))
     thread.start()
     thread.join()

@@ -64,27 +64,6 @@ def test_skills_are_called_in_the_callers_thread_and_those_of_a_stream_in_one_of
     assert seen[3] == seen[4] != threading.get_ident()
 
 
-def test_a_stream_may_be_handed_from_thread_to_thread() -> None:
-    @skill(register=False)
-    def where() -> str:
-        return "here"
-
-    events = stream(agent_with(where), "go")
-    seen: list[str] = [next(events).type]
-
-    def take_three() -> None:
-        seen.extend(next(events).type for _ in range(3))
-
-    for _ in range(3):
-        other = threading.Thread(target=take_three)
-        other.start()
-        other.join(PATIENCE)
-    seen.extend(event.type for event in events)
-    assert seen[0] == "run_start"
-    assert seen[-1] == "result"
-    assert seen.count("skill_result") == 1
-
-
 @SYNC_WAYS
 def test_parallel_skills_run_at_once_in_workers(way: Way) -> None:
     together = threading.Barrier(3)
@@ -268,10 +247,6 @@ def note() -> str:
     return "noted"
 
 
-def with_context(ctx: SkillContext[Any]) -> str:
-    return note()
-
-
 async def later() -> str:
     token = USER.set("later")
     await asyncio.sleep(0)
@@ -292,7 +267,7 @@ async def answered_later(block: Any, ctx: Any) -> str:
 
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize("function", [note, with_context, later, answered, answered_later])
+@pytest.mark.parametrize("function", [note, later, answered, answered_later])
 def test_context_variables_set_by_a_skill_reach_neither_the_next_one_nor_the_caller(
     way: Way, function: Callable[..., Any], parallel: bool
 ) -> None:
