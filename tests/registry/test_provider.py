@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +10,10 @@ import pytest
 from kernai import (
     Agent,
     Event,
-    GenerationOptions,
     LlmResponse,
     Media,
     Message,
+    MockProvider,
     Model,
     Models,
     Provider,
@@ -28,22 +27,15 @@ SOUND = Media.from_bytes(b"sound", mime_type="audio/wav")
 
 
 class Scripted(Provider):
-    """Streams the pieces, then returns, raises or calls `end`."""
+    """Streams the pieces, then returns `end`."""
 
-    def __init__(self, *pieces: Any, end: Any = None) -> None:
-        self.pieces = pieces
-        self.end = end
-        self.seen: list[tuple[Sequence[Message], Model, GenerationOptions]] = []
-        self.threads: set[str] = set()
+    def __init__(self, *pieces: str, end: LlmResponse | None = None) -> None:
+        self.pieces, self.end = pieces, end or LlmResponse("")
 
     def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        self.seen.append((messages, model, generation))
-        self.threads.add(threading.current_thread().name)
         for piece in self.pieces:
             on_chunk(piece)
-        if isinstance(self.end, Exception):
-            raise self.end
-        return self.end  # type: ignore[no-any-return]
+        return self.end
 
 
 class Typed(Scripted):
@@ -116,13 +108,9 @@ def test_the_final_content_counts_and_not_the_streamed_pieces(pieces: tuple[str,
 
 
 def test_the_cause_of_a_providers_error_is_kept() -> None:
-    class Chaining(Scripted):
-        def call(self, *args: Any) -> LlmResponse:
-            try:
-                raise ConnectionResetError("reset by peer")
-            except OSError as error:
-                raise ProviderError("the connection failed", retryable=True) from error
+    def fails(*_: object) -> str:
+        raise ProviderError("the connection failed", retryable=True) from ConnectionResetError("reset by peer")
 
-    result, _ = outcome_of(Chaining())
+    result, _ = outcome_of(MockProvider().on_call(fails))
     assert isinstance(result.error, ProviderError)
     assert isinstance(result.error.__cause__, ConnectionResetError)

@@ -16,11 +16,15 @@ from kernai.testing.contracts import at_once
 HEAD = "from __future__ import annotations\nfrom kernai import skill\n"
 
 
+def put(path: Path, body: str) -> Path:
+    path.write_text(HEAD + body, encoding="utf-8")
+    return path
+
+
 def write(path: Path, **answers: object) -> Path:
     """Write a file with one skill for each name, which returns the given answer."""
     body = "".join(f"@skill\ndef {name}():\n    return {answer!r}\n\n" for name, answer in answers.items())
-    path.write_text(HEAD + body, encoding="utf-8")
-    return path
+    return put(path, body)
 
 
 def names(registry: SkillRegistry) -> list[str]:
@@ -64,24 +68,21 @@ def test_a_loaded_skill_is_registered_only_in_the_registry_that_loads_it(
 
 
 def test_a_loaded_module_has_a_private_name_and_the_search_path_is_unchanged(registry: SkillRegistry, tmp_path: Path) -> None:
-    (tmp_path / "json.py").write_text(HEAD + "@skill\ndef one(): return __name__, __file__\n", encoding="utf-8")
+    file = put(tmp_path / "json.py", "@skill\ndef one(): return __name__, __file__\n")
     path, modules = list(sys.path), set(sys.modules)
-    registry.load_from(tmp_path / "json.py")
+    registry.load_from(file)
     found: Any = answer(registry, "one")
-    name, file = found
+    name, own_file = found
     assert name.startswith("_kernai_skill_file_")
-    assert file == str(tmp_path / "json.py")
+    assert own_file == str(file)
     assert sys.path == path
     assert set(sys.modules) - modules == {name}
     assert not (tmp_path / "__pycache__").exists()
 
 
 def test_types_defined_in_the_file_can_be_used_in_annotations(registry: SkillRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(
-        HEAD + "from dataclasses import dataclass\n@dataclass\nclass Item:\n    n: int\n    more: list[Item]\n"
-        "@skill\ndef take(item: Item) -> int:\n    return item.n\n", encoding="utf-8",
-    )
-    [take] = registry.load_from(tmp_path / "a.py")
+    types = "from dataclasses import dataclass\n@dataclass\nclass Item:\n    n: int\n    more: list[Item]\n"
+    [take] = registry.load_from(put(tmp_path / "a.py", types + "@skill\ndef take(item: Item) -> int: return item.n\n"))
     assert take.call({"item": {"n": 5, "more": []}}) == 5
 
 
@@ -131,7 +132,7 @@ def test_a_file_that_fails_is_an_error_with_its_line_and_nothing_is_registered(
     registry: SkillRegistry, tmp_path: Path, body: str, line: int, said: str
 ) -> None:
     write(tmp_path / "a.py", one=1)
-    (tmp_path / "b.py").write_text(HEAD + body, encoding="utf-8")
+    put(tmp_path / "b.py", body)
     modules, version = set(sys.modules), registry.version
     with pytest.raises(KernaiError) as caught:
         registry.load_from(tmp_path / "*.py")
@@ -206,7 +207,7 @@ def test_a_pattern_loaded_twice_is_reloaded_once(registry: SkillRegistry, tmp_pa
     counter = tmp_path / "count"
     counter.write_text("")
     count = f"with open({str(counter)!r}, 'a') as file:\n    file.write('x')\n"
-    (tmp_path / "a.py").write_text(HEAD + count + "@skill\ndef one(): ...\n", encoding="utf-8")
+    put(tmp_path / "a.py", count + "@skill\ndef one(): ...\n")
     registry.load_from(tmp_path / "*.py")
     registry.load_from(tmp_path / "*.py")
     registry.load_from(tmp_path / "a.py")
@@ -223,8 +224,7 @@ def test_a_skill_of_a_module_that_a_file_imports_survives_a_reload(
     library.mkdir()
     write(library / "shared_skills_for_this_test.py", shared=1)
     monkeypatch.syspath_prepend(str(library))
-    (tmp_path / "a.py").write_text(HEAD + "import shared_skills_for_this_test\n@skill\ndef own(): ...\n", "utf-8")
-    registry.load_from(tmp_path / "a.py")
+    registry.load_from(put(tmp_path / "a.py", "import shared_skills_for_this_test\n@skill\ndef own(): ...\n"))
     assert sorted(names(registry)) == ["own", "shared"]
     registry.reload()  # the imported module is not executed again
     assert sorted(names(registry)) == ["own", "shared"]
@@ -266,10 +266,8 @@ def test_registries_loading_at_the_same_time_each_get_their_own_skills(tmp_path:
     registries = [SkillRegistry() for _ in range(count)]
     for number in range(count):
         # the barrier is between two skills of each file, so all loads are half done at the same time
-        (tmp_path / f"{number}.py").write_text(
-            HEAD + "import sys\n@skill\ndef first(): ...\nsys.kernai_test_barrier.wait()\n"
-            f"@skill\ndef own_{number}(): ...\n", encoding="utf-8",
-        )
+        first = "import sys\n@skill\ndef first(): ...\nsys.kernai_test_barrier.wait()\n"
+        put(tmp_path / f"{number}.py", f"{first}@skill\ndef own_{number}(): ...\n")
 
     module: Any = sys
     module.kernai_test_barrier = barrier
@@ -313,14 +311,12 @@ def test_readers_see_either_the_old_skills_or_the_new_ones(registry: SkillRegist
 def test_a_skill_that_a_file_defines_after_loading_is_registered_globally(
     registry: SkillRegistry, tmp_path: Path
 ) -> None:
-    (tmp_path / "a.py").write_text(
-        HEAD + "import contextvars\nlater = contextvars.copy_context()\n"
-        "def define():\n    @skill\n    def late(): ...\n@skill\ndef give(): return later, define\n", encoding="utf-8",
-    )
-    registry.load_from(tmp_path / "a.py")
+    define = "def define():\n    @skill\n    def late(): ...\n"
+    give = "import contextvars\nlater = contextvars.copy_context()\n@skill\ndef give(): return later, define\n"
+    registry.load_from(put(tmp_path / "a.py", define + give))
     found: Any = answer(registry, "give")
-    context, define = found
-    context.run(define)
+    context, function = found
+    context.run(function)
     assert skills.find("late") is not None
     assert names(registry) == ["give"]
 
@@ -335,22 +331,16 @@ def test_names_missing_in_the_module_of_a_type_resolve_in_the_module_of_the_skil
     monkeypatch.syspath_prepend(str(tmp_path))
     use = "import types_for_this_test as t\n@skill\ndef take(item: t.Item): return item.level\n"
     file = tmp_path / "a.py"
-    file.write_text(HEAD + "from typing import Literal\nLevel = Literal['low']\n" + use, encoding="utf-8")
-    [take] = registry.load_from(file)
+    [take] = registry.load_from(put(file, "from typing import Literal\nLevel = Literal['low']\n" + use))
     assert take.call({"item": {"level": "low"}}) == "low"
-    file.write_text(HEAD + use, encoding="utf-8")
+    put(file, use)
     with pytest.raises(KernaiError, match=r"a.py:4: TypeError.*the fields of Item cannot be resolved: name 'Level'"):
         registry.reload()
     monkeypatch.delitem(sys.modules, "types_for_this_test")
 
 
 def test_a_file_may_load_others_while_it_is_loaded(registry: SkillRegistry, tmp_path: Path) -> None:
-    inner = tmp_path / "inner"
-    inner.mkdir()
-    write(inner / "b.py", inner=1)
-    (tmp_path / "a.py").write_text(
-        HEAD + f"from kernai import skills\nskills.load_from({str(inner / '*.py')!r})\n@skill\ndef outer(): ...\n",
-        encoding="utf-8",
-    )
-    skills.load_from(tmp_path / "a.py")
+    inner = write(tmp_path / "b.py", inner=1)
+    load = f"from kernai import skills\nskills.load_from({str(inner)!r})\n"
+    skills.load_from(put(tmp_path / "a.py", load + "@skill\ndef outer(): ...\n"))
     assert sorted(names(skills)) == ["inner", "outer"]
