@@ -151,12 +151,6 @@ def test_a_truncated_answer_is_returned_and_marked_as_truncated(
     assert (result.truncated, script.call_count) == (text is not None, 1)
 
 
-@pytest.mark.parametrize("reason", ["stop", "tool", "other", None])
-def test_an_answer_that_ended_normally_is_not_truncated(reason: str | None) -> None:
-    result, _ = run(("All of it.", reason))
-    assert (result.text, result.finish_reason, result.truncated) == ("All of it.", reason, False)
-
-
 @pytest.mark.parametrize("on_truncated", ["accept", "continue", "fail"])
 @pytest.mark.parametrize("content", ["", " \n"])
 @pytest.mark.parametrize("reason", CUT)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Block, Context, MockProvider, Models, Plan, Protocol, parse
+from kernai import Agent, Block, Context, MockProvider, Plan, Protocol, parse
 from kernai.loop.builtin_commands import BUILTINS
 from kernai.testing import ByHand
-from tests.loop.loop_cases import Turn, add, command, echo, final, look, plan, task
+from tests.loop.loop_cases import Turn, command, final, plan, task
 from tests.loop.test_loop import Script
 
 
@@ -25,24 +25,10 @@ def ask(name: str, *, context: Context | None = None, **options: Any) -> str:
     return block.content
 
 
-def test_skills_lists_what_this_agent_may_call_with_this_model() -> None:
-    kernai.skills.register(add)
-    kernai.configure(allowed_skills=["echo", "look"])
-    listed = ask("/skills", skills=[echo, look, "add"])
-    assert listed == kernai.skills.listing([echo])
-    assert "### look" in ask("/skills", skills=[echo, look], model=Models.LLAVA)
-
-
-def test_skills_of_an_agent_without_any_says_so() -> None:
-    assert ask("/skills") == "No skills are available."
-    assert ask("/skills", skills=[]) == "No skills are available."
-
-
 def test_protocols_is_json_of_those_the_agent_may_speak() -> None:
     kernai.protocols.register("p", lambda *_: "", documentation="Ask é <block>.")
     kernai.protocols.register("q", lambda *_: "")
     own = Protocol("own", lambda *_: "", "Mine.")
-    assert "Ask é <block>." in ask("/protocols")
     assert json.loads(ask("/protocols")) == [
         {"name": "p", "documentation": "Ask é <block>."},
         {"name": "q", "documentation": None},
@@ -51,7 +37,6 @@ def test_protocols_is_json_of_those_the_agent_may_speak() -> None:
         {"name": "own", "documentation": "Mine."},
         {"name": "q", "documentation": None},
     ]
-    assert json.loads(ask("/protocols", protocols=[])) == []
 
 
 def test_workflow_explains_plans_and_says_that_a_sub_agent_has_none() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ from kernai import (
     skill,
 )
 from kernai.events import KINDS
-from kernai.loop.effects import CallModel, CallSkill, Cancelled, Completion, Join, NotPerformed, Spawn
+from kernai.loop.effects import CallModel, CallSkill, Cancelled, Completion, Join, NotPerformed, Spawn, Work
 from kernai.testing import ByHand, last_spawned
 from tests.loop.loop_cases import (
     CASES,
@@ -396,34 +395,6 @@ def test_whatever_a_model_writes_the_run_ends_and_both_drivers_record_the_same(
 # ---------------------------------------------------------------------------------- what the provider shows
 
 
-class Rewriting(MockProvider):
-    """Streams one text and ends with another."""
-
-    def __init__(self, streamed: str, content: str) -> None:
-        super().__init__(streamed)
-        self.content = content
-
-    def call(self, *given: Any) -> LlmResponse:
-        super().call(*given)
-        return LlmResponse(self.content, finish_reason="stop", metadata={"request": "r1"})
-
-
-@pytest.mark.parametrize("run", [by_hand, *(partial(by_driver, way) for way in ALL)])
-def test_streamed_pieces_that_turn_out_wrong_are_retracted(run: Callable[..., Outcome]) -> None:
-    outcome = run(Case("", [], agent={"provider": Rewriting("<final>wro", "So <final>right</final>")}), None, watched=True)
-    assert outcome.result.text == "right"
-    [data] = [event.data for event in outcome.recorded if event.type == "llm_response"]
-    assert (data["content"], data["finish_reason"], data["metadata"]) == ("So <final>right</final>", "stop", {"request": "r1"})
-    types = [event.type for event in outcome.live]
-    restart = types.index("model_restarted")
-    assert outcome.live[restart].data["reason"]
-    assert set(types[types.index("messages_sent") + 1 : restart]) <= LIVE_ONLY
-    after = outcome.live[restart + 1 : types.index("llm_response")]
-    assert {event.type for event in after} <= LIVE_ONLY
-    assert _rebuilt(after) == [("final", None, "right")]
-    assert "block_incomplete" not in types
-
-
 @pytest.mark.parametrize("reported,expected", [(20, 20), (0, 1500)])
 def test_a_latency_is_reported_by_the_provider_or_else_measured(reported: int, expected: int) -> None:
     clock = [0.0]
@@ -470,6 +441,14 @@ def test_one_error_that_ends_two_runs_does_not_mix_them_up() -> None:
 # -------------------------------------------------------------------------------------- stopping and breaking
 
 
+def asked(**options: Any) -> tuple[ByHand, Work]:
+    """A run by hand that has asked for its first response."""
+    hand = ByHand(Agent(instructions="", skills=[echo], provider=MockProvider(), parallel_skills=True), **options)
+    work = hand.work("Go.")
+    next(work)
+    return hand, work
+
+
 ANSWERED = ["run_start", "messages_sent", "llm_response", "blocks_parsed"]
 
 
@@ -514,12 +493,10 @@ def test_text_streamed_before_a_call_was_interrupted_is_recorded(
 
 def test_an_answer_that_a_cancelled_run_did_not_wait_for_is_recorded_and_counts() -> None:
     cancelled: list[bool] = []
-    hand = ByHand(Agent(instructions=""), provider=MockProvider(), cancelled=lambda: bool(cancelled))
-    asked = hand.work("Go.")
-    next(asked)
+    hand, work = asked(cancelled=lambda: bool(cancelled))
     cancelled.append(True)
     with pytest.raises(StopIteration) as ended:
-        asked.send(LlmResponse("<final>4</final>", prompt_tokens=4000, completion_tokens=1000))
+        work.send(LlmResponse("<final>4</final>", prompt_tokens=4000, completion_tokens=1000))
     failed = hand.flush()[-2]
     assert (failed.type, failed.data["content"], failed.data["prompt_tokens"]) == ("model_failed", "<final>4</final>", 4000)
     assert ended.value.value.usage.total_tokens == 5000
@@ -648,10 +625,7 @@ def test_an_error_in_the_hosts_code_is_raised_after_the_result_event(way: Way) -
     command("echo", "a") + command("echo", "b"),
 ])
 def test_an_interrupt_while_work_runs_waits_for_it_and_records_its_end(response: str) -> None:
-    agent = Agent(instructions="", skills=[echo], provider=MockProvider(), parallel_skills=True)
-    hand = ByHand(agent)
-    work = hand.work("Go.")
-    next(work)
+    hand, work = asked()
     started = [work.send(LlmResponse(response)), work.send(None)]
     assert isinstance(work.send(None), Join)
     assert isinstance(work.throw(KeyboardInterrupt()), Join)
@@ -668,10 +642,7 @@ def test_an_interrupt_while_work_runs_waits_for_it_and_records_its_end(response:
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_call_interrupted_while_it_is_started_is_not_run_and_earlier_ones_are_waited_for(at: int) -> None:
-    agent = Agent(instructions="", skills=[echo], provider=MockProvider(), parallel_skills=True)
-    hand = ByHand(agent)
-    work = hand.work("Go.")
-    next(work)
+    hand, work = asked()
     assert isinstance(work.send(LlmResponse(command("echo", "a") + command("echo", "b"))), Spawn)
     if at == 1:
         assert isinstance(work.send(None), Spawn)
@@ -686,9 +657,7 @@ def test_a_call_interrupted_while_it_is_started_is_not_run_and_earlier_ones_are_
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), NotPerformed()], ids=["interrupt", "not performed"])
 def test_if_a_task_cannot_be_started_no_later_one_is(error: BaseException) -> None:
-    hand = ByHand(Agent(instructions="", provider=MockProvider()))
-    work = hand.work("Go.")
-    next(work)
+    hand, work = asked()
     assert isinstance(work.send(LlmResponse(plan(task("a"), task("b")))), Spawn)
     with pytest.raises(type(error)):
         work.throw(error)
@@ -698,9 +667,7 @@ def test_if_a_task_cannot_be_started_no_later_one_is(error: BaseException) -> No
 
 @pytest.mark.parametrize("response", ["done", plan(task("a")), command("echo", "a") * 2])
 def test_a_closed_loop_requests_no_more_effects(response: str) -> None:
-    hand = ByHand(Agent(instructions="", skills=[echo], provider=MockProvider(), parallel_skills=True))
-    work = hand.work("Go.")
-    next(work)
+    hand, work = asked()
     if response != "done":
         work.send(LlmResponse(response))
         work.send(None)
