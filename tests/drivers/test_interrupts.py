@@ -278,17 +278,9 @@ def pressed_elsewhere(waits: threading.Event) -> str:
     return "too late"
 
 
-WAITS: dict[str, dict[str, Any]] = {
-    "for parallel calls": {"parallel_skills": True},
-    "for an async skill": {"is_async": True},
-    "in a pause": {"sleeps": True},
-    "for a stream": {"streams": True},
-}
-
-
-@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("wait", ["for parallel calls", "for an async skill", "in a pause", "for a stream"])
 def test_ctrl_c_while_kernai_waits_ends_the_wait_and_the_run(wait: str, no_thread_is_left: None) -> None:
-    how, let_go, recorder = WAITS[wait], threading.Event(), Recorder()
+    let_go, recorder = threading.Event(), Recorder()
 
     async def work_later() -> str:
         os.kill(os.getpid(), signal.SIGINT)
@@ -301,13 +293,13 @@ def test_ctrl_c_while_kernai_waits_ends_the_wait_and_the_run(wait: str, no_threa
             yield Sleep(PATIENCE)
         return (yield effect)
 
-    work = Skill("work", execute=work_later if "is_async" in how else lambda: pressed_elsewhere(let_go))
+    work = Skill("work", execute=work_later if wait == "for an async skill" else lambda: pressed_elsewhere(let_go))
     agent = Agent(
         instructions="x", skills=[work], provider=MockProvider(command("work") + command("work"), final("done")),
-        parallel_skills="parallel_skills" in how, middleware=[pausing] if "sleeps" in how else None,
+        parallel_skills=wait == "for parallel calls", middleware=[pausing] if wait == "in a pause" else None,
     )
     with pytest.raises(KeyboardInterrupt):
-        if "streams" in how:
+        if wait == "for a stream":
             for _ in kernai.stream(agent, "go", recorder=recorder):
                 pass
         else:

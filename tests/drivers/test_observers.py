@@ -25,7 +25,6 @@ from kernai import (
     Skill,
     SkillContext,
     Stop,
-    skill,
 )
 from tests.loop.loop_cases import Unprintable, command, plan, task
 from tests.ways import LIVE_ONLY, PATIENCE, WAYS, Way, as_async, by_aexecute, by_astream
@@ -299,20 +298,12 @@ def kinds(recorder: Recorder, scope: str = "") -> list[str]:
 @WAYS
 @pytest.mark.parametrize("parallel", [False, True], ids=["in-order", "at-once"])
 def test_a_call_whose_announcement_was_not_delivered_is_not_made(way: Way, parallel: bool) -> None:
-    called: list[str] = []
-
-    @skill(register=False)
-    def pay() -> str:
-        called.append("pay")
-        return "paid"
-
-    provider = MockProvider(command("pay") * 2, "<final>done</final>")
-    agent = Agent(instructions="x", skills=[pay], provider=provider, parallel_skills=parallel)
-    recorder = Recorder()
+    SEEN.clear()
+    model, recorder = agent(command("look") * 2, "<final>done</final>"), Recorder()
     with pytest.raises(LostError):
-        way(agent, recorder=recorder, on_event=lost_at("skill_execute"))
-    assert called == []
-    assert provider.call_count == 1  # no model reads of a failure that was none
+        way(model.replace(parallel_skills=parallel), recorder=recorder, on_event=lost_at("skill_execute"))
+    assert SEEN == []
+    assert kinds(recorder).count("messages_sent") == 1  # no model reads of a failure that was none
     assert "skill_result" not in kinds(recorder)
     assert {event.data["not_run"] for event in recorder.for_event("skill_error")} == {True}
     assert kinds(recorder)[-1] == "result"
@@ -325,11 +316,10 @@ def test_a_call_whose_announcement_was_not_delivered_is_not_made(way: Way, paral
     ("result", 2, ["blocks_parsed", "final", "result"]),
 ])
 def test_an_observer_that_fails_prevents_what_it_was_to_hear_of_and_loses_no_outcome(way: Way, at: str, calls: int, ends: list[str]) -> None:
-    provider, recorder = MockProvider(command("pay"), "<final>done</final>"), Recorder()
-    agent = Agent(instructions="x", skills=[Skill("pay", execute=lambda: "paid")], provider=provider)
+    recorder = Recorder()
     with pytest.raises(LostError):
-        way(agent, recorder=recorder, on_event=lost_at(at))
-    assert provider.call_count == calls
+        way(agent(command("look"), "<final>done</final>"), recorder=recorder, on_event=lost_at(at))
+    assert kinds(recorder).count("llm_response") == calls
     assert kinds(recorder)[-3:] == ends
     assert recorder.entries[-1].data["stop_reason"] == ("final" if at == "result" else "cancelled")
 
@@ -337,22 +327,20 @@ def test_an_observer_that_fails_prevents_what_it_was_to_hear_of_and_loses_no_out
 @WAYS
 @pytest.mark.parametrize("listens", [False, True], ids=["alone", "with a callback"])
 def test_a_failing_sink_gets_each_event_at_most_twice_and_the_caller_gets_its_error(way: Way, listens: bool) -> None:
-    sink, provider = Raising(None, LostError()), MockProvider("<final>done</final>")
+    sink = Raising(None, LostError())
     options: dict[str, Any] = {"on_event": lambda event: None} if listens else {}
     with pytest.raises(LostError):
-        way(Agent(instructions="x", provider=provider), recorder=Recorder(sink), **options)
+        way(agent("<final>done</final>"), recorder=Recorder(sink), **options)
     assert {event.type for event in sink.tried} == {"run_start", "messages_sent", "result"}
     assert max(map(sink.tried.count, sink.tried)) <= 2
-    assert provider.call_count == 0
 
 
 @WAYS
 def test_a_failure_in_a_task_ends_the_run_and_not_the_task_alone(way: Way) -> None:
-    provider = MockProvider(plan(task("a", "x"), task("b", "x")), "<final>task</final>", "<final>done</final>")
-    recorder = Recorder()
+    model, recorder = agent(plan(task("a", "x"), task("b", "x")), "<final>task</final>", "<final>done</final>"), Recorder()
     with pytest.raises(LostError):
-        way(Agent(instructions="x", provider=provider), recorder=recorder, on_event=lost_at("run_start", "0.a"))
-    assert provider.call_count == 1
+        way(model, recorder=recorder, on_event=lost_at("run_start", "0.a"))
+    assert len(recorder.for_event("llm_response")) == 1
     assert kinds(recorder)[-1] == "result"
     assert kinds(recorder, "0.a")[-1] == "result"
     assert recorder.entries[-1].data["stop_reason"] == "cancelled"

@@ -70,6 +70,9 @@ TABLE: dict[str, tuple[str, dict[str, Any], Summary]] = {
     "a final behind JSON that was cut off": ("""<json>["</json><final>4</final>""", {}, ("correction", "uncertain", [])),
     "a plan behind JSON that was cut off": (f"""<json>['</json><plan>{PLAN}</plan>""", {}, ("correction", "uncertain", [])),
     "a final before JSON that was cut off": ("""<final>4</final><json>["</json><json/>""", {}, ("answer", "4", True)),
+    "a call in a dialect, where prose is accepted": (
+        '<tool_call>{"name": "a", "arguments": {}}</tool_call>', {}, ("correction", "dialect", []),
+    ),
     "a dialect is prose without anything to call": (
         "```json\n{}\n```<tool_call>{", {"can_call": False}, ("answer", "```json\n{}\n```<tool_call>{", False),
     ),
