@@ -22,6 +22,7 @@ from kernai import (
     LlmResponse,
     Message,
     MockProvider,
+    Model,
     Provider,
     ProviderError,
     Recorder,
@@ -342,6 +343,21 @@ def test_ctrl_c_out_of_a_call_beside_others_ends_them_and_reaches_the_caller(way
         way(agent, recorder=recorder)
     assert results(recorder) == {"": "cancelled"}
     assert len(recorder.for_event("skill_error")) == 2
+
+
+def test_an_interrupt_in_a_sub_agents_provider_ends_both_runs() -> None:
+    recorder = Recorder()
+
+    def answer(messages: Sequence[Message], _: Model) -> str:
+        if messages[0].text.startswith("helper"):
+            raise KeyboardInterrupt
+        return command("helper", "help")
+
+    helper = Agent(instructions="helper").as_skill("helper", "helps")
+    agent = Agent(instructions="x", skills=[helper], provider=MockProvider().on_call(answer))
+    with pytest.raises(KeyboardInterrupt):
+        run(agent, "go", recorder=recorder)
+    assert results(recorder) == {"0.0": "cancelled", "": "cancelled"}
 
 
 @WAYS
