@@ -72,12 +72,6 @@ def shop() -> MCPServer:
 
 
 @pytest.fixture(scope="module")
-def one() -> Iterator[Adapter]:
-    with setup({}, {"library": library()}, register=False) as adapter:
-        yield adapter
-
-
-@pytest.fixture(scope="module")
 def two() -> Iterator[Adapter]:
     with setup({}, {"library": library, "shop": lambda: Client(shop())}, register=False) as adapter:
         yield adapter
@@ -103,13 +97,13 @@ def test_servers_are_listed_with_more_detail_once_they_are_open() -> None:
         assert second == closed[1]
 
 
-def test_a_described_tool_has_its_schema_and_a_call_that_works(one: Adapter) -> None:
-    text = ask(one, {"method": "tools/describe", "params": {"name": "find_book"}}).text
+def test_a_described_tool_has_its_schema_and_a_call_that_works(two: Adapter) -> None:
+    text = ask(two, {"method": "tools/describe", "params": {"name": "find_book"}}).text
     assert text.startswith("tool find_book of server library\n")
     assert '"required": ["title"]' in text
-    assert "- find_book(title: string, limit?: integer): Find books by title. A second paragraph" in ask(one, {"method": "tools/list"}).text
+    assert "- find_book(title: string, limit?: integer): Find books by title. A second paragraph" in ask(two, {"method": "tools/list"}).text
     request = json.loads(text.rpartition("call: ")[2])
-    assert ask(one, request).text == "3 books like ..."
+    assert ask(two, request).text == "3 books like ..."
 
 
 def test_resources_and_prompts(two: Adapter) -> None:
@@ -197,9 +191,9 @@ def test_any_other_mistake_is_answered_with_what_exists(two: Adapter, text: str,
     assert message in str(ask(two, text).error)
 
 
-def test_a_request_in_a_json_rpc_envelope_is_accepted(one: Adapter) -> None:
+def test_a_request_in_a_json_rpc_envelope_is_accepted(two: Adapter) -> None:
     request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": TOOL}
-    assert ask(one, request).text == "3 books like Emma"
+    assert ask(two, request).text == "3 books like Emma"
 
 
 JSON = st.recursive(

@@ -337,7 +337,7 @@ class Jobs:
         self.states = list(states)
         self.updates: list[Any] = []
         self.cancelled = asyncio.Event()
-        self.polled: Callable[[], object] = lambda: None
+        self.polls = 0
         self.server = Server("jobs", on_list_tools=self.list_tools, on_call_tool=self.call_tool)
         self.server.add_request_handler("tasks/get", TaskParams, self.get)
         self.server.add_request_handler("tasks/update", TaskParams, self.update)
@@ -353,7 +353,7 @@ class Jobs:
 
     async def get(self, _: Any, params: Any) -> Any:
         assert params.task_id == "t1"
-        self.polled()
+        self.polls += 1
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         return {"resultType": "complete", "taskId": "t1", "createdAt": "", "lastUpdatedAt": "", "ttlMs": None, "pollIntervalMs": 1, **state}
 
@@ -418,9 +418,8 @@ def test_a_task_that_needs_a_person_is_polled_again_after_the_answer() -> None:
 
 
 def test_a_cancelled_run_cancels_its_task() -> None:
-    jobs, polls = Jobs(WORKING), []
-    jobs.polled = lambda: polls.append(1)
+    jobs = Jobs(WORKING)
     with setup({}, {"jobs": jobs.server}, register=False) as adapter:
         with pytest.raises(kernai.RunCancelledError):
-            ask(adapter, {"method": "tools/call", "params": {"name": "build"}}, cancelled=lambda: len(polls) > 1)
+            ask(adapter, {"method": "tools/call", "params": {"name": "build"}}, cancelled=lambda: jobs.polls > 1)
         adapter._background.run(lambda _: asyncio.wait_for(jobs.cancelled.wait(), 30))

@@ -275,17 +275,13 @@ def command(name: str, content: str) -> str:
     return f'<block type="command" name="{name}">{content}</block>'
 
 
-def keeper(adapter: Adapter, skills: list[Skill], *responses: str, approve: Any = None) -> Agent:
-    provider = MockProvider(*responses, "<final>ok</final>")
-    return Agent(
-        instructions="You keep the books.", provider=provider, skills=skills, protocols=[adapter.protocol],
-        approve=approve,
-    )
-
-
 def run(adapter: Adapter, said: str, *responses: str, skills: list[Skill] | None = None, approve: Any = None) -> Result[str]:
     made = skills or adapter.skills("bank", trusted={"send_money": ["recipient"], "send_all": ["parties"]})
-    return execute(keeper(adapter, made, *responses, approve=approve), said)
+    agent = Agent(
+        instructions="You keep the books.", provider=MockProvider(*responses, "<final>ok</final>"), skills=made,
+        protocols=[adapter.protocol], approve=approve,
+    )
+    return execute(agent, said)
 
 
 ASKED: list[tuple[str, str, str, list[tuple[str, str]]]] = [

@@ -30,26 +30,18 @@ from wire_format import Turn, Wire, data_of
 from wire_server import WireServer
 
 FOLDER = Path(__file__).parent / "cassettes"
-MODES = ("none", "all")
+#: whether cassettes are recorded again
+RECORDING = os.environ.get("VCR_RECORD") == "all"
 KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key", "proxy-authorization", "cookie")
 #: of an answer: what names an account, or changes with each recording without being looked at
 DROPPED = ("set-cookie", "openai-organization", "openai-project", "anthropic-organization-id", "cf-ray", "date")
 
 
-def mode() -> str:
-    """How cassettes are used now, from ``VCR_RECORD``."""
-    given = os.environ.get("VCR_RECORD", "none")
-    if given not in MODES:
-        pytest.fail(f"VCR_RECORD must be one of {', '.join(MODES)}, got {given!r}")
-    return given
-
-
 @contextmanager
-def cassette(name: str, address: str, *, folder: Path = FOLDER) -> Iterator[Any]:
+def cassette(name: str, address: str) -> Iterator[Any]:
     """Plays `name` back, or records it. Requests are kept as if they had gone to `address`, wherever they went."""
-    path = folder / f"{name}.yaml"
-    recording = mode() == "all"
-    if recording:
+    path = FOLDER / f"{name}.yaml"
+    if RECORDING:
         path.unlink(missing_ok=True)
     elif not path.is_file():
         pytest.fail(
@@ -57,7 +49,7 @@ def cassette(name: str, address: str, *, folder: Path = FOLDER) -> Iterator[Any]
             f"VCR_RECORD=all python3 dev.py test tests/providers/test_cassettes.py -k {name.partition('-')[0]}"
         )
     recorder = vcr.VCR(
-        record_mode=vcr.mode.ALL if recording else vcr.mode.NONE,
+        record_mode=vcr.mode.ALL if RECORDING else vcr.mode.NONE,
         match_on=("method", "uri", "body"),
         filter_headers=list(KEY_HEADERS),
         before_record_request=lambda request: _addressed(request, address),
@@ -92,9 +84,9 @@ def provider_on(vendor: str, name: str, server: WireServer) -> Iterator[HttpProv
     """The adapter at its own address; while recording without a real key, at the loopback server's."""
     adapter = ADAPTERS[vendor]
     real_key = next((os.environ[one] for one in adapter.key_variables if os.environ.get(one)), None)
-    here = mode() == "all" and real_key is None
+    here = RECORDING and real_key is None
     base_url = WIRES[vendor].base_url(server.url) if here else adapter.default_base_url
-    key = real_key if mode() == "all" and real_key is not None else KEY
+    key = real_key if RECORDING and real_key is not None else KEY
     with cassette(f"{vendor}-{name}", adapter.default_base_url), adapter(key, base_url=base_url, max_retries=0) as it:
         yield it
 
@@ -123,7 +115,7 @@ def test_a_recorded_answer_and_a_recorded_error_are_played_back_completely(vendo
 @pytest.fixture(autouse=True)
 def _closed_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """While cassettes are played back, not even this machine is reached."""
-    if mode() == "none":
+    if not RECORDING:
         def connect(self: socket.socket, address: Any) -> None:
             raise AssertionError(f"a cassette reached for {address!r}")
 
