@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from mcp.server.lowlevel import Server
+from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
 from kernai import Block, Media, SkillContext
 from kernai.mcp import Adapter, McpError, setup
@@ -91,6 +93,22 @@ def answering(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str, 
         threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         yield f"127.0.0.1:{web.server_port}"
         web.shutdown()
+
+
+def sdk_server(tools: Callable[[], list[Tool]], answer: Callable[[Any], Any], **handlers: Any) -> Server[Any]:
+    """A server of the SDK, whose tools are made for each listing. `answer` gets the parameters of a call."""
+
+    async def listing(*_: Any) -> ListToolsResult:
+        return ListToolsResult(tools=tools())
+
+    async def call_tool(_: Any, params: Any) -> Any:
+        return answer(params)
+
+    return Server("it", on_list_tools=listing, on_call_tool=call_tool, **handlers)
+
+
+def text_result(text: str, **more: Any) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)], **more)
 
 
 @asynccontextmanager

@@ -13,14 +13,13 @@ from typing import Any
 import httpx2
 import pytest
 from mcp import Client, MCPError
-from mcp.server.lowlevel import Server as SdkServer
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import HEADER_MISMATCH, CallToolResult, ElicitResult, EmptyResult, ListToolsResult, TextContent, Tool
+from mcp_types import HEADER_MISMATCH, CallToolResult, ElicitResult, EmptyResult, Tool
 
 import kernai
 from kernai import Agent, MockProvider
 from kernai.mcp import McpConfigError, connection, setup
-from tests.mcp.support import ask, call, raw
+from tests.mcp.support import ask, call, raw, sdk_server, text_result
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 SDK = 'ImportError: kernai.mcp needs the official MCP SDK, version 2 or later: pip install "kernai[mcp]"'
@@ -96,13 +95,8 @@ def test_a_server_can_be_passed_as(made: str) -> None:
 def test_a_result_is_checked_against_its_schema(
     schema: dict[str, Any], given: dict[str, Any] | None, message: str | None, mode: str
 ) -> None:
-    async def listing(*_: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[Tool(name="give", input_schema={"type": "object"}, output_schema=schema)])
-
-    async def give(*_: Any) -> CallToolResult:
-        return CallToolResult(content=[TextContent(text="given")], structured_content=given)
-
-    server = SdkServer("giver", on_list_tools=listing, on_call_tool=give)
+    give = Tool(name="give", input_schema={"type": "object"}, output_schema=schema)
+    server = sdk_server(lambda: [give], lambda _: text_result("given", structured_content=given))
     with setup({"servers": {"it": {"timeout": 20}}}, {"it": lambda: Client(server, mode=mode)}, register=False) as adapter:
         answer = call(adapter, "give")
         if message is None:
@@ -127,24 +121,21 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
     reports: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "LISTEN_AGAIN_SECONDS", 0.0)
-    inputs, asked, of_others = ["old"], Semaphore(0), [0]
+    inputs, asked, of_others = ["old"], Semaphore(0), list[str]()
 
-    async def listing_of_others(*_: Any) -> ListToolsResult:
-        of_others[0] += 1
-        return ListToolsResult(tools=[])
-
-    async def listing(*_: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[Tool(name="take", input_schema={"type": "object", "required": [*inputs]})])
-
-    async def take(_: Any, params: Any) -> CallToolResult:
-        return CallToolResult(content=[TextContent(text=json.dumps(params.arguments))])
+    def listing_of_others() -> list[Tool]:
+        of_others.append("listed")
+        return []
 
     async def report(*_: Any) -> Any:
         asked.release()
         return EmptyResult()  # ends the stream of reports
 
-    server = SdkServer("taker", on_list_tools=listing, on_call_tool=take, on_subscriptions_listen=report if reports else None)
-    others = SdkServer("others", on_list_tools=listing_of_others)
+    server = sdk_server(
+        lambda: [Tool(name="take", input_schema={"type": "object", "required": [*inputs]})],
+        lambda params: text_result(json.dumps(params.arguments)), on_subscriptions_listen=report if reports else None,
+    )
+    others = sdk_server(listing_of_others, str)
     with setup({}, {"it": server, "others": others}, register=False) as adapter:
         assert call(adapter, "take", old=1).text == '{"old": 1}'
         inputs[:] = ["new"]
@@ -157,22 +148,22 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
         assert [event["mcp"] for event in answer.events] == ["tool_changed"]
         inputs[:] = ["newest"]
         assert '"required": ["newest"]' in ask(adapter, {"method": "tools/describe", "params": {"name": "take"}}).text
-    assert of_others == [1]
+    assert of_others == ["listed"]
 
 
 def test_a_call_that_lacks_headers_is_sent_again_after_its_tool_was_listed_again() -> None:
-    listings: list[None] = []
+    listings: list[Tool] = []
 
-    async def listing(*_: Any) -> ListToolsResult:
-        listings.append(None)
-        return ListToolsResult(tools=[Tool(name="take", input_schema={"type": "object"})])
+    def listing() -> list[Tool]:
+        listings.append(Tool(name="take", input_schema={"type": "object"}))
+        return listings[:1]
 
-    async def take(*_: Any) -> CallToolResult:
+    def take(_: Any) -> CallToolResult:
         if len(listings) == 1:
             raise MCPError(HEADER_MISMATCH, "list it again")
-        return CallToolResult(content=[TextContent(text="taken")])
+        return text_result("taken")
 
-    with setup({}, {"it": SdkServer("it", on_list_tools=listing, on_call_tool=take)}, register=False) as adapter:
+    with setup({}, {"it": sdk_server(listing, take)}, register=False) as adapter:
         assert call(adapter, "take").text == "taken"
 
 

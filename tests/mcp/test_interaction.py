@@ -36,7 +36,7 @@ from kernai import Agent, MemoryStore, MockProvider, execute, resume
 from kernai.mcp import Adapter, interaction, setup
 from kernai.mcp.interaction import TaskParams
 from tests.mcp import bank_server
-from tests.mcp.support import ask, call, raw
+from tests.mcp.support import ask, call, raw, sdk_server, text_result
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 CHOICE = {"type": "object", "properties": {"size": {"enum": ["S", "M"], "type": "string", "default": "M"}, "any": True}}
@@ -51,7 +51,7 @@ def needs(state: Any, **requests: Any) -> Any:
 
 
 def text(value: object) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=json.dumps(value))])
+    return text_result(json.dumps(value))
 
 
 def answers(params: Any) -> dict[str, Any]:
@@ -90,11 +90,7 @@ TOOLS: dict[str, Callable[[Any], Any]] = {one.__name__: one for one in (register
 
 
 def server() -> Any:
-    async def list_tools(*_: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[Tool(name=name, input_schema={"type": "object", "properties": {"x": {}}}) for name in TOOLS])
-
-    async def call_tool(_: Any, params: Any) -> Any:
-        return TOOLS[params.name](params)
+    tools = [Tool(name=name, input_schema={"type": "object", "properties": {"x": {}}}) for name in TOOLS]
 
     async def prompts(*_: Any) -> ListPromptsResult:
         return ListPromptsResult(prompts=[Prompt(name="greet")])
@@ -114,8 +110,8 @@ def server() -> Any:
         name = answers(params)["who"]["content"]["name"]
         return ReadResourceResult.model_validate({"contents": [{"uri": params.uri, "text": name}]})
 
-    return Server(
-        "desk", on_list_tools=list_tools, on_call_tool=call_tool, on_list_prompts=prompts, on_get_prompt=get_prompt,
+    return sdk_server(
+        lambda: tools, lambda params: TOOLS[params.name](params), on_list_prompts=prompts, on_get_prompt=get_prompt,
         on_list_resources=resources, on_read_resource=read,
     )
 

@@ -12,7 +12,7 @@ import pytest
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
+from mcp_types import Tool, ToolAnnotations
 
 from kernai import (
     Agent,
@@ -27,20 +27,13 @@ from kernai import (
 )
 from kernai.mcp import Adapter, McpClosedError, McpConfigError, McpError, setup
 from tests.mcp import bank_server
-from tests.mcp.support import ask
+from tests.mcp.support import ask, sdk_server, text_result
 
 
 def server_with(**schemas: Mapping[str, Any]) -> Server[Any]:
     """Return a server whose tools have these schemas and answer with their arguments."""
-
-    async def listing(*_: Any) -> ListToolsResult:
-        tools = [Tool(name=name, description=f"Does {name}.", input_schema=dict(one)) for name, one in schemas.items()]
-        return ListToolsResult(tools=tools)
-
-    async def answer(_: Any, params: Any) -> CallToolResult:
-        return CallToolResult(content=[TextContent(text=json.dumps(params.arguments))])
-
-    return Server("it", on_list_tools=listing, on_call_tool=answer)
+    tools = [Tool(name=name, description=f"Does {name}.", input_schema=dict(one)) for name, one in schemas.items()]
+    return sdk_server(lambda: tools, lambda params: text_result(json.dumps(params.arguments)))
 
 
 @pytest.fixture
