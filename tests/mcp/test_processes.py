@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kernai.mcp import guard, setup
-from tests.mcp.support import RAW_SERVER, call, processes_with, raw_adapter, wait_until_ended
+from kernai.mcp import guard
+from tests.mcp.support import call, processes_with, raw_adapter, wait_until_ended
 from tests.warm_python import WarmProcess, WarmPython
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes through /proc")
@@ -177,11 +177,10 @@ def test_setups_and_shutdowns_leave_no_process_thread_or_socket(tmp_path: Path) 
     assert wait_until_ended(processes_with(mark)) == []
 
 
-def test_an_adapter_without_requests_starts_no_server() -> None:
+def test_an_adapter_without_requests_starts_no_thread_or_server() -> None:
     threads = set(threading.enumerate())
-    adapter = setup({"servers": {"raw": {"command": sys.executable, "args": [str(RAW_SERVER)]}}}, register=False)
-    assert set(threading.enumerate()) - threads == set()
-    adapter.shutdown()
+    with raw_adapter():
+        assert set(threading.enumerate()) - threads == set()
 
 
 def test_each_of_many_calls_from_sixteen_threads_gets_its_own_answer_from_one_server() -> None:
