@@ -228,17 +228,13 @@ def test_the_provider_written_in_the_tour_streams_an_answer() -> None:
     }]
 
 
-@pytest.mark.parametrize(
-    "status, lines, complaint",
-    [
-        (200, ANSWER[:2], "stream broke off"),
-        (200, [], "stream broke off"),
-        (200, [{"error": "model not found"}], "Ollama failed: KeyError"),
-        (200, ["text"], "TypeError"),
-        (500, [], "Ollama failed: <HTTPError 500"),
-    ],
-    ids=["cut off", "empty", "an error in the stream", "nonsense", "a status"],
-)
+@pytest.mark.parametrize("status, lines, complaint", [
+    (200, ANSWER[:2], "stream broke off"),
+    (200, [], "stream broke off"),
+    (200, [{"error": "model not found"}], "Ollama failed: KeyError"),
+    (200, ["text"], "TypeError"),
+    (500, [], "Ollama failed: <HTTPError 500"),
+], ids=["cut off", "empty", "an error in the stream", "nonsense", "a status"])
 def test_the_provider_written_in_the_tour_never_takes_a_failure_for_an_answer(
     status: int, lines: list[Any], complaint: str
 ) -> None:

@@ -57,19 +57,16 @@ def test_every_package_is_marked_as_typed(package: str) -> None:
     assert (folder / "py.typed").exists() == (folder / "__init__.py").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments, complaint",
-    [
-        ((), "the following arguments are required: command"),
-        (("tests",), "dev.py: error: there is no command 'tests'; did you mean test?"),
-        (("xyz",), "there is no command 'xyz'; `dev.py --help` lists them"),
-        (("scenario", "fraud_investigaton"), "there is no scenario 'fraud_investigaton'; did you mean fraud_investigation?"),
-        (("wheel", "--fast"), "dev.py: error: wheel takes no arguments, got: --fast"),
-        (("bench", "framing", "parser"), "dev.py: error: bench framing has an environment of its own, and is run alone"),
-        (("rehearse", "0.2.0", "now"), "dev.py: error: rehearse takes one argument, the version"),
-        (("demo", "--model", "huge"), "dev.py: error: the model in the box is smollm2: `dev.py demo --model smollm2`"),
-    ],
-)
+@pytest.mark.parametrize("arguments, complaint", [
+    ((), "the following arguments are required: command"),
+    (("tests",), "dev.py: error: there is no command 'tests'; did you mean test?"),
+    (("xyz",), "there is no command 'xyz'; `dev.py --help` lists them"),
+    (("scenario", "fraud_investigaton"), "there is no scenario 'fraud_investigaton'; did you mean fraud_investigation?"),
+    (("wheel", "--fast"), "dev.py: error: wheel takes no arguments, got: --fast"),
+    (("bench", "framing", "parser"), "dev.py: error: bench framing has an environment of its own, and is run alone"),
+    (("rehearse", "0.2.0", "now"), "dev.py: error: rehearse takes one argument, the version"),
+    (("demo", "--model", "huge"), "dev.py: error: the model in the box is smollm2: `dev.py demo --model smollm2`"),
+])
 def test_a_wrong_command_line_is_refused_with_one_clear_line(arguments: tuple[str, ...], complaint: str) -> None:
     refused = ran_here(ROOT / "dev.py", *arguments, environment=os.environ)
     assert refused.returncode == 2

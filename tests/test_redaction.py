@@ -107,20 +107,17 @@ def test_a_url_is_shown_without_parts_that_may_be_secret(url: str, shown: str) -
 # ------------------------------------------------------------------------------------------------ text for a terminal
 
 
-@pytest.mark.parametrize(
-    "text, shown",
-    [
-        ("plain text\n\twith a tab", "plain text\n\twith a tab"),
-        ("\x1b[31mred\x1b[0m", "[31mred[0m"),
-        ("\x1b]0;a title\x07text", "]0;a titletext"),
-        ("over\rwritten \x00\x07\x7f\x9b2J", "overwritten 2J"),
-        ("a\u202egpj.exe", "a\ufffdgpj.exe"),
-        ("\u2066isolated\u2069", "\ufffdisolated\ufffd"),
-        ("one\u2028line", "one\ufffdline"),
-        ("half a pair \ud800", "half a pair \ufffd"),
-        ("クランプ مصباح 👷🏽‍♀️", "クランプ مصباح 👷🏽‍♀️"),
-    ],
-)
+@pytest.mark.parametrize("text, shown", [
+    ("plain text\n\twith a tab", "plain text\n\twith a tab"),
+    ("\x1b[31mred\x1b[0m", "[31mred[0m"),
+    ("\x1b]0;a title\x07text", "]0;a titletext"),
+    ("over\rwritten \x00\x07\x7f\x9b2J", "overwritten 2J"),
+    ("a\u202egpj.exe", "a\ufffdgpj.exe"),
+    ("\u2066isolated\u2069", "\ufffdisolated\ufffd"),
+    ("one\u2028line", "one\ufffdline"),
+    ("half a pair \ud800", "half a pair \ufffd"),
+    ("クランプ مصباح 👷🏽‍♀️", "クランプ مصباح 👷🏽‍♀️"),
+])
 def test_characters_that_would_control_a_terminal_are_removed_or_replaced(text: str, shown: str) -> None:
     assert printable(text) == shown
 
@@ -132,17 +129,14 @@ def test_any_text_can_be_written_and_holds_no_control_character(text: str) -> No
     assert not any(unicodedata.category(char) == "Cc" for char in shown if char not in "\n\t")
 
 
-@pytest.mark.parametrize(
-    "value, width, shown",
-    [
-        ("short", 10, "short"),
-        ("two\n  lines\tand a tab", 40, "two lines and a tab"),
-        ("x" * 1500, 40, "x" * 18 + "... (1,500 characters)"),
-        ("x" * 1500, 5, "... (1,500 characters)"),
-        ({"name": "クランプ"}, 40, '{"name": "クランプ"}'),
-        ([1, None, object], 40, '[1, null, "<class \'object\'>"]'),
-        ("\x1b[2Jgone", 40, "[2Jgone"),
-    ],
-)
+@pytest.mark.parametrize("value, width, shown", [
+    ("short", 10, "short"),
+    ("two\n  lines\tand a tab", 40, "two lines and a tab"),
+    ("x" * 1500, 40, "x" * 18 + "... (1,500 characters)"),
+    ("x" * 1500, 5, "... (1,500 characters)"),
+    ({"name": "クランプ"}, 40, '{"name": "クランプ"}'),
+    ([1, None, object], 40, '[1, null, "<class \'object\'>"]'),
+    ("\x1b[2Jgone", 40, "[2Jgone"),
+])
 def test_a_long_value_is_cut_to_one_line_and_says_how_much_was_cut(value: object, width: int, shown: str) -> None:
     assert one_line(value, width) == shown

@@ -25,13 +25,10 @@ NAV = re.compile(r"^ +- (?:[^:\n]+: )?([\w/-]+\.md)$", re.MULTILINE)
 ELSEWHERE = {"kernai.middleware.Pause", "kernai.middleware.Stop"}
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "kernai", "kernai.middleware", "kernai.testing", "kernai.viewer", "kernai_providers",
-        pytest.param("kernai.mcp", marks=pytest.mark.mcp),
-    ],
-)
+@pytest.mark.parametrize("module", [
+    "kernai", "kernai.middleware", "kernai.testing", "kernai.viewer", "kernai_providers",
+    pytest.param("kernai.mcp", marks=pytest.mark.mcp),
+])
 def test_each_public_name_is_in_the_reference_once(module: str) -> None:
     written = Counter(name for page in REFERENCE.glob("*.md") for name in NAMED.findall(page.read_text("utf-8")))
     public = {f"{module}.{name}" for name in importlib.import_module(module).__all__} - ELSEWHERE

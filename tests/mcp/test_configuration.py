@@ -156,25 +156,22 @@ def test_a_file_is_parsed_according_to_its_extension(name: str, tmp_path: Path, 
         assert kernai.protocols.find("mcp") is adapter.protocol
 
 
-@pytest.mark.parametrize(
-    "name, text, complaint",
-    [
-        ("mcp.ini", "", "must end in .yml, .yaml, .json or .toml"),
-        ("mcp.yml", "servers: [unclosed", "mcp.yml: line 1, column 19: not valid YAML"),
-        ("mcp.yml", "a: !!python/object/apply:os.system ['true']", "not valid YAML"),
-        ("mcp.yml", "", "must hold a mapping"),
-        ("mcp.json", "{", "mcp.json: Expecting property name"),
-        ("mcp.json", '{"servers": {"it": {}}}', "mcp.json: server 'it', key 'command': is missing"),
-        ("mcp.toml", "x", "mcp.toml: "),
-        ("mcp.yml", "servers:\n  a: {command: x}\n  a: {command: y}\n", "line 3, column 3: not valid YAML: the key 'a' is given twice"),
-        ("mcp.yml", "servers:\n  a: {command: x, 'command': y}\n", "line 2, column 19: not valid YAML: the key 'command' is given twice"),
-        ("mcp.yml", "servers: {a: &it {command: x, env: *it}}", "the configuration contains itself"),
-        ("mcp.yml", BOMB, "more than 10000 values"),
-        ("mcp.yml", MERGED_BOMB, "not valid YAML: there are more than 10000 values"),
-        ("mcp.json", '{"servers": {"a": {"command": "x"}, "a": {"command": "y"}}}', 'mcp.json: the key "a" is given twice in one object'),
-        ("none.yml", None, "none.yml: cannot be read"),
-    ],
-)
+@pytest.mark.parametrize("name, text, complaint", [
+    ("mcp.ini", "", "must end in .yml, .yaml, .json or .toml"),
+    ("mcp.yml", "servers: [unclosed", "mcp.yml: line 1, column 19: not valid YAML"),
+    ("mcp.yml", "a: !!python/object/apply:os.system ['true']", "not valid YAML"),
+    ("mcp.yml", "", "must hold a mapping"),
+    ("mcp.json", "{", "mcp.json: Expecting property name"),
+    ("mcp.json", '{"servers": {"it": {}}}', "mcp.json: server 'it', key 'command': is missing"),
+    ("mcp.toml", "x", "mcp.toml: "),
+    ("mcp.yml", "servers:\n  a: {command: x}\n  a: {command: y}\n", "line 3, column 3: not valid YAML: the key 'a' is given twice"),
+    ("mcp.yml", "servers:\n  a: {command: x, 'command': y}\n", "line 2, column 19: not valid YAML: the key 'command' is given twice"),
+    ("mcp.yml", "servers: {a: &it {command: x, env: *it}}", "the configuration contains itself"),
+    ("mcp.yml", BOMB, "more than 10000 values"),
+    ("mcp.yml", MERGED_BOMB, "not valid YAML: there are more than 10000 values"),
+    ("mcp.json", '{"servers": {"a": {"command": "x"}, "a": {"command": "y"}}}', 'mcp.json: the key "a" is given twice in one object'),
+    ("none.yml", None, "none.yml: cannot be read"),
+])
 def test_a_file_that_cannot_be_used_is_an_error_that_names_it(name: str, text: str | None, complaint: str, tmp_path: Path) -> None:
     if text is not None:
         Path(tmp_path, name).write_text(text, encoding="utf-8")

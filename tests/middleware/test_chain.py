@@ -425,19 +425,16 @@ class Instance:
         return (yield effect)
 
 
-@pytest.mark.parametrize(
-    "wrong, says",
-    [
-        (passing, r"middleware must be a list or None, got function: write middleware=\[passing\]"),
-        (Instance(), "must be a list or None, got Instance"),
-        (3, "must be a list or None, got int"),
-        ([3], r"a middleware must be a plain function of the effect \(a plain generator, also under asyncio\), got 3"),
-        ([None], "got None"),
-        ([lambda: None], "a middleware must be a function of the effect .*: too many positional arguments"),
-        ([Instance], r"must hold instances: write Instance\(\)"),
-        ([asynchronous], "a middleware must be a plain function .* got <function asynchronous"),
-    ],
-)
+@pytest.mark.parametrize("wrong, says", [
+    (passing, r"middleware must be a list or None, got function: write middleware=\[passing\]"),
+    (Instance(), "must be a list or None, got Instance"),
+    (3, "must be a list or None, got int"),
+    ([3], r"a middleware must be a plain function of the effect \(a plain generator, also under asyncio\), got 3"),
+    ([None], "got None"),
+    ([lambda: None], "a middleware must be a function of the effect .*: too many positional arguments"),
+    ([Instance], r"must hold instances: write Instance\(\)"),
+    ([asynchronous], "a middleware must be a plain function .* got <function asynchronous"),
+])
 def test_an_object_that_cannot_be_a_middleware_is_an_error_at_once(wrong: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):
         Agent(instructions="x", middleware=wrong)

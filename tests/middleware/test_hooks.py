@@ -112,14 +112,11 @@ class Verdict(Hooks):
 
 
 @WAYS
-@pytest.mark.parametrize(
-    "verdicts, stop, text",
-    [
-        *[(["retry"] * times, "final", "done") for times in (1, 2)],
-        *[([verdict], "error", None) for verdict in (None, "fail", "skip", "retrry", False, "fallback")],
-        ([LlmResponse("<final>instead</final>")], "final", "instead"),
-    ],
-)
+@pytest.mark.parametrize("verdicts, stop, text", [
+    *[(["retry"] * times, "final", "done") for times in (1, 2)],
+    *[([verdict], "error", None) for verdict in (None, "fail", "skip", "retrry", False, "fallback")],
+    ([LlmResponse("<final>instead</final>")], "final", "instead"),
+])
 def test_on_error_decides_how_a_failed_model_call_continues(way: Way, verdicts: list[Any], stop: str, text: str | None) -> None:
     hooks = Verdict(*verdicts)
     answers = [RETRYABLE] * len(verdicts)
@@ -130,18 +127,14 @@ def test_on_error_decides_how_a_failed_model_call_continues(way: Way, verdicts: 
 
 
 @WAYS
-@pytest.mark.parametrize(
-    "verdict, stop, error, results",
-    [
-        ("retry", "final", None, ["at last"]),
-        *[(verdict, "final", "not yet", []) for verdict in (None, "skip")],
-        ("fail", "error", "not yet", []),
-        *[(wrong, "final", f"Verdict.on_error must return 'retry', 'fail', 'skip', None or a SkillResult, got {wrong!r}", [])
-          for wrong in ("retrry", "instead", "fallback", False)],
-        (kernai.SkillResult("retry"), "final", None, ["retry"]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("verdict, stop, error, results", [
+    ("retry", "final", None, ["at last"]),
+    *[(verdict, "final", "not yet", []) for verdict in (None, "skip")],
+    ("fail", "error", "not yet", []),
+    *[(wrong, "final", f"Verdict.on_error must return 'retry', 'fail', 'skip', None or a SkillResult, got {wrong!r}", [])
+      for wrong in ("retrry", "instead", "fallback", False)],
+    (kernai.SkillResult("retry"), "final", None, ["retry"]),
+], ids=str)
 def test_on_error_decides_how_a_failed_tool_call_continues(
     way: Way, verdict: Any, stop: str, error: str | None, results: list[str]
 ) -> None:

@@ -75,32 +75,29 @@ def test_events_and_lines_are_the_same_however_a_body_is_cut(case: tuple[bytes, 
     assert decoded(chunks, Lines) == decoded(one_by_one(body), Lines) == lines_by_the_rule(body)
 
 
-@pytest.mark.parametrize(
-    "body,events",
-    [
-        (b"data: a\n\n", [(None, "a")]),
-        (b"data:a\n\n", [(None, "a")]),
-        (b"data:  a \n\n", [(None, " a ")]),
-        (b"data: a\ndata: b\ndata\n\n", [(None, "a\nb\n")]),
-        (b"data\n\n", [(None, "")]),
-        (b"data:\n\n", [(None, "")]),
-        (b"event: e\ndata: a\n\ndata: b\n\n", [("e", "a"), (None, "b")]),
-        (b"data: a\nevent: e\nevent: f\n\n", [("f", "a")]),
-        (b"event: e\nevent\ndata: a\n\n", [(None, "a")]),
-        (b"event: e\n\ndata: a\n\n", [(None, "a")]),  # an event without data is none, and its name is forgotten
-        (b": a comment: data: x\n\n:\n\n", []),
-        (b"data: a\n: in between\ndata: b\n\n", [(None, "a\nb")]),
-        (b"id: 1\nretry: 5\nunknown: x\nnothing\ndata: a\n\n", [(None, "a")]),
-        (b" data: a\n\nDATA: b\n\ndata : c\n\n", []),
-        (b"\n\n\ndata: a\n\n\n\n\ndata: b\n\n", [(None, "a"), (None, "b")]),
-        (b"data: a\r\n\r\ndata: b\r\rdata: c\n\r\n", [(None, "a"), (None, "b"), (None, "c")]),
-        (BOM + b"data: a\n\n", [(None, "a")]),
-        (BOM + BOM + b"data: a\n\n", []),  # the second one is part of the field's name
-        ("data: a\u2028b\u0085c\x0cd\n\n".encode(), [(None, "a\u2028b\u0085c\x0cd")]),
-        (b"data: \xff\xe6\xbc\n\xf0\n\n", [(None, "\ufffd\ufffd")]),
-        (b"", []),
-    ],
-)
+@pytest.mark.parametrize("body,events", [
+    (b"data: a\n\n", [(None, "a")]),
+    (b"data:a\n\n", [(None, "a")]),
+    (b"data:  a \n\n", [(None, " a ")]),
+    (b"data: a\ndata: b\ndata\n\n", [(None, "a\nb\n")]),
+    (b"data\n\n", [(None, "")]),
+    (b"data:\n\n", [(None, "")]),
+    (b"event: e\ndata: a\n\ndata: b\n\n", [("e", "a"), (None, "b")]),
+    (b"data: a\nevent: e\nevent: f\n\n", [("f", "a")]),
+    (b"event: e\nevent\ndata: a\n\n", [(None, "a")]),
+    (b"event: e\n\ndata: a\n\n", [(None, "a")]),  # an event without data is none, and its name is forgotten
+    (b": a comment: data: x\n\n:\n\n", []),
+    (b"data: a\n: in between\ndata: b\n\n", [(None, "a\nb")]),
+    (b"id: 1\nretry: 5\nunknown: x\nnothing\ndata: a\n\n", [(None, "a")]),
+    (b" data: a\n\nDATA: b\n\ndata : c\n\n", []),
+    (b"\n\n\ndata: a\n\n\n\n\ndata: b\n\n", [(None, "a"), (None, "b")]),
+    (b"data: a\r\n\r\ndata: b\r\rdata: c\n\r\n", [(None, "a"), (None, "b"), (None, "c")]),
+    (BOM + b"data: a\n\n", [(None, "a")]),
+    (BOM + BOM + b"data: a\n\n", []),  # the second one is part of the field's name
+    ("data: a\u2028b\u0085c\x0cd\n\n".encode(), [(None, "a\u2028b\u0085c\x0cd")]),
+    (b"data: \xff\xe6\xbc\n\xf0\n\n", [(None, "\ufffd\ufffd")]),
+    (b"", []),
+])
 def test_the_rules_of_the_specification_one_by_one(body: bytes, events: list[tuple[str | None, str]]) -> None:
     assert decoded([body]) == decoded(one_by_one(body)) == events == by_the_rule(body)
 

@@ -47,35 +47,32 @@ PER_DAY = quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")
 # --------------------------------------------------------------------------------------- the vendors' shapes
 
 
-@pytest.mark.parametrize(
-    "status,body,headers,code,message",
-    [
-        # OpenAI: the code, else the type
-        (429, openai("rate_limit_exceeded", "tokens", "Rate limit reached"), {"x-request-id": "req_123"},
-         "rate_limit_exceeded", "acme: HTTP 429 rate_limit_exceeded: Rate limit reached (request id req_123)"),
-        (400, openai(None, "invalid_request_error", "Bad\n  value"), {},
-         "invalid_request_error", "acme: HTTP 400 invalid_request_error: Bad value"),
-        # Anthropic: the header's request id before the body's
-        (529, anthropic("overloaded_error", "Overloaded"), {"Request-Id": "req_head"},
-         "overloaded_error", "acme: HTTP 529 overloaded_error: Overloaded (request id req_head)"),
-        (500, anthropic("api_error"), {}, "api_error", "acme: HTTP 500 api_error: no (request id req_body)"),
-        # Gemini, as the only item of a list
-        (503, [gemini(503, "UNAVAILABLE", "Try later")], {}, "UNAVAILABLE", "acme: HTTP 503 UNAVAILABLE: Try later"),
-        # Ollama
-        (404, {"error": "model 'm' not found"}, {}, None, "acme: HTTP 404: model 'm' not found"),
-        # those who say it in other words
-        (401, {"message": "No token", "type": "auth"}, {}, "auth", "acme: HTTP 401 auth: No token; check that api_key holds a valid key for this address"),
-        (422, {"detail": [{"loc": ["body"], "msg": "é"}]}, {}, None, 'acme: HTTP 422: [{"loc": ["body"], "msg": "é"}]'),
-        (400, {"code": "Client error", "error": "Wrong model"}, {}, "Client error", "acme: HTTP 400 Client error: Wrong model"),
-        (502, {"error": {"code": 502, "message": "Provider returned error", "metadata": {"raw": "upstream: boom"}}}, {},
-         "502", "acme: HTTP 502: Provider returned error: upstream: boom"),
-        (400, {"error": {"code": "1234", "type": "bad_thing", "message": "x"}}, {}, "bad_thing", "acme: HTTP 400 bad_thing: x"),
-        (400, {"type": "error", "message": "x"}, {}, None, "acme: HTTP 400: x"),
-        (400, b'\xef\xbb\xbf{"error": "x"}', {}, None, "acme: HTTP 400: x"),
-        (400, {"error": {"code": True, "type": ["a"], "message": "x"}}, {}, None, "acme: HTTP 400: x"),
-        (400, {"error": {"code": "bad_thing"}}, {}, "bad_thing", "acme: HTTP 400 bad_thing: Bad Request"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("status,body,headers,code,message", [
+    # OpenAI: the code, else the type
+    (429, openai("rate_limit_exceeded", "tokens", "Rate limit reached"), {"x-request-id": "req_123"},
+     "rate_limit_exceeded", "acme: HTTP 429 rate_limit_exceeded: Rate limit reached (request id req_123)"),
+    (400, openai(None, "invalid_request_error", "Bad\n  value"), {},
+     "invalid_request_error", "acme: HTTP 400 invalid_request_error: Bad value"),
+    # Anthropic: the header's request id before the body's
+    (529, anthropic("overloaded_error", "Overloaded"), {"Request-Id": "req_head"},
+     "overloaded_error", "acme: HTTP 529 overloaded_error: Overloaded (request id req_head)"),
+    (500, anthropic("api_error"), {}, "api_error", "acme: HTTP 500 api_error: no (request id req_body)"),
+    # Gemini, as the only item of a list
+    (503, [gemini(503, "UNAVAILABLE", "Try later")], {}, "UNAVAILABLE", "acme: HTTP 503 UNAVAILABLE: Try later"),
+    # Ollama
+    (404, {"error": "model 'm' not found"}, {}, None, "acme: HTTP 404: model 'm' not found"),
+    # those who say it in other words
+    (401, {"message": "No token", "type": "auth"}, {}, "auth", "acme: HTTP 401 auth: No token; check that api_key holds a valid key for this address"),
+    (422, {"detail": [{"loc": ["body"], "msg": "é"}]}, {}, None, 'acme: HTTP 422: [{"loc": ["body"], "msg": "é"}]'),
+    (400, {"code": "Client error", "error": "Wrong model"}, {}, "Client error", "acme: HTTP 400 Client error: Wrong model"),
+    (502, {"error": {"code": 502, "message": "Provider returned error", "metadata": {"raw": "upstream: boom"}}}, {},
+     "502", "acme: HTTP 502: Provider returned error: upstream: boom"),
+    (400, {"error": {"code": "1234", "type": "bad_thing", "message": "x"}}, {}, "bad_thing", "acme: HTTP 400 bad_thing: x"),
+    (400, {"type": "error", "message": "x"}, {}, None, "acme: HTTP 400: x"),
+    (400, b'\xef\xbb\xbf{"error": "x"}', {}, None, "acme: HTTP 400: x"),
+    (400, {"error": {"code": True, "type": ["a"], "message": "x"}}, {}, None, "acme: HTTP 400: x"),
+    (400, {"error": {"code": "bad_thing"}}, {}, "bad_thing", "acme: HTTP 400 bad_thing: Bad Request"),
+])  # fmt: skip
 def test_each_vendors_error_keeps_its_own_words(
     status: int, body: object, headers: dict[str, str], code: str | None, message: str
 ) -> None:
@@ -84,27 +81,24 @@ def test_each_vendors_error_keeps_its_own_words(
     assert (error.status, error.code, error.vendor) == (status, code, "acme")
 
 
-@pytest.mark.parametrize(
-    "status,body,message",
-    [
-        (502, b"", "HTTP 502 Bad Gateway"), (599, b"", "HTTP 599 without an explanation"),
-        *((status, b" \r\n ", f"HTTP {status} {reason}") for status, reason in (
-            (520, "Unknown Origin Error"), (522, "Origin Timed Out"), (524, "Origin Timed Out"), (529, "Overloaded"))),
-        (500, b"upstream\tconnect \x00\x1b error\n", "HTTP 500: upstream connect error"),
-        (500, "\ufeffça va\u202e\u2028!".encode(), "HTTP 500: ça va !"),
-        (500, b"\xff\xfe", "HTTP 500: \ufffd\ufffd"),
-        (500, b'{"error": {"message": "cut', 'HTTP 500: {"error": {"message": "cut'),
-        (500, b'{"unknown": 1}', 'HTTP 500: {"unknown": 1}'),
-        (500, b'{"error": {}}', 'HTTP 500: {"error": {}}'),
-        (500, b'{"error": {"message": "\\ud800"}}', "HTTP 500 Internal Server Error"),
-        (502, b"<html><head><title>502 Bad\nGateway</title></head><body>x</body>", "HTTP 502: 502 Bad Gateway"),
-        (502, b"<!DOCTYPE html>\n<style>a{}</style>\n<h1>Sorry &amp; &lt;bye&gt;</h1><script>if(a<b)</script >",
-         "HTTP 502: Sorry & <bye>"),
-        (502, b"<html>" + b"<br>" * 9_000 + b"beyond what is read", "HTTP 502 Bad Gateway"),
-        (502, b"<html><title> </title><!-- secret <b>", "HTTP 502 Bad Gateway"),
-        (500, b"<3 we are sorry", "HTTP 500: <3 we are sorry"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("status,body,message", [
+    (502, b"", "HTTP 502 Bad Gateway"), (599, b"", "HTTP 599 without an explanation"),
+    *((status, b" \r\n ", f"HTTP {status} {reason}") for status, reason in (
+        (520, "Unknown Origin Error"), (522, "Origin Timed Out"), (524, "Origin Timed Out"), (529, "Overloaded"))),
+    (500, b"upstream\tconnect \x00\x1b error\n", "HTTP 500: upstream connect error"),
+    (500, "\ufeffça va\u202e\u2028!".encode(), "HTTP 500: ça va !"),
+    (500, b"\xff\xfe", "HTTP 500: \ufffd\ufffd"),
+    (500, b'{"error": {"message": "cut', 'HTTP 500: {"error": {"message": "cut'),
+    (500, b'{"unknown": 1}', 'HTTP 500: {"unknown": 1}'),
+    (500, b'{"error": {}}', 'HTTP 500: {"error": {}}'),
+    (500, b'{"error": {"message": "\\ud800"}}', "HTTP 500 Internal Server Error"),
+    (502, b"<html><head><title>502 Bad\nGateway</title></head><body>x</body>", "HTTP 502: 502 Bad Gateway"),
+    (502, b"<!DOCTYPE html>\n<style>a{}</style>\n<h1>Sorry &amp; &lt;bye&gt;</h1><script>if(a<b)</script >",
+     "HTTP 502: Sorry & <bye>"),
+    (502, b"<html>" + b"<br>" * 9_000 + b"beyond what is read", "HTTP 502 Bad Gateway"),
+    (502, b"<html><title> </title><!-- secret <b>", "HTTP 502 Bad Gateway"),
+    (500, b"<3 we are sorry", "HTTP 500: <3 we are sorry"),
+])  # fmt: skip
 def test_a_body_of_no_known_shape_is_shown_in_one_line(status: int, body: bytes, message: str) -> None:
     assert str(failed(status, body)) == f"acme: {message}"
 
@@ -135,34 +129,31 @@ def test_the_status_decides_whether_a_call_is_retried() -> None:
     assert retryable == [408, 409, 429, 500, 502, 503, 504, 529]
 
 
-@pytest.mark.parametrize(
-    "status,body,retryable",
-    [
-        (429, openai("insufficient_quota", "insufficient_quota", BUSY_QUOTA), False),
-        (429, openai(None, "insufficient_quota"), False),
-        (429, openai("strange", "insufficient_quota"), False),
-        (429, openai("billing_hard_limit_reached", "x"), False),
-        (429, openai(None, None, "Your credit balance is too low"), False),
-        (429, openai(None, "rate_limit_error", "This would exceed your monthly spend limit"), False),
-        (429, openai(None, None, "You have run out of credits"), False),
-        (429, openai(None, None, "See your billing settings"), False),
-        (429, anthropic("billing_error"), False),
-        (402, openai(None, None, "slow down"), False),
-        # an ordinary rate limit with friendly advice
-        (429, openai("rate_limit_exceeded", "requests", "Limit 3 / min. To increase it, add a payment method at "
-                     "https://acme.example/account/billing"), True),
-        (429, openai(None, None, "Slow down, see https://acme.example/billing"), True),
-        (429, gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_MINUTE, RETRY_INFO), True),
-        (429, [gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, RETRY_INFO, PER_MINUTE, PER_DAY)], False),
-        (429, gemini(429, "RESOURCE_EXHAUSTED", "Your prepayment credits are depleted"), False),
-        (429, {"error": {"details": [{"violations": ["PerDay", None]}, {"violations": "PerDay"}], "message": "x"}}, True),
-        (503, openai("insufficient_quota", "insufficient_quota", "You exceeded your current quota"), False),
-        # the vendor's accounting is down, not the caller's money
-        (503, openai(None, None, "billing service unavailable"), True),
-        (429, b"credit_balance_too_low", False),
-        (429, b"busy", True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("status,body,retryable", [
+    (429, openai("insufficient_quota", "insufficient_quota", BUSY_QUOTA), False),
+    (429, openai(None, "insufficient_quota"), False),
+    (429, openai("strange", "insufficient_quota"), False),
+    (429, openai("billing_hard_limit_reached", "x"), False),
+    (429, openai(None, None, "Your credit balance is too low"), False),
+    (429, openai(None, "rate_limit_error", "This would exceed your monthly spend limit"), False),
+    (429, openai(None, None, "You have run out of credits"), False),
+    (429, openai(None, None, "See your billing settings"), False),
+    (429, anthropic("billing_error"), False),
+    (402, openai(None, None, "slow down"), False),
+    # an ordinary rate limit with friendly advice
+    (429, openai("rate_limit_exceeded", "requests", "Limit 3 / min. To increase it, add a payment method at "
+                 "https://acme.example/account/billing"), True),
+    (429, openai(None, None, "Slow down, see https://acme.example/billing"), True),
+    (429, gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_MINUTE, RETRY_INFO), True),
+    (429, [gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, RETRY_INFO, PER_MINUTE, PER_DAY)], False),
+    (429, gemini(429, "RESOURCE_EXHAUSTED", "Your prepayment credits are depleted"), False),
+    (429, {"error": {"details": [{"violations": ["PerDay", None]}, {"violations": "PerDay"}], "message": "x"}}, True),
+    (503, openai("insufficient_quota", "insufficient_quota", "You exceeded your current quota"), False),
+    # the vendor's accounting is down, not the caller's money
+    (503, openai(None, None, "billing service unavailable"), True),
+    (429, b"credit_balance_too_low", False),
+    (429, b"busy", True),
+])  # fmt: skip
 def test_an_exhausted_quota_is_not_retried(status: int, body: object, retryable: bool) -> None:
     assert failed(status, body).retryable == retryable
 
@@ -179,34 +170,28 @@ def test_the_vendors_statement_about_retries_takes_precedence(wish: str, retryab
 # ------------------------------------------------------------------------------------------- what to do about it
 
 
-@pytest.mark.parametrize(
-    "status,body,advice",
-    [
-        (401, openai("invalid_api_key", None), "; check that ACME_API_KEY holds a valid key for this address"),
-        (403, b"", "; check that the key in ACME_API_KEY may use this model, project and region"),
-        (400, gemini(400, "INVALID_ARGUMENT", "no", {"reason": "API_KEY_INVALID"}),
-         "; check that ACME_API_KEY holds a valid key for this address"),
-        (400, gemini(400, "INVALID_ARGUMENT", "no", {"reason": "OTHER"}), ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("status,body,advice", [
+    (401, openai("invalid_api_key", None), "; check that ACME_API_KEY holds a valid key for this address"),
+    (403, b"", "; check that the key in ACME_API_KEY may use this model, project and region"),
+    (400, gemini(400, "INVALID_ARGUMENT", "no", {"reason": "API_KEY_INVALID"}),
+     "; check that ACME_API_KEY holds a valid key for this address"),
+    (400, gemini(400, "INVALID_ARGUMENT", "no", {"reason": "OTHER"}), ""),
+])  # fmt: skip
 def test_a_refused_key_says_which_variable_to_check(status: int, body: object, advice: str) -> None:
     message = str(failed(status, body, key_hint="ACME_API_KEY"))
     assert message.endswith(advice)
     assert ("ACME_API_KEY" in message) == bool(advice)
 
 
-@pytest.mark.parametrize(
-    "location,shown",
-    [
-        ("https://new.example/v1/chat?key=abc#part", "https://new.example/v1/chat"),
-        ("https://user:pass@new.example/v1", "https://new.example/v1"),
-        ("//user@new.example/v1", "//new.example/v1"),
-        ("/a@b/c", "/a@b/c"),
-        ("https://new.example/\x1b[31m", "https://new.example/ [31m"),
-        ("https://new.example/sk-secret-1/x", "https://new.example/[hidden]/x"),
-        ("", "nowhere"),
-    ],
-)
+@pytest.mark.parametrize("location,shown", [
+    ("https://new.example/v1/chat?key=abc#part", "https://new.example/v1/chat"),
+    ("https://user:pass@new.example/v1", "https://new.example/v1"),
+    ("//user@new.example/v1", "//new.example/v1"),
+    ("/a@b/c", "/a@b/c"),
+    ("https://new.example/\x1b[31m", "https://new.example/ [31m"),
+    ("https://new.example/sk-secret-1/x", "https://new.example/[hidden]/x"),
+    ("", "nowhere"),
+])
 def test_a_redirect_names_its_target_without_query_or_user_and_the_argument_to_set(location: str, shown: str) -> None:
     error = failed(307, b"moved", {"Location": location, "x-should-retry": "true"}, secrets=["sk-secret-1"])
     assert str(error) == (
@@ -219,32 +204,29 @@ def test_a_redirect_names_its_target_without_query_or_user_and_the_argument_to_s
 # -------------------------------------------------------------------------------------------- errors in a stream
 
 
-@pytest.mark.parametrize(
-    "data,code,retryable,message",
-    [
-        (anthropic("overloaded_error", "Overloaded"), "overloaded_error", True, "overloaded_error: Overloaded (request id req_body)"),
-        (anthropic("never_heard_of"), "never_heard_of", True, "never_heard_of: no (request id req_body)"),
-        (anthropic("invalid_request_error"), "invalid_request_error", False, "invalid_request_error: no (request id req_body)"),
-        (openai("server_error", "server_error", "Sorry"), "server_error", True, "server_error: Sorry"),
-        (openai(None, "timeout"), "timeout", True, None),
-        (openai("strange", "invalid_request_error"), "strange", False, None),
-        *((anthropic(kind), kind, False, None) for kind in (
-            "authentication_error", "permission_error", "not_found_error", "billing_error", "forbidden", "payment_required",
-            "request_too_large", "unsupported_value", "context_length_exceeded", "content_filter", "content_policy", "insufficient_quota",
-            "FAILED_PRECONDITION", "OUT_OF_RANGE", "UNIMPLEMENTED")),
-        ({"type": "error", "code": "server_error", "message": "flat"}, "server_error", True, "server_error: flat"),
-        (gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_MINUTE), "RESOURCE_EXHAUSTED", True, None),
-        (gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_DAY), "RESOURCE_EXHAUSTED", False, None),
-        (gemini(400, "STRANGE"), "STRANGE", False, None),
-        ({"id": "x", "error": {"code": 502, "message": "Upstream"}, "choices": []}, "502", True, "502: Upstream"),
-        ({"error": {"code": 402, "message": "x"}}, "402", False, "402: x"),
-        ({"error": {"code": "429", "message": "x"}}, "429", True, "429: x"),
-        ({"error": "model runner has stopped"}, None, True, "an error: model runner has stopped"),
-        ("plain\x07text", None, True, "an error: plain text"),
-        ({}, None, True, "an error: without a message"),
-        (None, None, True, "an error: without a message"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("data,code,retryable,message", [
+    (anthropic("overloaded_error", "Overloaded"), "overloaded_error", True, "overloaded_error: Overloaded (request id req_body)"),
+    (anthropic("never_heard_of"), "never_heard_of", True, "never_heard_of: no (request id req_body)"),
+    (anthropic("invalid_request_error"), "invalid_request_error", False, "invalid_request_error: no (request id req_body)"),
+    (openai("server_error", "server_error", "Sorry"), "server_error", True, "server_error: Sorry"),
+    (openai(None, "timeout"), "timeout", True, None),
+    (openai("strange", "invalid_request_error"), "strange", False, None),
+    *((anthropic(kind), kind, False, None) for kind in (
+        "authentication_error", "permission_error", "not_found_error", "billing_error", "forbidden", "payment_required",
+        "request_too_large", "unsupported_value", "context_length_exceeded", "content_filter", "content_policy", "insufficient_quota",
+        "FAILED_PRECONDITION", "OUT_OF_RANGE", "UNIMPLEMENTED")),
+    ({"type": "error", "code": "server_error", "message": "flat"}, "server_error", True, "server_error: flat"),
+    (gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_MINUTE), "RESOURCE_EXHAUSTED", True, None),
+    (gemini(429, "RESOURCE_EXHAUSTED", BUSY_QUOTA, PER_DAY), "RESOURCE_EXHAUSTED", False, None),
+    (gemini(400, "STRANGE"), "STRANGE", False, None),
+    ({"id": "x", "error": {"code": 502, "message": "Upstream"}, "choices": []}, "502", True, "502: Upstream"),
+    ({"error": {"code": 402, "message": "x"}}, "402", False, "402: x"),
+    ({"error": {"code": "429", "message": "x"}}, "429", True, "429: x"),
+    ({"error": "model runner has stopped"}, None, True, "an error: model runner has stopped"),
+    ("plain\x07text", None, True, "an error: plain text"),
+    ({}, None, True, "an error: without a message"),
+    (None, None, True, "an error: without a message"),
+])  # fmt: skip
 def test_an_error_in_a_stream_is_reported_and_retried_if_transient(
     data: object, code: str | None, retryable: bool, message: str | None
 ) -> None:
@@ -358,41 +340,38 @@ def google(*delays: object) -> dict[str, Any]:
     return {"error": {"code": 429, "details": [{"@type": "…/google.rpc.RetryInfo", "retryDelay": one} for one in delays]}}
 
 
-@pytest.mark.parametrize(
-    "headers,body,seconds",
-    [
-        ({}, None, None),
-        ({"Retry-After": " 7 "}, None, 7.0),
-        ({"retry-after": "0"}, None, 0.0),
-        ({"retry-after": "0, 2.5, 1"}, None, 2.5),  # of several headers, which a transport joins
-        ({"retry-after": "7,"}, None, None),
-        ({"retry-after": "7, soon"}, None, None),
-        ({"retry-after": "1.25"}, None, 1.25),
-        ({"retry-after-ms": "1500"}, None, 1.5),
-        ({"retry-after": "Sun, 01 Mar 2026 12:00:30 GMT"}, None, 30.0),
-        ({"retry-after": "sun, 01 mar 2026 12:00:59 gmt"}, None, 59.0),
-        ({"retry-after": "Sun, 01 Mar 2026 13:00:30 +0100"}, None, 30.0),
-        ({"retry-after": "Sun, 01 Mar 2026 11:59:59 GMT"}, None, 0.0),
-        ({"retry-after": "Sat, 30 Feb 2026 12:00:00 GMT"}, None, None),
-        ({"retry-after": "Sun, 01 Mar 2026 25:00:30 GMT"}, None, None),
-        ({"retry-after": "Sun, 01 Mar 2026 12:00:30"}, None, 30.0),
-        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, None, None),
-        ({}, google("37s"), 37.0),
-        ({}, google("1.000000001s", "2s"), 2.0),
-        ({}, [google("37s")], 37.0),
-        ({}, google("37"), None),
-        ({}, google("-1s", 5, None), None),
-        ({}, {"error": {"details": "37s"}}, None),
-        ({}, {"error": {"details": ["37s", None]}}, None),
-        ({}, [], None),
-        # the more exact one first, and the next where it says nothing
-        ({"retry-after-ms": "100", "retry-after": "9"}, google("37s"), 0.1),
-        ({"retry-after-ms": "soon", "retry-after": "9"}, google("37s"), 9.0),
-        ({"retry-after-ms": "-5", "retry-after": "nan"}, google("37s"), 37.0),
-        ({"retry-after-ms": "0", "retry-after": "9"}, None, 0.0),
-        ({"x-retry-after": "9"}, None, None),
-    ],
-)
+@pytest.mark.parametrize("headers,body,seconds", [
+    ({}, None, None),
+    ({"Retry-After": " 7 "}, None, 7.0),
+    ({"retry-after": "0"}, None, 0.0),
+    ({"retry-after": "0, 2.5, 1"}, None, 2.5),  # of several headers, which a transport joins
+    ({"retry-after": "7,"}, None, None),
+    ({"retry-after": "7, soon"}, None, None),
+    ({"retry-after": "1.25"}, None, 1.25),
+    ({"retry-after-ms": "1500"}, None, 1.5),
+    ({"retry-after": "Sun, 01 Mar 2026 12:00:30 GMT"}, None, 30.0),
+    ({"retry-after": "sun, 01 mar 2026 12:00:59 gmt"}, None, 59.0),
+    ({"retry-after": "Sun, 01 Mar 2026 13:00:30 +0100"}, None, 30.0),
+    ({"retry-after": "Sun, 01 Mar 2026 11:59:59 GMT"}, None, 0.0),
+    ({"retry-after": "Sat, 30 Feb 2026 12:00:00 GMT"}, None, None),
+    ({"retry-after": "Sun, 01 Mar 2026 25:00:30 GMT"}, None, None),
+    ({"retry-after": "Sun, 01 Mar 2026 12:00:30"}, None, 30.0),
+    ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, None, None),
+    ({}, google("37s"), 37.0),
+    ({}, google("1.000000001s", "2s"), 2.0),
+    ({}, [google("37s")], 37.0),
+    ({}, google("37"), None),
+    ({}, google("-1s", 5, None), None),
+    ({}, {"error": {"details": "37s"}}, None),
+    ({}, {"error": {"details": ["37s", None]}}, None),
+    ({}, [], None),
+    # the more exact one first, and the next where it says nothing
+    ({"retry-after-ms": "100", "retry-after": "9"}, google("37s"), 0.1),
+    ({"retry-after-ms": "soon", "retry-after": "9"}, google("37s"), 9.0),
+    ({"retry-after-ms": "-5", "retry-after": "nan"}, google("37s"), 37.0),
+    ({"retry-after-ms": "0", "retry-after": "9"}, None, 0.0),
+    ({"x-retry-after": "9"}, None, None),
+])
 def test_hints_are_read_where_vendors_put_them(headers: dict[str, str], body: object, seconds: float | None) -> None:
     assert failed(429, body, headers).retry_after == seconds
     assert headers or failure_in_stream(body, "acme").retry_after == seconds

@@ -72,15 +72,11 @@ def test_a_used_connection_that_fails_before_any_answer_is_replaced_once(reset: 
         transport.close()
 
 
-@pytest.mark.parametrize(
-    "second, kind",
-    [
-        (Reply(before=(b"HTTP/1.1 2", Close())), "closed"),
-        (Reply(body=(b"one", b"two")).cut(1), "closed"),
-        (plain(b"").stall(Gate()), "timeout"),
-    ],
-    ids=("head cut", "body cut", "silence"),
-)
+@pytest.mark.parametrize("second, kind", [
+    (Reply(before=(b"HTTP/1.1 2", Close())), "closed"),
+    (Reply(body=(b"one", b"two")).cut(1), "closed"),
+    (plain(b"").stall(Gate()), "timeout"),
+], ids=("head cut", "body cut", "silence"))
 def test_a_request_is_not_repeated_once_its_answer_has_begun_or_it_timed_out(transport: HttpTransport, second: Reply, kind: str) -> None:
     with WireServer([plain(b"one"), second, plain(b"never")]) as server:
         assert read(transport, post(server)) == (200, b"one")

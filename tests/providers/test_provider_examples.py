@@ -109,16 +109,13 @@ def test_a_file_that_is_missing_or_no_image_is_one_line_and_costs_no_call(progra
         assert server.accepts == 0
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--image", "http://example.org/a.png"], "--image takes a file"),
-        (["--modle", "x"], "unrecognized arguments: --modle"),
-        (["--model"], "--model: expected one argument"),
-        (["--model", " "], "model is blank"),
-        ([" "], "question is blank"),
-    ],
-)
+@pytest.mark.parametrize("arguments, message", [
+    (["--image", "http://example.org/a.png"], "--image takes a file"),
+    (["--modle", "x"], "unrecognized arguments: --modle"),
+    (["--model"], "--model: expected one argument"),
+    (["--model", " "], "model is blank"),
+    ([" "], "question is blank"),
+])
 def test_wrong_usage_is_one_line_and_status_2(arguments: list[str], message: str) -> None:
     line = failure_of(run("openai_provider.py", *arguments), 2)
     assert message in line

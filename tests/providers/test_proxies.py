@@ -116,20 +116,17 @@ def test_this_machine_is_never_reached_through_a_proxy(monkeypatch: Any, kind: s
         assert read(client, Request("GET", server.url)) == (200, b"hello")
 
 
-@pytest.mark.parametrize(
-    "host, proxy, no_proxy, goes",
-    [
-        ("vendor.test", "http://proxy.test:3128", "", True),
-        ("vendor.test", "proxy.test:3128", "", True),
-        ("vendor.test", "http://proxy.test:3128", "vendor.test", False),
-        ("api.vendor.test", "http://proxy.test:3128", "other.test,.vendor.test", False),
-        ("vendor.test", "", "", False),
-        ("localhost", "http://proxy.test:3128", "", False),
-        ("127.8.9.10", "http://proxy.test:3128", "", False),
-        ("::1", "http://proxy.test:3128", "", False),
-        ("10.0.0.1", "http://proxy.test:3128", "", True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("host, proxy, no_proxy, goes", [
+    ("vendor.test", "http://proxy.test:3128", "", True),
+    ("vendor.test", "proxy.test:3128", "", True),
+    ("vendor.test", "http://proxy.test:3128", "vendor.test", False),
+    ("api.vendor.test", "http://proxy.test:3128", "other.test,.vendor.test", False),
+    ("vendor.test", "", "", False),
+    ("localhost", "http://proxy.test:3128", "", False),
+    ("127.8.9.10", "http://proxy.test:3128", "", False),
+    ("::1", "http://proxy.test:3128", "", False),
+    ("10.0.0.1", "http://proxy.test:3128", "", True),
+])  # fmt: skip
 def test_the_environment_says_which_hosts_have_a_proxy(monkeypatch: Any, host: str, proxy: str, no_proxy: str, goes: bool) -> None:
     monkeypatch.setenv("https_proxy", proxy)
     monkeypatch.setenv("no_proxy", no_proxy)

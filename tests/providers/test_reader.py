@@ -329,19 +329,16 @@ def test_an_invalid_token_count_is_unknown_and_never_zero(vendor: str, prompt: A
 # ----------------------------------------------------------------------------------------------- what gateways do
 
 
-@pytest.mark.parametrize(
-    "start, end, expected",
-    [
-        ({"input_tokens": 0}, {"input_tokens": 7, "output_tokens": 5}, 7),
-        ({}, {"input_tokens": 7, "output_tokens": 5}, 7),
-        ({"input_tokens": 7}, {"input_tokens": 0, "output_tokens": 5}, 7),
-        ({"input_tokens": 7}, {"output_tokens": 5}, 7),
-        ({"input_tokens": 3}, {"input_tokens": 4, "cache_read_input_tokens": 3, "output_tokens": 5}, 7),
-        ({"input_tokens": 3, "cache_read_input_tokens": 4}, {"input_tokens": None, "output_tokens": 5}, 7),
-        ({"input_tokens": 0}, {"input_tokens": 0, "output_tokens": 5}, 0),
-        ({}, {"output_tokens": 5}, None),
-    ],
-)
+@pytest.mark.parametrize("start, end, expected", [
+    ({"input_tokens": 0}, {"input_tokens": 7, "output_tokens": 5}, 7),
+    ({}, {"input_tokens": 7, "output_tokens": 5}, 7),
+    ({"input_tokens": 7}, {"input_tokens": 0, "output_tokens": 5}, 7),
+    ({"input_tokens": 7}, {"output_tokens": 5}, 7),
+    ({"input_tokens": 3}, {"input_tokens": 4, "cache_read_input_tokens": 3, "output_tokens": 5}, 7),
+    ({"input_tokens": 3, "cache_read_input_tokens": 4}, {"input_tokens": None, "output_tokens": 5}, 7),
+    ({"input_tokens": 0}, {"input_tokens": 0, "output_tokens": 5}, 0),
+    ({}, {"output_tokens": 5}, None),
+])
 def test_input_tokens_at_the_end_of_a_message_count_and_a_0_takes_nothing_back(
     start: dict[str, Any], end: dict[str, Any], expected: int | None
 ) -> None:
@@ -398,15 +395,12 @@ def _said(text: str, **candidate: Any) -> dict[str, Any]:
     return {"candidates": [{"content": {"parts": [{"text": text}], "role": "model"}, **candidate}]}
 
 
-@pytest.mark.parametrize(
-    "chunks",
-    [
-        [_said("Hello, ", **STOP), _said("world", **STOP)],  # of older models, in each chunk
-        [_said("Hello, ", finishReason="OTHER"), _said("world"), {"candidates": [STOP]}],  # after a round of a tool
-        [{"candidates": [{"content": {"parts": []}, **STOP}]}, _said("Hello, "), _said("world", **STOP)],  # of gateways
-        [_said("Hello, ", finishReason=""), _said("world", **STOP), {"candidates": [{"finishReason": ""}]}],
-    ],
-)
+@pytest.mark.parametrize("chunks", [
+    [_said("Hello, ", **STOP), _said("world", **STOP)],  # of older models, in each chunk
+    [_said("Hello, ", finishReason="OTHER"), _said("world"), {"candidates": [STOP]}],  # after a round of a tool
+    [{"candidates": [{"content": {"parts": []}, **STOP}]}, _said("Hello, "), _said("world", **STOP)],  # of gateways
+    [_said("Hello, ", finishReason=""), _said("world", **STOP), {"candidates": [{"finishReason": ""}]}],
+])
 def test_a_finish_reason_of_gemini_in_the_middle_does_not_end_the_answer(chunks: list[dict[str, Any]]) -> None:
     usage = {"promptTokenCount": 3, "candidatesTokenCount": 2}
     said, response = whole("gemini", wire("gemini", [*chunks, {"usageMetadata": usage}]))

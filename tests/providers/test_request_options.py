@@ -15,32 +15,29 @@ from kernai_providers import HttpProvider, resolve
 from vendor_wires import WIRES
 
 
-@pytest.mark.parametrize(
-    "vendor,generation,adds",
-    [
-        ("openai", {"temperature": 0}, {"temperature": 0}),
-        ("openai", {"thinking": {"effort": "high"}}, {"reasoning_effort": "high"}),
-        ("openai", {"thinking": {"budget": 2000}}, {}),
-        ("anthropic", {"thinking": {"effort": "high"}}, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
-        ("anthropic", {"cache": True}, {"cache_control": {"type": "ephemeral"}}),
-        ("anthropic", {"cache": "1h"}, {"cache_control": {"type": "ephemeral", "ttl": "1h"}}),
-        *((vendor, {"cache": False}, {}) for vendor in ADAPTERS),
-        ("openai-responses", {"max_tokens": 7, "temperature": 0, "top_p": 0.5}, {"max_output_tokens": 7, "temperature": 0, "top_p": 0.5}),
-        ("openai-responses", {"thinking": {"effort": "high"}}, {"reasoning": {"effort": "high"}}),
-        ("openai-responses", {"thinking": {"budget": 2000}}, {}),
-        ("openai-responses", {"extra": {"store": True, "reasoning": {"summary": "auto"}}}, {"store": True, "reasoning": {"summary": "auto"}}),
-        *((vendor, {"cache": True}, {}) for vendor in ("gemini", "ollama")),
-        ("openai", {"stop": ["END", "\n\n"]}, {"stop": ["END", "\n\n"]}),
-        ("anthropic", {"stop": "END"}, {"stop_sequences": ["END"]}),
-        ("gemini", {"stop": ("END",)}, {"generationConfig": {"stopSequences": ["END"]}}),
-        ("ollama", {"stop": "END"}, {"options": {"stop": ["END"]}}),
-        ("anthropic", {"thinking": {"budget": 1024}}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5120}),
-        ("gemini", {"thinking": {"effort": "high"}}, {"generationConfig": {"thinkingConfig": {"thinkingLevel": "high"}}}),
-        ("gemini", {"thinking": {"budget": 0}}, {"generationConfig": {"thinkingConfig": {"thinkingBudget": 0}}}),
-        ("ollama", {"thinking": {"effort": "low"}}, {"think": "low"}),
-        ("ollama", {"thinking": {"budget": 2000}}, {"think": True}),
-    ],
-)
+@pytest.mark.parametrize("vendor,generation,adds", [
+    ("openai", {"temperature": 0}, {"temperature": 0}),
+    ("openai", {"thinking": {"effort": "high"}}, {"reasoning_effort": "high"}),
+    ("openai", {"thinking": {"budget": 2000}}, {}),
+    ("anthropic", {"thinking": {"effort": "high"}}, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
+    ("anthropic", {"cache": True}, {"cache_control": {"type": "ephemeral"}}),
+    ("anthropic", {"cache": "1h"}, {"cache_control": {"type": "ephemeral", "ttl": "1h"}}),
+    *((vendor, {"cache": False}, {}) for vendor in ADAPTERS),
+    ("openai-responses", {"max_tokens": 7, "temperature": 0, "top_p": 0.5}, {"max_output_tokens": 7, "temperature": 0, "top_p": 0.5}),
+    ("openai-responses", {"thinking": {"effort": "high"}}, {"reasoning": {"effort": "high"}}),
+    ("openai-responses", {"thinking": {"budget": 2000}}, {}),
+    ("openai-responses", {"extra": {"store": True, "reasoning": {"summary": "auto"}}}, {"store": True, "reasoning": {"summary": "auto"}}),
+    *((vendor, {"cache": True}, {}) for vendor in ("gemini", "ollama")),
+    ("openai", {"stop": ["END", "\n\n"]}, {"stop": ["END", "\n\n"]}),
+    ("anthropic", {"stop": "END"}, {"stop_sequences": ["END"]}),
+    ("gemini", {"stop": ("END",)}, {"generationConfig": {"stopSequences": ["END"]}}),
+    ("ollama", {"stop": "END"}, {"options": {"stop": ["END"]}}),
+    ("anthropic", {"thinking": {"budget": 1024}}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5120}),
+    ("gemini", {"thinking": {"effort": "high"}}, {"generationConfig": {"thinkingConfig": {"thinkingLevel": "high"}}}),
+    ("gemini", {"thinking": {"budget": 0}}, {"generationConfig": {"thinkingConfig": {"thinkingBudget": 0}}}),
+    ("ollama", {"thinking": {"effort": "low"}}, {"think": "low"}),
+    ("ollama", {"thinking": {"budget": 2000}}, {"think": True}),
+])
 def test_options_are_sent_under_the_vendors_names(vendor: str, generation: Any, adds: dict[str, Any]) -> None:
     assert sent(vendor, generation=generation) == sent(vendor) | adds
 
@@ -69,15 +66,12 @@ def test_sampling_options_that_a_model_refuses_are_not_sent_and_the_response_say
     assert {name for name in names if name in body} == names - set(not_sent or ())
 
 
-@pytest.mark.parametrize(
-    "id,generation,says",
-    [
-        *((id, {"thinking": {"budget": 2000}}, "takes no thinking budget") for id in ADAPTIVE_ALONE),
-        *((id, {"thinking": {"effort": "high"}}, "has no adaptive thinking") for id in BY_BUDGET),
-        ("m", {"thinking": {"budget": 1023}}, "generation.thinking budget must be at least 1024 tokens, got 1023"),
-        ("m", {"thinking": {"budget": 4096}, "max_tokens": 4096}, "generation.thinking budget (4096) must be below max_tokens (4096)"),
-    ],
-)
+@pytest.mark.parametrize("id,generation,says", [
+    *((id, {"thinking": {"budget": 2000}}, "takes no thinking budget") for id in ADAPTIVE_ALONE),
+    *((id, {"thinking": {"effort": "high"}}, "has no adaptive thinking") for id in BY_BUDGET),
+    ("m", {"thinking": {"budget": 1023}}, "generation.thinking budget must be at least 1024 tokens, got 1023"),
+    ("m", {"thinking": {"budget": 4096}, "max_tokens": 4096}, "generation.thinking budget (4096) must be below max_tokens (4096)"),
+])
 def test_thinking_that_an_anthropic_model_refuses_is_an_error_before_anything_is_sent(id: str, generation: Any, says: str) -> None:
     provider = replying("anthropic", [])
     with pytest.raises(ValueError, match=re.escape(says)):
@@ -85,17 +79,14 @@ def test_thinking_that_an_anthropic_model_refuses_is_an_error_before_anything_is
     assert bodies_to(provider) == []
 
 
-@pytest.mark.parametrize(
-    "name,limit",
-    [
-        *((f"openai/{one}", "max_completion_tokens") for one in (
-            "o1", "o1-mini", "o3", "o3-mini", "o4-mini", "o4-mini-2025-04-16", "gpt-5", "gpt-5-mini", "gpt-5.1",
-            "openai/gpt-5", "ft:o4-mini-2025-04-16:acme::Ab1")),
-        ("azure/o3", "max_completion_tokens"), ("groq/o3", "max_tokens"), ("openrouter/o3", "max_tokens"),  # which kept the old name
-        *((f"openai/{one}", "max_tokens") for one in (
-            "gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "gpt-4", "ft:gpt-4o-2024-08-06:acme::o1", "gpt-oss-120b", "o1x", "solo1")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name,limit", [
+    *((f"openai/{one}", "max_completion_tokens") for one in (
+        "o1", "o1-mini", "o3", "o3-mini", "o4-mini", "o4-mini-2025-04-16", "gpt-5", "gpt-5-mini", "gpt-5.1",
+        "openai/gpt-5", "ft:o4-mini-2025-04-16:acme::Ab1")),
+    ("azure/o3", "max_completion_tokens"), ("groq/o3", "max_tokens"), ("openrouter/o3", "max_tokens"),  # which kept the old name
+    *((f"openai/{one}", "max_tokens") for one in (
+        "gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "gpt-4", "ft:gpt-4o-2024-08-06:acme::o1", "gpt-oss-120b", "o1x", "solo1")),
+])  # fmt: skip
 def test_openai_reasoning_models_get_the_new_name_of_the_limit(name: str, limit: str) -> None:
     needs: dict[str, Any] = {"resource": "acme"} if name.startswith("azure") else {}
     provider, model = resolve(name, api_key="k", **needs)
@@ -140,19 +131,15 @@ for _ in range(100_000):
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
-@pytest.mark.parametrize(
-    "generation,names",
-    [
-        ({"extra": {"x": object()}}, "extra"),
-        ({"extra": {("a", "b"): 1}}, "extra"),
-        ({"extra": {"x": float("nan")}}, "extra"),
-        ({"extra": {"x": CIRCLE}}, "extra"),
-        ({"extra": {"x": DEEP}}, "extra"),
-        ({"temperature": float("nan")}, "temperature"),
-        ({"top_p": float("inf")}, "top_p"),
-    ],
-    ids=["object", "tuple as a key", "NaN", "circle", "deep", "temperature", "top_p"],
-)
+@pytest.mark.parametrize("generation,names", [
+    ({"extra": {"x": object()}}, "extra"),
+    ({"extra": {("a", "b"): 1}}, "extra"),
+    ({"extra": {"x": float("nan")}}, "extra"),
+    ({"extra": {"x": CIRCLE}}, "extra"),
+    ({"extra": {"x": DEEP}}, "extra"),
+    ({"temperature": float("nan")}, "temperature"),
+    ({"top_p": float("inf")}, "top_p"),
+], ids=["object", "tuple as a key", "NaN", "circle", "deep", "temperature", "top_p"])
 def test_an_option_that_json_cannot_express_is_an_error_that_names_it(vendor: str, generation: Any, names: str) -> None:
     provider = replying(vendor, [])
     with pytest.raises(ValueError, match=names):

@@ -175,17 +175,14 @@ def test_a_self_hosted_server_needs_a_base_url() -> None:
 # ------------------------------------------------------------------------------------------------ names, models
 
 
-@pytest.mark.parametrize(
-    "name,vendor,id",
-    [
-        ("openai/gpt-4o", "openai", "gpt-4o"),
-        ("openrouter/anthropic/claude-sonnet-4.5", "openrouter", "anthropic/claude-sonnet-4.5"),
-        ("fireworks/accounts/fireworks/models/qwen3-30b", "fireworks", "accounts/fireworks/models/qwen3-30b"),
-        ("OpenAI/GPT-4o", "openai", "GPT-4o"),
-        (" groq / llama-3.1-8b ", "groq", "llama-3.1-8b"),
-        ("together/x//y", "together", "x//y"),
-    ],
-)
+@pytest.mark.parametrize("name,vendor,id", [
+    ("openai/gpt-4o", "openai", "gpt-4o"),
+    ("openrouter/anthropic/claude-sonnet-4.5", "openrouter", "anthropic/claude-sonnet-4.5"),
+    ("fireworks/accounts/fireworks/models/qwen3-30b", "fireworks", "accounts/fireworks/models/qwen3-30b"),
+    ("OpenAI/GPT-4o", "openai", "GPT-4o"),
+    (" groq / llama-3.1-8b ", "groq", "llama-3.1-8b"),
+    ("together/x//y", "together", "x//y"),
+])
 def test_everything_after_the_first_slash_is_the_models_id(name: str, vendor: str, id: str) -> None:
     provider, model = resolve(name, api_key="k", **NEEDS.get(vendor, {}))
     assert (provider.vendor, model.id) == (vendor, id)
@@ -279,28 +276,25 @@ def test_configured_lists_the_vendors_whose_key_is_there(monkeypatch: pytest.Mon
 # ------------------------------------------------------------------------------------------------- OLLAMA_HOST
 
 
-@pytest.mark.parametrize(
-    "host,url",
-    [
-        # as Ollama's own programs read it: a bare host has port 11434, a URL the port of its scheme
-        ("myhost", "http://myhost:11434"),
-        ("myhost:8080", "http://myhost:8080"),
-        (" myhost:8080/ ", "http://myhost:8080"),
-        ('"myhost"', "http://myhost:11434"),
-        ("0.0.0.0", "http://127.0.0.1:11434"),
-        ("0.0.0.0:8080", "http://127.0.0.1:8080"),
-        ("http://0.0.0.0:8080", "http://127.0.0.1:8080"),
-        (":8080", "http://localhost:8080"),
-        ("[::1]", "http://[::1]:11434"),
-        ("[::1]:8080", "http://[::1]:8080"),
-        ("::1", "http://[::1]:11434"),
-        ("[::]:8080", "http://[::1]:8080"),
-        ("http://myhost", "http://myhost:80"),
-        ("https://myhost", "https://myhost:443"),
-        ("https://myhost/ollama/", "https://myhost:443/ollama"),
-        ("  ", "http://localhost:11434"),
-    ],
-)
+@pytest.mark.parametrize("host,url", [
+    # as Ollama's own programs read it: a bare host has port 11434, a URL the port of its scheme
+    ("myhost", "http://myhost:11434"),
+    ("myhost:8080", "http://myhost:8080"),
+    (" myhost:8080/ ", "http://myhost:8080"),
+    ('"myhost"', "http://myhost:11434"),
+    ("0.0.0.0", "http://127.0.0.1:11434"),
+    ("0.0.0.0:8080", "http://127.0.0.1:8080"),
+    ("http://0.0.0.0:8080", "http://127.0.0.1:8080"),
+    (":8080", "http://localhost:8080"),
+    ("[::1]", "http://[::1]:11434"),
+    ("[::1]:8080", "http://[::1]:8080"),
+    ("::1", "http://[::1]:11434"),
+    ("[::]:8080", "http://[::1]:8080"),
+    ("http://myhost", "http://myhost:80"),
+    ("https://myhost", "https://myhost:443"),
+    ("https://myhost/ollama/", "https://myhost:443/ollama"),
+    ("  ", "http://localhost:11434"),
+])
 def test_ollama_host_is_read_as_ollama_reads_it(host: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", host)
     without_default_ports = re.compile(r"(?<=http:)(//[^/]*):80(?!\d)|(?<=https:)(//[^/]*):443(?!\d)")
@@ -375,17 +369,14 @@ READING = ("text", "vision", "document_in")
 EVERYTHING = ("text", "vision", "audio_in", "video_in", "document_in")
 
 
-@pytest.mark.parametrize(
-    "id,capabilities",
-    [
-        *((id, ("text",)) for id in TEXT),
-        *((id, ("text", "vision")) for id in SEES),
-        *((id, READING) for id in READS),
-        *((id, EVERYTHING) for id in ALL_IN),
-        *((id, ("text", "audio_in", "audio_out")) for id in HEARS),
-        *((id, (*EVERYTHING, "image_gen")) for id in DRAWS),
-    ],
-)
+@pytest.mark.parametrize("id,capabilities", [
+    *((id, ("text",)) for id in TEXT),
+    *((id, ("text", "vision")) for id in SEES),
+    *((id, READING) for id in READS),
+    *((id, EVERYTHING) for id in ALL_IN),
+    *((id, ("text", "audio_in", "audio_out")) for id in HEARS),
+    *((id, (*EVERYTHING, "image_gen")) for id in DRAWS),
+])
 def test_a_model_that_exists_can_do_what_its_vendor_says(id: str, capabilities: tuple[str, ...]) -> None:
     assert capabilities_of(id) == capabilities
     assert capabilities_of(f"some/router/{id}") == capabilities

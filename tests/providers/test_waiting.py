@@ -78,16 +78,13 @@ PLACES: dict[str, Callable[[Any, threading.Event], Reply]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "way,place,by",
-    [
-        pytest.param(way, place, by, id=f"{by}-{place}-{way.name}")
-        for row, place in enumerate(PLACES)
-        for column, way in enumerate(WAYS.values())
-        for by in ("cancelled", "deadline")
-        if by == "cancelled" or (row + column) % len(WAYS) == 0  # which of the two it is makes little difference
-    ],
-)
+@pytest.mark.parametrize("way,place,by", [
+    pytest.param(way, place, by, id=f"{by}-{place}-{way.name}")
+    for row, place in enumerate(PLACES)
+    for column, way in enumerate(WAYS.values())
+    for by in ("cancelled", "deadline")
+    if by == "cancelled" or (row + column) % len(WAYS) == 0  # which of the two it is makes little difference
+])
 @pytest.mark.slow
 def test_a_call_ends_soon_after_the_run_is_over_wherever_it_waits(way: Way, place: str, by: str) -> None:
     caller, pause = Caller("openai", way), threading.Event()

@@ -53,15 +53,12 @@ class OfOneThread(MemorySink):
         super().record(event)
 
 
-@pytest.mark.parametrize(
-    "sink, failure",
-    [
-        (Losing, "odd data.*not what was recorded"),
-        (LosingStarts, "- a run: what was kept is not what was recorded"),
-        (LosingThreads, r"8 threads at once: of one thread's 25 events these were kept: \[\]"),
-        (OfOneThread, "8 threads at once: record raised.*wrong thread"),
-    ],
-)
+@pytest.mark.parametrize("sink, failure", [
+    (Losing, "odd data.*not what was recorded"),
+    (LosingStarts, "- a run: what was kept is not what was recorded"),
+    (LosingThreads, r"8 threads at once: of one thread's 25 events these were kept: \[\]"),
+    (OfOneThread, "8 threads at once: record raised.*wrong thread"),
+])
 def test_a_sink_that_does_not_keep_the_contract_is_found_out(sink: type[MemorySink], failure: str) -> None:
     with pytest.raises(AssertionError, match=rf"(?s)the sink of {sink.__name__} does not keep the contract:.*{failure}"):
         check_sink(sink, entries=kept)
@@ -140,22 +137,19 @@ class Once(MockProvider):
         return super().call(*given)
 
 
-@pytest.mark.parametrize(
-    "provider, failure",
-    [
-        (Failing, "- a call: raised ValueError: no luck\n"),
-        (Bare, "a call: gave str, not an LlmResponse"),
-        (Deaf, "a run that is to stop: on_chunk was called again"),
-        (Swallowing, "a run that is to stop: the call continued although on_chunk had raised"),
-        (Counting, "a call: a piece was no text"),
-        (Inventive, "a call: what it streamed is not what it answered"),
-        (InventiveAsync, "- a run: async: what it streamed is not what it answered"),
-        (Dropping, "media that the model cannot take: two parts became 1"),
-        (Emptying, "media that the model cannot take: a part was encoded as None"),
-        (Differing, "a run: async: error: not implemented"),
-        (Once, "8 threads at once: runs failed"),
-    ],
-)
+@pytest.mark.parametrize("provider, failure", [
+    (Failing, "- a call: raised ValueError: no luck\n"),
+    (Bare, "a call: gave str, not an LlmResponse"),
+    (Deaf, "a run that is to stop: on_chunk was called again"),
+    (Swallowing, "a run that is to stop: the call continued although on_chunk had raised"),
+    (Counting, "a call: a piece was no text"),
+    (Inventive, "a call: what it streamed is not what it answered"),
+    (InventiveAsync, "- a run: async: what it streamed is not what it answered"),
+    (Dropping, "media that the model cannot take: two parts became 1"),
+    (Emptying, "media that the model cannot take: a part was encoded as None"),
+    (Differing, "a run: async: error: not implemented"),
+    (Once, "8 threads at once: runs failed"),
+])
 def test_a_provider_that_does_not_keep_the_contract_is_found_out(provider: type[MockProvider], failure: str) -> None:
     def make() -> MockProvider:
         return provider("Hello.")

@@ -153,16 +153,13 @@ def test_a_wrong_argument_is_named(call: Callable[[], object], error: type[Excep
         call()
 
 
-@pytest.mark.parametrize(
-    "second, kept",
-    [
-        ([{"role": "system", "content": "B"}, "u", "v"], {"since": 2, "data": [{"role": "system", "content": "B"}, "v"]}),
-        (["s", "other", "v"], {"data": ["s", "other", "v"]}),  # not a continuation: kept whole
-        (["s"], {"data": ["s"]}),
-        (["s", "u"], {"since": 2, "data": []}),
-        (5, {"data": 5}),
-    ],
-)
+@pytest.mark.parametrize("second, kept", [
+    ([{"role": "system", "content": "B"}, "u", "v"], {"since": 2, "data": [{"role": "system", "content": "B"}, "v"]}),
+    (["s", "other", "v"], {"data": ["s", "other", "v"]}),  # not a continuation: kept whole
+    (["s"], {"data": ["s"]}),
+    (["s", "u"], {"since": 2, "data": []}),
+    (5, {"data": 5}),
+])
 def test_messages_are_left_out_only_if_the_others_continue_them(second: Any, kept: dict[str, Any]) -> None:
     records = Records()
     records.record({"event": "messages_sent", "data": ["s", "u"]})
@@ -189,17 +186,14 @@ def test_a_second_run_with_the_same_id_has_its_messages_in_full(scope: str) -> N
     assert records.record(sent)["entry"] == sent
 
 
-@pytest.mark.parametrize(
-    "response, parts",
-    [
-        ("", []),
-        ("only prose", ["only prose"]),
-        ("a <b <final>x</final> c\n<plan>y</plan>", ["a <b ", 0, " c\n", 1]),
-        ("<final>x</final><command name='y'>never closed", [0]),
-        ("<final>x</final>" * MOST_PARTS, list(range(MOST_PARTS))),
-        ("<final>x</final>" * (MOST_PARTS + 1), None),
-    ],
-)
+@pytest.mark.parametrize("response, parts", [
+    ("", []),
+    ("only prose", ["only prose"]),
+    ("a <b <final>x</final> c\n<plan>y</plan>", ["a <b ", 0, " c\n", 1]),
+    ("<final>x</final><command name='y'>never closed", [0]),
+    ("<final>x</final>" * MOST_PARTS, list(range(MOST_PARTS))),
+    ("<final>x</final>" * (MOST_PARTS + 1), None),
+])
 def test_the_outline_of_a_response_is_its_prose_and_the_numbers_of_its_blocks(response: str, parts: object) -> None:
     assert outline(response) == parts
 
@@ -223,14 +217,11 @@ def found(folder: Path | str | None, *names: str) -> dict[str, dict[str, str]]:
     return Thumbnails(folder).find(set(names or (ID,)))
 
 
-@pytest.mark.parametrize(
-    "data, kind",
-    [
-        (b"\x89PNG\r\n\x1a\nxx", "image/png"), (b"\xff\xd8\xff\xe0", "image/jpeg"), (b"GIF87a", "image/gif"),
-        (b"GIF89a", "image/gif"), (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"), (b"RIFF\0\0\0\0WAVE", None),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", None), (b"<html>", None), (b"", None), (b"BM", None), (b"%PDF-1.7", None),
-    ],
-)
+@pytest.mark.parametrize("data, kind", [
+    (b"\x89PNG\r\n\x1a\nxx", "image/png"), (b"\xff\xd8\xff\xe0", "image/jpeg"), (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"), (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"), (b"RIFF\0\0\0\0WAVE", None),
+    (b"<svg xmlns='http://www.w3.org/2000/svg'/>", None), (b"<html>", None), (b"", None), (b"BM", None), (b"%PDF-1.7", None),
+])
 def test_a_picture_is_recognized_by_its_first_bytes(data: bytes, kind: str | None) -> None:
     assert picture_type(data) == kind
 
@@ -361,16 +352,13 @@ def test_a_deleted_and_recreated_file_is_read_as_a_new_one(path: Path) -> None:
     assert tail.generation == 1
 
 
-@pytest.mark.parametrize(
-    "line, reason, shown",
-    [
-        (b"not JSON", "it is not JSON: Expecting value: line 1 column 1 (char 0)", "not JSON"),
-        (b"[1]", 'it is not an event: it must be an object with its type as "event"', "[1]"),
-        (b'{"event": 5}', 'it is not an event: it must be an object with its type as "event"', '{"event": 5}'),
-        (b"[" * 100_000, "it is nested too deeply", "[" * SHOWN),
-        (b"\xff\xfe", "it is not JSON: ", "\\xff\\xfe"),
-    ],
-)
+@pytest.mark.parametrize("line, reason, shown", [
+    (b"not JSON", "it is not JSON: Expecting value: line 1 column 1 (char 0)", "not JSON"),
+    (b"[1]", 'it is not an event: it must be an object with its type as "event"', "[1]"),
+    (b'{"event": 5}', 'it is not an event: it must be an object with its type as "event"', '{"event": 5}'),
+    (b"[" * 100_000, "it is nested too deeply", "[" * SHOWN),
+    (b"\xff\xfe", "it is not JSON: ", "\\xff\\xfe"),
+])
 def test_a_line_that_is_not_an_event_becomes_an_event_that_says_so(path: Path, line: bytes, reason: str, shown: str) -> None:
     path.write_bytes(b'{"event": "a"}\n%s\n{"event": "b"}\n' % line)
     first, bad, last = Tail(path).read()
