@@ -70,7 +70,7 @@ def test_names_and_descriptions_are_in_the_system_message(folders: Path) -> None
     ("name: a\ndescription: one\n  two\nlicense: x", "one two"),
     ('name: a\ndescription: "one\n  two"', "one two"),
     ("# a comment\nname: a\nmetadata:\n  author: x\n  description: no\ndescription: d", "d"),
-    ("name: a\ndescription: d\nallowed-tools:\n  - Read\n  - Bash(git:*)", "d"),
+    ("name: a\ndescription: '", "'"), ("name: a\ndescription: d\nallowed-tools:\n  - Read\n  - Bash(git:*)", "d"),
     ("name: a \r\ndescription: Créer\u2014vite \r", "Créer\u2014vite"),
 ])
 def test_heads_are_read_as_people_write_them(tmp_path: Path, head: str, description: str) -> None:

@@ -452,8 +452,9 @@ def test_the_next_turn_of_a_chat_uses_the_existing_summary() -> None:
 @pytest.mark.parametrize("summary, first", [("In short.", f"{HEADING}In short."), (" ", "Go.")])
 def test_a_summary_by_an_agent_is_a_separate_model_call_and_a_blank_one_replaces_nothing(summary: str, first: str) -> None:
     writer, provider = MockProvider(summary), MockProvider(*TAPE)
-    assert kernai.execute(reader(provider, Agent(instructions="Summarize.", provider=writer)), "Go.").text == "Read."
-    assert writer.calls[0].messages[0].text == "Summarize."
+    small = Agent(instructions="Summarize.", provider=writer, model=kernai.Model("small"))
+    assert kernai.execute(reader(provider, small), "Go.").text == "Read."
+    assert (writer.calls[0].messages[0].text, writer.calls[0].model.id) == ("Summarize.", "small")
     assert writer.calls[0].messages[1].text.startswith("user: Go.\n\nassistant: ")
     assert provider.calls[-1].messages[1].text == first
 
