@@ -247,6 +247,8 @@ def test_malformed_recordings_can_be_compared(tmp_path: Path, capsys: pytest.Cap
     assert main(["diff", odd("1"), odd("2")]) == 1
     assert "@@ run 1, 7, step x: skill_result @@" in capsys.readouterr().out
     assert main(["diff", odd("1"), odd("1")]) == 0
+    assert main(["diff", odd("1"), odd("2"), odd("3")]) == 2
+    assert "give two recordings to compare, not 3" in capsys.readouterr().err
 
 
 def events_with(*data: Any, kind: str = "json") -> list[dict[str, Any]]:

@@ -57,6 +57,7 @@ def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 def test_names_of_keys_are_shown_but_never_their_values(here: Here) -> None:
     env = environment(OPENAI_API_KEY=SECRET, GROQ_API_KEY=" ", HTTPS_PROXY=f"http://me:{SECRET}@proxy:8080/x?y")
     done = here("doctor", env=env)
+    assert done.stdout.startswith("python\n  ok  Python ")
     assert "ok  openai         OPENAI_API_KEY is set\n" in done.stdout
     assert "!!  groq           GROQ_API_KEY is set, but blank\n" in done.stdout
     assert "ok  HTTPS_PROXY    http://proxy:8080/x\n" in done.stdout

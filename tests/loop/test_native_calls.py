@@ -110,6 +110,13 @@ def test_prose_ends_a_turn_that_the_vendor_says_is_over() -> None:
         assert kernai.execute(agent(provider=tape("Just so."), on_prose=on_prose), "Hi").text == "Just so."
 
 
+@pytest.mark.parametrize("skills, how", [([search], "To act, call a tool"), (None, "Write the answer.")])
+def test_a_correction_mentions_tools_only_to_an_agent_that_has_some(skills: Any, how: str) -> None:
+    provider = tape("<json>1</json>", "Done.")
+    assert kernai.execute(agent(provider=provider, skills=skills), "Hi").text == "Done."
+    assert how in provider.calls[1].messages[-1].text
+
+
 def test_blocks_written_as_text_are_still_calls() -> None:
     recorder = Recorder()
     said = [LlmResponse(text, ends_turn=True) for text in ('<block type="command" name="search">{"query": "tea"}</block>', "<final>Found.</final>")]
