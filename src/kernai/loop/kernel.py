@@ -98,7 +98,7 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
     # an error before the first row, such as a second Ctrl-C, leaves no record: a lone `result` could not be resumed
     (_continue if again else begin)(run, content)
     try:
-        _take(run, content, again=again)
+        take(run, content, again=again)
         if run.given_plan is not None and not again:
             from kernai.loop.workflow import run_given_plan  # most runs have no workflow
 
@@ -221,8 +221,8 @@ def _continue(run: Run, content: tuple[InputPart, ...]) -> None:
     run.write(InputAddedRow(input_summary(content)))
 
 
-def _take(run: Run, content: tuple[InputPart, ...], *, again: bool) -> None:
-    """Adds the input to the conversation."""
+def take(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -> None:
+    """Adds the input to the conversation, and its media to the store. Call it after the input has been recorded."""
     if not again:
         for earlier in run.conversation.messages:
             record_untrusted_history(run, earlier)

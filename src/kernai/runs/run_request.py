@@ -16,7 +16,7 @@ from kernai.drivers.threads import ThreadsDriver
 from kernai.errors import Stop
 from kernai.events import Event
 from kernai.loop.effects import Work
-from kernai.loop.kernel import begin, root_work
+from kernai.loop.kernel import begin, root_work, take
 from kernai.loop.root import Cancellation, Clock, Outbox, Root
 from kernai.loop.run_state import Run
 from kernai.middleware.chain import wrap
@@ -221,6 +221,7 @@ class RunRequest:
         run = self._run(ThreadsDelivery(self.writer))
         self._asks(run)
         begin(run, self.parts)
+        take(run, self.parts)
         return run.outbox.waiting[0].entry(), list(self._context.media_store)
 
     def _run(self, delivery: ThreadsDelivery | AsyncioDelivery) -> Run:
