@@ -318,7 +318,7 @@ class StrayCloseRow(Row, type="stray_close", group="problem", is_warning=True, i
 
 class ResultRow(Row, type="result", group="run", is_worded=True):
     """The end of a run or sub-run; its last event. `truncated`: the vendor cut the answer off. `repaired`:
-    mistakes that were fixed in a typed answer's JSON. `raised`: a `Stop` ended the run.
+    mistakes that were fixed in a typed answer's JSON, and its unknown fields. `raised`: a `Stop` ended the run.
 
     Example: {"text": "Found.", "stop_reason": "final", "steps": 2, "usage": {"prompt_tokens": 200,
     "completion_tokens": 20, "total_tokens": 220, "cost": null, "model_calls": 2}, "error": null}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
@@ -193,6 +194,44 @@ def test_a_typed_answer_that_was_cut_off_is_reported_as_truncated() -> None:
     result, _ = run(("<final>[1, 2", "length"), output=list[int], output_retries=0)
     assert (result.stop_reason, result.truncated) == ("output", False)
     assert "raise generation.max_tokens" in str(result.error)
+
+
+@dataclass
+class Bill:
+    total: int
+    paid_by: str = ""
+
+
+MISSPELLED = '<final>{"total": 3, "paidby": "Ada", "note": "cash"}</final>'
+
+
+@pytest.mark.parametrize("retries, output, noted", [
+    (1, Bill(3, "Ada"), ["unknown field colour"]),
+    (0, Bill(3), ["unknown field paidby", "unknown field note"]),
+])  # fmt: skip
+def test_a_misspelled_field_of_an_answer_is_corrected_but_does_not_end_the_run(
+    retries: int, output: Bill, noted: list[str]
+) -> None:
+    agent = Agent(instructions="", output=Bill, output_retries=retries)
+    right = '<final>{"total": 3, "paid_by": "Ada", "colour": "red"}</final>'
+    script, recorder = MockProvider(MISSPELLED, right), Recorder()
+    assert kernai.run(agent, "Hi.", provider=script, recorder=recorder) == output
+    rejected = [event.data["error"] for event in recorder.for_event("answer_rejected")]
+    assert rejected == ['paidby: there is no such field, did you mean "paid_by"?'][:retries]
+    assert recorder.for_event("result")[0].data["repaired"] == noted
+
+
+def test_a_misspelled_field_of_an_answer_in_an_older_recording_is_replayed_as_recorded() -> None:
+    store, older = MemoryStore(), MemoryStore()
+    agent = Agent(instructions="", output=Bill, output_retries=0, provider=MockProvider(MISSPELLED))
+    kernai.execute(agent, "Hi.", store=store, run_id="r")
+    entries = store.load("r")
+    entries[0]["data"]["rules"] |= {"answers": 4, "output_retries": 2}
+    del entries[-1]["data"]["repaired"]
+    older.append("r", 0, entries, [])
+    result = kernai.replay(agent, "r", store=older).result
+    assert result is not None
+    assert result.output == Bill(3)
 
 
 def test_a_run_that_continues_after_a_truncated_answer_is_no_longer_truncated() -> None:

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
 #: version of what counts as an answer. Since 2 these do not: plans or drafts alone, from an agent that can call
 #: nothing; an empty response with which the model has not ended its turn. Since 3 an answer that contains its own
-#: closing tag does not. Since 4 the result of a typed task is its value
-ANSWERS = 4
+#: closing tag does not. Since 4 the result of a typed task is its value. Since 5 unknown fields of typed answers are
+#: noted, and misspelled ones corrected
+ANSWERS = 5
 CHECKED_CLOSE = 3
 TYPED_TASKS = 4
+CHECKED_FIELDS = 5
 #: version of what counts as a quoted call. Since 2 a call is also recognised by its letters and digits alone, and one
 #: response may confirm several calls. Since 3, calls in a history's messages from protocol handlers count
 QUOTES = 3

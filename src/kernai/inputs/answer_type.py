@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
+from kernai._util.api import close_matches
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.containers import ModelType, ways_of
+from kernai.inputs.containers import ModelType, unknown_fields, ways_of
 from kernai.inputs.schema import NO_VALUE, Schema, json_in_block, marks_of, outline_of, published, sample_of
 from kernai.inputs.table import Repair, read_json
-from kernai.inputs.types import ANY, PLAIN, Fault, Validation, input_error, shown, underlying
-from kernai.jsonio.json_data import JsonSyntaxError
+from kernai.inputs.types import ANY, PLAIN, Fault, Validation, dotted, input_error, shown, underlying
+from kernai.jsonio.json_data import JsonSyntaxError, quoted
 from kernai.jsonio.tolerant_json import FENCED
 from kernai.values.media import MediaStore
 from kernai.values.skill_result import answer_json
+
+_MOST_UNKNOWN = 5  # how many unknown fields a note lists
+
+Unknown = Literal["ignore", "note", "check"]
+"""What happens to fields that the type does not have. They are never part of the value. ``"note"`` lists them beside
+the repairs; ``"check"`` also reports a fault for each that is close to a missing field, and so probably misspelled.
+"""
 
 _JSON_SHAPE = "Your final block holds one JSON value and nothing else: {label}"
 _TEXT_SHAPE = "Your final block holds the answer and nothing else: {label}"
@@ -43,9 +51,9 @@ class AnswerType:
         return self.repaired(text, media_store, repair=repair)[0]
 
     def repaired(
-        self, text: str, media_store: MediaStore | None = None, *, repair: Repair
+        self, text: str, media_store: MediaStore | None = None, *, repair: Repair, unknown: Unknown = "ignore"
     ) -> tuple[Any, Sequence[str]]:
-        """The value of an answer's text, and the mistakes in its JSON that were repaired.
+        """The value of an answer's text, and the mistakes in its JSON that were repaired or ignored.
 
         The text is JSON, perhaps in a code fence. If the type can be written as text, bare text is accepted too, unless
         it looks like an object or a list and the type has such values. Raises `SkillInputError` with all faults.
@@ -54,8 +62,14 @@ class AnswerType:
         for data, repairs in self._readings(text, repair):
             validation = Validation(media_store, repair=repair is True)
             value = self._type.convert(data, validation)
+            fields = [] if validation.faults or unknown == "ignore" else list(unknown_fields(self._type, data))
+            if unknown == "check":
+                validation.faults += [
+                    Fault(path, f"there is no such field, did you mean {quoted(close[0])}?")
+                    for path, left_out in fields if (close := close_matches(str(path[-1]), left_out))
+                ]
             if not validation.faults:
-                return value, repairs
+                return value, [*repairs, *(f"unknown field {dotted(path)}" for path, _ in fields[:_MOST_UNKNOWN])]
             first = first or validation.faults
         raise self._refusal(first)
 

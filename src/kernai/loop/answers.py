@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernai.agents.definition import CHECKED_CLOSE
+from kernai.agents.definition import CHECKED_CLOSE, CHECKED_FIELDS
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
 from kernai.errors import LimitReachedError, ProviderError, SkillInputError
@@ -22,6 +22,7 @@ from kernai.values.llm_response import CUT
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
+    from kernai.inputs.answer_type import Unknown
     from kernai.loop.run_state import Run
     from kernai.values.llm_response import LlmResponse
 
@@ -138,9 +139,13 @@ def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
     why_cut = _WHY[response.finish_reason or ""] if answer.cut and response is not None else ""
     run.output, run.repairs = answer.text, ()
     if run.answer_type is not None:
+        rules = run.gate.rules(run)
+        unknown: Unknown = "ignore"
+        if rules.answers >= CHECKED_FIELDS:  # a misspelled field is worth a correction, but not the whole run
+            unknown = "check" if run.rejected < rules.output_retries else "note"
         try:
             run.output, run.repairs = run.answer_type.repaired(
-                answer.text, run.context.media_store, repair=run.root.repair
+                answer.text, run.context.media_store, repair=run.root.repair, unknown=unknown
             )
         except SkillInputError as error:
             faults = "\n".join(f"{path}: {message}" if path else message for path, message in error.faults)
