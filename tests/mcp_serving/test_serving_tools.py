@@ -223,7 +223,7 @@ def test_a_client_is_neither_offered_ids_of_media_nor_may_it_send_one() -> None:
     found, _, usage = str(error.value).partition("Usage: ")
     assert found.startswith('it.cover: expected media object such as {"data": "iVBORw0KGgo=", "mimeType"')
     assert "media_0a1b2c3d4e5f" not in usage
-    jsonschema.validate(table.read(table.usage().partition(">")[2].rpartition("<")[0]), table.schema())
+    jsonschema.validate(table.read(table.usage.partition(">")[2].rpartition("<")[0]), table.schema())
 
 
 def test_a_skill_without_media_is_served_with_its_own_schema() -> None:

@@ -12,7 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
@@ -39,38 +39,51 @@ SUPPORTED = (
     "NamedTuple, dataclasses, pydantic models, Annotated[T, 'description', constraints], Media, Any"
 )
 _MOST_NESTED = 30  # instances of one generic class inside each other: it may contain itself with ever new arguments
-_BARE = (list, tuple, dict, set, frozenset, Sequence, Mapping)
+_UNIONS = (typing.Union, types.UnionType)
+_WRAPPERS = ("Required", "NotRequired", "ReadOnly")
 
 
 class Namespace:
-    """Looks up the names in textual annotations."""
+    """Looks up the names in the textual annotations of a function, and of the records that it takes."""
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
-        plain = _innermost(function)
-        self.globals: dict[str, Any] = getattr(plain, "__globals__", {})
-        self._function = plain
+        self._function: Any = _innermost(function)
+        self.globals: dict[str, Any] = getattr(self._function, "__globals__", {})
 
     @Once
     def locals(self) -> dict[str, Any]:
         """The local names of the scopes around the function; those of inner scopes take precedence."""
         around = _enclosing_locals(getattr(self._function, "__qualname__", ""), self.globals)
-        return {**around, **_closure(self._function)}
+        for name, cell in zip(*_free_variables(self._function), strict=True):
+            with suppress(ValueError):  # assigned later in the enclosing function
+                around[name] = cell.cell_contents
+        return around
 
     def resolve(self, annotation: object, module: str = "") -> Any:
         """Evaluates every text in an annotation, written in `module`. Raises what the evaluation raises."""
         return self._evaluated({"it": annotation}, _names_in(module), {})["it"]
 
-    def fields(self, record: type) -> dict[str, Any]:
-        """The annotations of a class's fields. Names are looked up where each was written, then in this namespace."""
+    def fields(self, annotation: Any, record: type) -> dict[str, Any]:
+        """The annotations of the fields of a `record`, written as ``Record[int]`` if it is generic.
+
+        Names are looked up where each was written, then in this namespace. A type variable has the meaning that it has
+        in the class that declares the field, which may be a base: a subclass may use the same one for something else.
+        """
+        bindings: dict[type, dict[Any, Any]] = {}
+        _bind(annotation, {}, bindings)
+        # a TypedDict has no bases at run time, but the fields of those that it was written with
+        owners = [*bindings] if _is_typed_dict(record) else [*reversed(record.__mro__)]
         found: dict[str, Any] = {}
-        for owner in reversed(record.__mro__):
+        for owner in owners:
             written = getattr(owner, "__annotations__", None)  # without those of its bases
             if not written:
                 continue
             module = _names_in(owner.__module__)
             around = _enclosing_locals(owner.__qualname__, module) if "<locals>" in owner.__qualname__ else {}
             variables = {one.__name__: one for one in getattr(owner, "__type_params__", ())}  # ignored by Python 3.12
-            found |= self._evaluated(written, {**vars(owner), **module}, {**around, owner.__name__: owner, **variables})
+            names = {**around, owner.__name__: owner, **variables}
+            hints = self._evaluated(written, {**vars(owner), **module}, names)
+            found |= {name: substituted(hint, bindings.get(owner, {})) for name, hint in hints.items()}
         return found
 
     def _evaluated(self, annotations: Mapping[str, object], module: dict[str, Any], names: dict[str, Any]) -> Any:
@@ -87,60 +100,75 @@ class TypeBuilder:
         self.has_records = False
         self.may_be_marked = False  # whether `Trusted`, or a class with its own schema, was built
         self._media = media
-        self._records: dict[object, InputType] = {}
-        self._open: list[Any] = []  # the records and aliases whose parts are being built
+        self._named: dict[object, InputType] = {}  # records and aliases
+        self._open: list[Any] = []  # those whose parts are being built
 
     def build(self, annotation: object) -> tuple[InputType, str]:
         """The type of a resolved annotation, and its description. Raises `TypeError` for an unsupported type."""
-        plain, description = undescribed(annotation)
-        return self._type(annotation), description or _description_inside(plain)
+        return self._type(annotation), _description(annotation)
 
     def _type(self, annotation: Any) -> InputType:
-        if typing.get_origin(annotation) is typing.Annotated:
-            made = constrained(self._type(annotation.__origin__), annotation.__metadata__)
-            if _is_trusted(annotation):
-                from kernai.inputs.trusted import TrustedType  # few skills have such inputs
-
-                self.may_be_marked = True
-                return TrustedType(made)
-            return made
+        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+        plain = origin or annotation
+        if origin is typing.Annotated:
+            return self._annotated(annotation)
         if isinstance(annotation, (str, typing.ForwardRef)):
             name = annotation if isinstance(annotation, str) else annotation.__forward_arg__
-            return self._named_type(("reference", name), name, lambda: self.namespace.resolve(annotation))
+            return self._alias(("reference", name), name, lambda: self.namespace.resolve(annotation))
         if annotation is None:
             return NULL
-        if isinstance(annotation, type) and annotation in PLAIN:
-            return PLAIN[annotation]
         if annotation is Any:
             return ANY
         if isinstance(annotation, InputType):  # built from a tool's schema
             return annotation
         if isinstance(annotation, typing.NewType):
             return self._type(annotation.__supertype__)
-        origin = typing.get_origin(annotation)
-        if type(origin or annotation).__name__ == "TypeAliasType":
-            return self._alias(annotation, origin or annotation)
-        if origin is not None or annotation in _BARE:
-            return self._generic(annotation, origin or annotation, typing.get_args(annotation))
-        return self._class(annotation)
+        if type(plain).__name__ == "TypeAliasType":
+            with self._inside(plain):
+                bindings = dict(zip(parameters_of(plain), arguments, strict=False))
+                return self._alias(
+                    annotation, plain.__name__,  # its value is evaluated on access, and may contain it
+                    lambda: substituted(self.namespace.resolve(plain.__value__, plain.__module__), bindings),
+                )
+        return self._generic(annotation, origin, arguments)
 
-    def _alias(self, annotation: Any, alias: Any) -> InputType:
-        """The type of an alias ``type X = ...``, whose value is evaluated on access and may contain `X`."""
-        bindings = dict(zip(parameters_of(alias), typing.get_args(annotation), strict=False))
-        with self._inside(alias):
-            return self._named_type(
-                annotation, alias.__name__,
-                lambda: substituted(self.namespace.resolve(alias.__value__, alias.__module__), bindings),
-            )
+    def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> InputType:
+        plain = origin or annotation
+        if plain in _UNIONS:
+            return UnionType([self._type(one) for one in arguments])
+        if plain is typing.Literal:
+            return _literal(arguments)
+        if plain is tuple:
+            return self._tuple(annotation, arguments)
+        if plain in (list, Sequence, *SETS):
+            item = arguments[0] if arguments else Any
+            made = ListType(self._type(item), plain if plain in SETS else list)
+            if plain in SETS and not _is_hashable(item):
+                raise TypeError(f"{_shown(annotation)} is not possible: a {_shown(item)} cannot be in a set")
+            return made
+        if plain in (dict, Mapping):
+            return self._dict(annotation, *(arguments or (str, Any)))
+        if isinstance(plain, type) and (origin is None or parameters_of(plain)):
+            return self._class(annotation, plain)
+        raise _unsupported(annotation)
 
-    def _named_type(self, key: object, name: str, find: Callable[[], Any]) -> InputType:
+    def _annotated(self, annotation: Any) -> InputType:
+        made = constrained(self._type(annotation.__origin__), annotation.__metadata__)
+        if not _is_trusted(annotation):
+            return made
+        from kernai.inputs.trusted import TrustedType  # few skills have such inputs
+
+        self.may_be_marked = True
+        return TrustedType(made)
+
+    def _alias(self, key: object, name: str, find: Callable[[], Any]) -> InputType:
         """The type that `find` returns for a name. Inside itself, it is a reference."""
-        known = self._records.get(key)
+        known = self._named.get(key)
         if known is not None:
             if isinstance(known, ReferenceType):
                 known.is_used = True
             return known
-        reference = self._records[key] = ReferenceType(name)
+        reference = self._named[key] = ReferenceType(name)
         try:
             found = find()
         except Exception as error:
@@ -148,110 +176,68 @@ class TypeBuilder:
         made = self._type(found)
         reference.wrap(made)
         if not reference.is_used:
-            self._records[key] = made
-        return self._records[key]
+            self._named[key] = made
+        return self._named[key]
 
     @contextmanager
     def _inside(self, generic: Any) -> Iterator[None]:
         """Inside this ``with`` block, the parts of a record or an alias are built."""
         if self._open.count(generic) > _MOST_NESTED:
-            raise TypeError(f"{_named(generic)} contains itself with ever different type arguments")
+            raise TypeError(f"{_shown(generic)} contains itself with ever different type arguments")
         self._open.append(generic)
         yield
         self._open.pop()
 
-    def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> InputType:
-        if origin in (typing.Union, types.UnionType):
-            return UnionType([self._type(one) for one in arguments])
-        if origin is typing.Literal:
-            return _literal(arguments)
-        if origin is list or origin is Sequence:
-            return ListType(self._type(arguments[0] if arguments else Any))
-        if origin in SETS:
-            return self._set(annotation, origin, arguments[0] if arguments else Any)
-        if origin is dict or origin is Mapping:
-            key, item = arguments or (str, Any)
-            if _is_trusted(key):
-                raise TypeError(f"{_named(annotation)}: Trusted cannot mark a dict's keys; mark the whole dict")
-            if (keys := self._type(key)) is not PLAIN[str]:
-                if isinstance(keys, ConstrainedType):
-                    raise TypeError(f"{_named(annotation)}: constraints on keys are not checked; check the whole dict")
-                raise TypeError(f"{_named(annotation)} has keys that are not str: JSON objects have none")
-            return DictType(self._type(item))
-        if origin is tuple:
-            return self._tuple(annotation, arguments)
-        if isinstance(origin, type) and parameters_of(origin):
-            return self._record_node(annotation, origin)
-        raise _unsupported(annotation)
-
     def _tuple(self, annotation: Any, arguments: tuple[Any, ...]) -> InputType:
-        if not arguments and annotation not in (tuple, typing.Tuple):  # noqa: UP006 - both may be written
-            return TupleType(())
         if any(getattr(one, "__unpacked__", False) for one in arguments):
-            raise TypeError(f"{_named(annotation)} unpacks a tuple, which is not supported; write list[T], say")
-        if not arguments or arguments[1:] == (...,):
+            raise TypeError(f"{_shown(annotation)} unpacks a tuple, which is not supported; write list[T], say")
+        if arguments[1:] == (...,) or annotation in (tuple, typing.Tuple):  # noqa: UP006 - both may be written
             return ListType(self._type(arguments[0] if arguments else Any), tuple)
         return TupleType([self._type(one) for one in arguments])
 
-    def _set(self, annotation: Any, origin: Any, item: Any) -> InputType:
-        made = ListType(self._type(item), origin)
-        if not _is_hashable(item):
-            raise TypeError(f"{_named(annotation)} is not possible: a {_named(item)} cannot be in a set")
-        return made
+    def _dict(self, annotation: Any, key: Any, item: Any) -> InputType:
+        if _is_trusted(key):
+            raise TypeError(f"{_shown(annotation)}: Trusted cannot mark a dict's keys; mark the whole dict")
+        keys = self._type(key)
+        if isinstance(keys, ConstrainedType):
+            raise TypeError(f"{_shown(annotation)}: constraints on keys are not checked; check the whole dict")
+        if keys is not PLAIN[str]:
+            raise TypeError(f"{_shown(annotation)} has keys that are not str: JSON objects have none")
+        return DictType(self._type(item))
 
-    def _class(self, annotation: Any) -> InputType:
-        if not isinstance(annotation, type):
-            raise _unsupported(annotation)
-        if annotation is Media:
+    def _class(self, annotation: Any, plain: type) -> InputType:
+        """The type of a class. A record is built only once, and known before its fields, which may contain it."""
+        if plain in PLAIN:
+            return PLAIN[plain]
+        if plain is Media:
             self.has_media = True
             return self._media
-        if issubclass(annotation, Enum):
-            if not annotation.__members__:
-                raise TypeError(f"{annotation.__name__} has no members, so no value fits")
-            return ChoiceType(list(annotation), annotation.__members__)
-        if annotation in text_types():
-            return text_types()[annotation]
-        return self._record_node(annotation, annotation)
-
-    def _record_node(self, annotation: Any, origin: type) -> InputType:
-        """The node of a record, which is built only once."""
-        if annotation not in self._records:
-            with self._inside(origin):
-                self._record(annotation, origin)
-        return self._records[annotation]
-
-    def _record(self, key: Any, annotation: Any) -> None:
-        """Adds the node, then builds its fields, so that a field of the record's own type finds the node."""
-        if callable(getattr(annotation, "model_validate", None)) and hasattr(annotation, "model_json_schema"):
+        if issubclass(plain, Enum):
+            if not plain.__members__:
+                raise TypeError(f"{plain.__name__} has no members, so no value fits")
+            return ChoiceType(list(plain), plain.__members__)
+        if plain in text_types():
+            return text_types()[plain]
+        if annotation in self._named:
+            return self._named[annotation]
+        if callable(getattr(plain, "model_validate", None)) and hasattr(plain, "model_json_schema"):
             self.may_be_marked = True
-            self._records[key] = ModelType(annotation)
-            return
-        is_typed_dict = _is_typed_dict(annotation)
-        find_fields = (
-            _typed_dict_fields if is_typed_dict
-            else _dataclass_fields if dataclasses.is_dataclass(annotation)
-            else _named_tuple_fields if issubclass(annotation, tuple) and hasattr(annotation, "_field_defaults")
-            else None
-        )
-        if find_fields is None:
-            raise _unsupported(annotation)
-        if is_typed_dict:
-            node = RecordType(annotation.__name__, dict)
+            self._named[annotation] = ModelType(plain)
+            return self._named[annotation]
+        if _is_typed_dict(plain):
+            node = RecordType(plain.__name__, dict)
+        elif dataclasses.is_dataclass(plain) or (issubclass(plain, tuple) and hasattr(plain, "_field_defaults")):
+            node = RecordType(plain.__name__, lambda values: plain(**values), plain)
         else:
-            node = RecordType(annotation.__name__, lambda values: annotation(**values), annotation)
-        self._records[key], self.has_records = node, True
-        found = find_fields(annotation, self._hints(key, annotation))
-        node.fields = tuple(self._field(annotation, *one) for one in found)
-
-    def _hints(self, annotation: Any, record: type) -> Mapping[str, Any]:
-        try:
-            hints = self.namespace.fields(record)
-            return {
-                name: substituted(hint, bindings_of(annotation, record, name) or {}) if _has_variables(hint) else hint
-                for name, hint in hints.items()
-            }
-        except Exception as error:
-            raise TypeError(f"the fields of {record.__name__} cannot be resolved: {error}") from error
+            raise _unsupported(annotation)
+        self._named[annotation], self.has_records = node, True
+        with self._inside(plain):
+            try:
+                hints = self.namespace.fields(annotation, plain)
+            except Exception as error:
+                raise TypeError(f"the fields of {plain.__name__} cannot be resolved: {error}") from error
+            node.fields = tuple(self._field(plain, *one) for one in _fields(plain, hints))
+        return node
 
     def _field(
         self, record: type, name: str, annotation: object, required: bool, default: object = NO_VALUE,
@@ -268,35 +254,33 @@ def _is_typed_dict(record: type) -> bool:
     return issubclass(record, dict) and hasattr(record, "__required_keys__")
 
 
-def _typed_dict_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """The arguments of `TypeBuilder._field` for each field."""
-    for name, annotation in hints.items():
-        # under `from __future__ import annotations`, `__required_keys__` ignores NotRequired; the hint has it
-        required = name in record.__required_keys__
-        while getattr(typing.get_origin(annotation), "_name", "") in ("Required", "NotRequired", "ReadOnly"):
-            wrapper = typing.get_origin(annotation)
-            required = {typing.Required: True, typing.NotRequired: False}.get(wrapper, required)
-            annotation = typing.get_args(annotation)[0]  # noqa: PLW2901 - unwrapped
-        yield name, annotation, required
-
-
-def _dataclass_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    fields = [one for one in dataclasses.fields(record) if one.init]
-    for one in fields:
-        default: object = NO_VALUE if one.default is dataclasses.MISSING else one.default
-        required = default is NO_VALUE and one.default_factory is dataclasses.MISSING
-        if default is NO_VALUE and one.default_factory in (list, dict):
-            default = one.default_factory()
-        yield one.name, hints[one.name], required, default, str(one.metadata.get("description", ""))
-    try:  # if it cannot be created from its fields alone: it has an `InitVar`, say
-        signature_of(record).bind(**dict.fromkeys(one.name for one in fields))
-    except TypeError as error:
-        raise TypeError(f"{record.__name__} cannot be created from its fields: {error}") from error
-
-
-def _named_tuple_fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    defaults = record._field_defaults
-    return ((n, hints.get(n, Any), n not in defaults, defaults.get(n, NO_VALUE)) for n in record._fields)
+def _fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """The arguments of `TypeBuilder._field` for each field of a record."""
+    if _is_typed_dict(record):
+        for name, annotation in hints.items():
+            # under `from __future__ import annotations`, `__required_keys__` ignores NotRequired; the hint has it
+            required = name in record.__required_keys__
+            while getattr(wrapper := typing.get_origin(annotation), "_name", "") in _WRAPPERS:
+                required = {typing.Required: True, typing.NotRequired: False}.get(wrapper, required)
+                annotation = typing.get_args(annotation)[0]  # noqa: PLW2901 - unwrapped
+            yield name, annotation, required
+    elif not dataclasses.is_dataclass(record):
+        defaults = record._field_defaults
+        for name in record._fields:
+            yield name, hints.get(name, Any), name not in defaults, defaults.get(name, NO_VALUE)
+    else:
+        kind: Any = record
+        fields = [one for one in dataclasses.fields(kind) if one.init]
+        for one in fields:
+            default: object = NO_VALUE if one.default is dataclasses.MISSING else one.default
+            required = default is NO_VALUE and one.default_factory is dataclasses.MISSING
+            if default is NO_VALUE and one.default_factory in (list, dict):
+                default = one.default_factory()
+            yield one.name, hints[one.name], required, default, str(one.metadata.get("description", ""))
+        try:  # if it cannot be created from its fields alone: it has an `InitVar`, say
+            signature_of(kind).bind(**dict.fromkeys(one.name for one in fields))
+        except TypeError as error:
+            raise TypeError(f"{kind.__name__} cannot be created from its fields: {error}") from error
 
 
 def defaulted(annotation: Any, default: object) -> Any:
@@ -306,17 +290,20 @@ def defaulted(annotation: Any, default: object) -> Any:
     return annotation
 
 
-def undescribed(annotation: Any) -> tuple[Any, str]:
-    """The type and the description in ``Annotated[T, "description"]``; of several texts, the first one counts.
+def undescribed(annotation: Any) -> Any:
+    """The type in ``Annotated[T, ...]``."""
+    return annotation.__origin__ if typing.get_origin(annotation) is typing.Annotated else annotation
 
-    For other metadata see `constraints`.
-    """
-    description = ""
-    while typing.get_origin(annotation) is typing.Annotated:
-        texts = (one if isinstance(one, str) else description_of(one) for one in annotation.__metadata__)
-        description = description or next(filter(None, texts), "")
-        annotation = annotation.__origin__
-    return annotation, description
+
+def _description(annotation: Any) -> str:
+    """The first text in ``Annotated[T, "description"]``, or in an optional one."""
+    if typing.get_origin(annotation) in _UNIONS:
+        members = [one for one in typing.get_args(annotation) if one is not type(None)]
+        return _description(members[0]) if len(members) == 1 else ""
+    if typing.get_origin(annotation) is not typing.Annotated:
+        return ""
+    texts = (one if isinstance(one, str) else description_of(one) for one in annotation.__metadata__)
+    return next(filter(None, texts), "") or _description(annotation.__origin__)
 
 
 def _is_trusted(annotation: Any) -> bool:
@@ -324,17 +311,9 @@ def _is_trusted(annotation: Any) -> bool:
     return any(type(one).__name__ == "TrustedMark" for one in getattr(annotation, "__metadata__", ()))
 
 
-def _description_inside(annotation: Any) -> str:
-    """The description in ``Annotated[T, "description"] | None``."""
-    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
-        return ""
-    members = [one for one in typing.get_args(annotation) if one is not type(None)]
-    return undescribed(members[0])[1] if len(members) == 1 else ""
-
-
 def _is_hashable(annotation: Any) -> bool:
     """Whether a set can hold the values of a type, as far as the type shows."""
-    annotation, _ = undescribed(annotation)
+    annotation = undescribed(annotation)
     origin = typing.get_origin(annotation) or annotation
     if origin is Sequence or (isinstance(origin, type) and origin.__hash__ is None):
         return False
@@ -351,10 +330,10 @@ def _literal(values: tuple[object, ...]) -> InputType:
 
 
 def _unsupported(annotation: Any) -> TypeError:
-    return TypeError(f"the type {_named(annotation)} is not supported; supported are {SUPPORTED}")
+    return TypeError(f"the type {_shown(annotation)} is not supported; supported are {SUPPORTED}")
 
 
-def _named(annotation: Any) -> str:
+def _shown(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation)
 
 
@@ -366,39 +345,25 @@ def parameters_of(generic: Any) -> tuple[Any, ...]:
     return getattr(generic, "__type_params__", ()) or getattr(generic, "__parameters__", ())
 
 
-def bindings_of(annotation: Any, record: Any, field: str) -> dict[Any, Any] | None:
-    """The types of the type variables in a field of a record written as ``Record[int]``.
-
-    A variable has the meaning that it has in the class that declares the field, which may be a base of `record`: a
-    subclass may use the same variable for something else. None if no class declares the field.
-    """
-    found = dict(zip(parameters_of(record), typing.get_args(annotation), strict=False))
-    declares = field in getattr(record, "__annotations__", ())
-    if declares and not _is_typed_dict(record):  # a TypedDict's annotations include those of its bases
-        return found
-    for base in vars(record).get("__orig_bases__", record.__bases__):
-        origin = typing.get_origin(base) or base
-        inside = bindings_of(base, origin, field) if isinstance(origin, type) else None
-        if inside is not None:
-            return {name: substituted(one, found) for name, one in inside.items()}
-    return found if declares else None
+def _bind(generic: Any, outer: Mapping[Any, Any], found: dict[type, dict[Any, Any]]) -> None:
+    """Adds the types of the type variables of a class written as ``Record[int]``, and of each of its bases."""
+    origin = typing.get_origin(generic) or generic
+    if isinstance(origin, type) and origin not in found:
+        arguments = [substituted(one, outer) for one in typing.get_args(generic)]
+        found[origin] = own = dict(zip(parameters_of(origin), arguments, strict=False))
+        for base in vars(origin).get("__orig_bases__", origin.__bases__):
+            _bind(base, own, found)
 
 
 def substituted(annotation: Any, bindings: Mapping[Any, Any]) -> Any:
     """An annotation with its type variables replaced. Raises `TypeError` for an unbound type variable."""
-    if not _has_variables(annotation):
-        return annotation
     if isinstance(annotation, typing.TypeVar):
         if annotation not in bindings:
             raise TypeError(f"the type variable {annotation} is not bound to a type: write Record[int], say")
         return bindings[annotation]
-    return annotation[tuple(substituted(one, bindings) for one in annotation.__parameters__)]
-
-
-def _has_variables(annotation: Any) -> bool:
-    """Whether type variables in an annotation must be replaced. A generic class alone has its own."""
-    is_bare = isinstance(annotation, type) and not typing.get_args(annotation)
-    return isinstance(annotation, typing.TypeVar) or bool(not is_bare and getattr(annotation, "__parameters__", ()))
+    is_class = isinstance(annotation, type) and not typing.get_args(annotation)  # a generic class has its own variables
+    variables = () if is_class else getattr(annotation, "__parameters__", ())
+    return annotation[tuple(substituted(one, bindings) for one in variables)] if variables else annotation
 
 
 # ------------------------------------------------------------------------------------------------------- local names
@@ -418,16 +383,10 @@ def _names_in(module: str) -> dict[str, Any]:
     return getattr(sys.modules.get(module), "__dict__", {})
 
 
-def _closure(function: Any) -> dict[str, Any]:
+def _free_variables(function: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The names of a function's closure, and their cells."""
     cells = getattr(function, "__closure__", None) or ()
-    names = function.__code__.co_freevars if cells else ()
-    found = {}
-    for name, cell in zip(names, cells, strict=True):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # assigned later in the enclosing function
-            continue
-    return found
+    return function.__code__.co_freevars if cells else (), cells
 
 
 def _enclosing_locals(inside: str, module: dict[str, Any]) -> dict[str, Any]:

@@ -122,38 +122,34 @@ class UnionType(InputType):
     def convert(self, value: object, validation: Validation) -> Any:
         kind = type(value)
         natural = self._natural.get(kind, ())
-        if kind is not list and kind is not dict:
-            if natural and kind is natural[0].exact:
-                return value
-            return self._try(value, natural, validation)
-        if len(natural) == 1:  # no other member accepts such a value, so its faults are the ones to report
+        if natural and kind is natural[0].exact:
+            return value
+        if len(natural) == 1 and kind in (list, dict):  # no other member accepts such a value, so only its faults count
             return natural[0].convert(value, validation)
         place = (id(value), id(self), validation.repair)
         if place not in validation.memo:
-            trial = Validation(validation.media_store, validation.memo, repair=validation.repair)
-            validation.memo[place] = (self._try(value, natural, trial), trial.faults)
+            validation.memo[place] = self._tried(value, natural, validation)
         made, faults = validation.memo[place]
         validation.faults.extend(faults)
         return made
 
-    def _try(self, value: object, natural: tuple[InputType, ...], validation: Validation) -> Any:
-        members = (*natural, *(one for one in self.members if one not in natural))
-        # first without repair: a string becomes a number only if no member accepts the string
-        faults: list[Fault] = []
-        repairable = validation.repair and not (isinstance(value, str) and str in self.natural)
-        for repair in (False, True) if repairable else (False,):
-            trials: list[tuple[InputType, list[Fault]]] = []
-            # "5" is an int first
-            for member in sorted(members, key=lambda one: isinstance(one, FloatType)) if repair else members:
-                trial = Validation(validation.media_store, validation.memo, repair=repair)
-                made = member.convert(value, trial)
-                if not trial.faults:
-                    return made
-                trials.append((member, trial.faults))
-            if not repair:
-                faults = self._faults(value, trials[: len(natural)])
-        validation.faults.extend(faults)
-        return None
+    def _tried(
+        self, value: object, natural: tuple[InputType, ...], validation: Validation
+    ) -> tuple[Any, list[Fault]]:
+        members = [*natural, *(one for one in self.members if one not in natural)]
+        trials: list[tuple[InputType, list[Fault]]] = []
+        for member in members:
+            made, faults = validation.tried(member, value)
+            if not faults:
+                return made, []
+            trials.append((member, faults))
+        # a string becomes a number only if no member accepts the string; "5" is an int first
+        if validation.repair and not (isinstance(value, str) and str in self.natural):
+            for member in sorted(members, key=lambda one: isinstance(one, FloatType)):
+                made, faults = validation.tried(member, value, repair=True)
+                if not faults:
+                    return made, []
+        return None, self._faults(value, trials[: len(natural)])
 
     def _faults(self, value: object, trials: list[tuple[InputType, list[Fault]]]) -> list[Fault]:
         """The faults to report if no member fits, given the faults of the members of the value's own JSON type."""

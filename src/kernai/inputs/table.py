@@ -90,52 +90,29 @@ class Input(Value):
         return self.default is REQUIRED
 
 
-class _Copies:
-    """A mutable default. Each call gets a copy of `value`."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-
 class InputTable:
     """All inputs of one skill, ready to bind parameters to them."""
 
     def __init__(self, skill_name: str, inputs: Mapping[str, Input], builder: TypeBuilder) -> None:
         self.skill_name = skill_name
         self.inputs: dict[str, Input] = {}
+        #: for each input: name, class whose values need no conversion, type, default, whether calls get copies of it
+        self._plan: list[tuple[str, type | None, InputType, Any, bool]] = []
         fields = []
         for name, one in inputs.items():
             try:
                 kind, description = builder.build(one.type)
+                self._plan.append((name, kind.exact, kind, one.default, _is_mutable(one.default)))
             except TypeError as error:
                 raise TypeError(f"skill {skill_name!r}: parameter {name!r}: {error}") from error
             self.inputs[name] = made = replace(one, description=one.description or description)
-            default = NO_VALUE if made.required else made.default
-            fields.append(Field(name, kind, made.required, made.description, default))
+            fields.append(Field(name, kind, one.required, made.description, NO_VALUE if one.required else one.default))
         self._record = RecordType(skill_name, dict)
         self._fields = self._record.fields = tuple(fields)
-        # what `bind` needs for each input, looked up once: name, class that needs no conversion, type, default
-        self._plan = tuple((one.name, one.type.exact, one.type, self._default_of(one.name)) for one in self._fields)
         self.has_media = builder.has_media
         self._may_be_marked = builder.may_be_marked
         #: whether no input has fields, so that only names of inputs can be unknown
         self.is_flat = not builder.has_records
-
-    def _default_of(self, name: str) -> Any:
-        """The default of an input; a mutable one is wrapped in `_Copies`. Defaults without a hash count as mutable."""
-        default = self.inputs[name].default
-        try:
-            hash(default)
-        except TypeError:
-            try:
-                deepcopy(default)
-            except Exception as error:
-                where = f"skill {self.skill_name!r}: parameter {name!r}"
-                raise TypeError(f"{where}: its default cannot be copied for each call: {error}") from error
-            return _Copies(default)
-        return default
 
     def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
         """The parameters in a command block's text."""
@@ -152,76 +129,66 @@ class InputTable:
             params = loads_flat(content) or loads(content, unique_keys=True)
         except ValueError:
             return None
-        if not params:
-            return None
         left = len(params)
         bound: dict[str, object] = {}
-        for name, exact, _, default in self._plan:
+        for name, exact, _, default, is_mutable in self._plan:
             value = params.get(name, NO_VALUE)
             if type(value) is exact:
                 bound[name] = value
                 left -= 1
-            elif value is NO_VALUE and default is not REQUIRED and type(default) is not _Copies:
+            elif value is NO_VALUE and default is not REQUIRED and not is_mutable:
                 bound[name] = default
             else:
                 return None
-        return None if left else (params, bound)
+        return None if left or not params else (params, bound)
 
     def bind(
-        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True
+        self, params: Mapping[str, object], media_store: MediaStore | None = None, *, repair: Repair = True,
+        bound: Mapping[str, object] | None = None,
     ) -> dict[str, object]:
-        """The keyword arguments for the function. Raises `SkillInputError` with all faults of the call."""
+        """The keyword arguments for the function. Raises `SkillInputError` with all faults of the call.
+
+        `bound` are the arguments of a call of which only `params` are changed.
+        """
         if isinstance(params, ReadParams) and params.refused:
             raise self._error([Fault((), f"the JSON object cannot be used: {params.refused}")], params)
         validation = Validation(media_store, repair=repair is True)
-        bound = self._bound(params, validation)
+        made = self._bound(params, validation, bound or {})
         if validation.faults:
             raise self._error(validation.faults, params, media_store)
-        return bound
+        return made
 
-    def _bound(self, params: Mapping[str, object], validation: Validation) -> dict[str, object]:
+    def _bound(
+        self, params: Mapping[str, object], validation: Validation, before: Mapping[str, object]
+    ) -> dict[str, object]:
         bound: dict[str, object] = {}
-        for name, exact, kind, default in self._plan:
+        for name, exact, kind, default, is_mutable in self._plan:
             value = params.get(name, NO_VALUE)
             if type(value) is exact:
                 bound[name] = value
-            elif value is NO_VALUE and default is not REQUIRED:
-                bound[name] = deepcopy(default.value) if type(default) is _Copies else default
+            elif value is not NO_VALUE:
+                try:
+                    bound[name] = validation.inside(name, kind, value)
+                except RecursionError:  # only a caller in Python can nest that deeply
+                    validation.faults.append(Fault((name,), "nested too deeply"))
+            elif name in before:
+                bound[name] = before[name]
+            elif default is REQUIRED:
+                validation.missing(name, kind.label)
             else:
-                bound[name] = self._convert(name, kind, value, validation)
+                bound[name] = deepcopy(default) if is_mutable else default
         return bound
-
-    def rebind(
-        self, bound: Mapping[str, object], changes: Mapping[str, object], media_store: MediaStore | None = None, *,
-        repair: Repair = True,
-    ) -> dict[str, object]:
-        """The result of `bind` with some inputs changed. Raises `SkillInputError` with all faults of the changes."""
-        validation = Validation(media_store, repair=repair is True)
-        made = {**bound, **{
-            one.name: self._convert(one.name, one.type, changes[one.name], validation)
-            for one in self._fields if one.name in changes
-        }}
-        if validation.faults:
-            raise self._error(validation.faults, changes, media_store)
-        return made
-
-    @staticmethod
-    def _convert(name: str, kind: InputType, value: object, validation: Validation) -> object:
-        if value is NO_VALUE:
-            validation.missing(name, kind.label)
-            return None
-        try:
-            return validation.inside(name, kind, value)
-        except RecursionError:  # only a caller in Python can nest that deeply
-            validation.faults.append(Fault((name,), "nested too deeply"))
-            return None
 
     def _error(
         self, faults: Sequence[Fault], params: Mapping[str, object], media_store: MediaStore | None = None
     ) -> SkillInputError:
         """The error with all faults and a correct call: the model's own, corrected, if it is clear what was meant."""
-        notes = list(self._notes(params))
-        usage = self.usage()
+        notes = [f"Note: {params.hint}"] if isinstance(params, ReadParams) and params.hint else []
+        dropped = self.dropped(params)
+        if dropped:
+            shown = ", ".join([*map(quoted, dropped[:_MOST_UNKNOWN]), *(["…"] if len(dropped) > _MOST_UNKNOWN else [])])
+            notes.append(f"Note: ignored, for there is no such input: {shown}")
+        usage = self.usage
         # a Python caller may pass values that JSON cannot express, and the last correction does not suit every fault
         with suppress(LookupError, TypeError, ValueError, RecursionError):
             for meant, note in self._corrections(params, faults):
@@ -264,22 +231,12 @@ class InputTable:
 
     def _is_right(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> bool:
         validation = Validation(media_store)
-        self._bound(params, validation)
+        self._bound(params, validation, {})
         return not validation.faults
 
     def _call_of(self, params: Mapping[str, object]) -> str:
         """A call with these parameters, as a block."""
         return str(Block("command", self.skill_name, json_in_block(params) if params else ""))
-
-    def _notes(self, params: Mapping[str, object]) -> Iterator[str]:
-        hint = getattr(params, "hint", "")
-        if hint:
-            yield f"Note: {hint}"
-        dropped = self.dropped(params)
-        if dropped:
-            more = ", …" if len(dropped) > _MOST_UNKNOWN else ""
-            shown = ", ".join(map(quoted, dropped[:_MOST_UNKNOWN]))
-            yield f"Note: ignored, for there is no such input: {shown}{more}"
 
     def dropped(self, params: Mapping[str, object]) -> list[str]:
         """The names of parameters that are not inputs, and the paths of fields in them that do not exist."""
@@ -294,18 +251,15 @@ class InputTable:
         return [(path, close[0]) for path, left_out in unknown if (close := close_matches(str(path[-1]), left_out))]
 
     def _unknown(self, params: Mapping[str, object]) -> Iterator[tuple[Sequence[str | int], list[str]]]:
-        if not (isinstance(params, ReadParams) and params.is_text):
-            yield from unknown_fields(self._record, dict(params))
+        is_text = isinstance(params, ReadParams) and params.is_text
+        return iter(()) if is_text else unknown_fields(self._record, dict(params))
 
+    @Once
     def usage(self) -> str:
         """A correct call as a block: required inputs with a sample, others with their default if JSON can express it.
 
         Empty if none is known, since models would copy an incorrect call again and again.
         """
-        return self._usage
-
-    @Once
-    def _usage(self) -> str:
         sample = self.sample()
         is_right = self.has_media or self._is_right(sample)  # a sample cannot have an existing media id
         return self._call_of(sample) if is_right else ""
@@ -352,6 +306,19 @@ class InputTable:
     def schema(self) -> Schema:
         """The parameters of a call as JSON Schema, see `kernai.inputs.schema`."""
         return published(self.whole)
+
+
+def _is_mutable(default: object) -> bool:
+    """Whether each call gets a copy of a default: if it has no hash. Raises `TypeError` if it cannot be copied."""
+    try:
+        hash(default)
+    except TypeError:
+        try:
+            deepcopy(default)
+        except Exception as error:
+            raise TypeError(f"its default cannot be copied for each call: {error}") from error
+        return True
+    return False
 
 
 def _place(path: Sequence[str | int]) -> str:

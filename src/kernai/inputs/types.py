@@ -45,20 +45,19 @@ class Fault(NamedTuple):
 class Validation:
     """The validation of one value: the available media, and the faults found so far.
 
-    With `repair`, numbers and booleans may be given as strings.
+    With `repair`, numbers and booleans may be given as strings. `memo` has the results of unions: without these, nested
+    unions would be tried exponentially often.
     """
 
     __slots__ = ("faults", "media_store", "memo", "repair")
 
     def __init__(
-        self, media_store: MediaStore | None = None, memo: dict[tuple[int, int, bool], Any] | None = None, *,
-        repair: bool = False,
+        self, media_store: MediaStore | None = None, *, repair: bool = False, memo: dict[Any, Any] | None = None
     ) -> None:
         self.media_store = media_store
         self.repair = repair
+        self.memo: dict[tuple[int, int, bool], tuple[Any, list[Fault]]] = {} if memo is None else memo
         self.faults: list[Fault] = []
-        # the results of unions for containers; without these, nested unions would be tried exponentially often
-        self.memo: dict[tuple[int, int, bool], Any] = {} if memo is None else memo
 
     def refuse(self, expected: str, received: object, path: tuple[str, ...] = ()) -> Any:
         """Notes a fault, and returns None in place of a value."""
@@ -69,13 +68,16 @@ class Validation:
 
     def inside(self, key: str | int, kind: InputType, value: object) -> Any:
         """Converts the value under `key`, and prepends `key` to the paths of faults in it."""
-        faults = self.faults
-        before = len(faults)
+        before = len(self.faults)
         made = kind.convert(value, self)
-        for at in range(before, len(faults)):
-            path, message = faults[at]
-            faults[at] = Fault((key, *path), message)
+        if len(self.faults) > before:
+            self.faults[before:] = [Fault((key, *path), message) for path, message in self.faults[before:]]
         return made
+
+    def tried(self, kind: InputType, value: object, *, repair: bool = False) -> tuple[Any, list[Fault]]:
+        """The converted value and its faults, which are not noted here."""
+        trial = Validation(self.media_store, repair=repair, memo=self.memo)
+        return kind.convert(value, trial), trial.faults
 
 
 def shown(value: object) -> str:
@@ -159,9 +161,7 @@ class InputType:
 
     def takes(self, value: object) -> bool:
         """Whether a JSON value fits, in a run without media."""
-        validation = Validation()
-        self.convert(value, validation)
-        return not validation.faults
+        return not Validation().tried(self, value)[1]
 
     def from_text(self, text: str) -> Any:
         """The number or boolean that plain text means as the only input, else NO_VALUE."""

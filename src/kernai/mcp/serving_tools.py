@@ -305,7 +305,7 @@ class _Call:
         """The faults, and an example of right arguments instead of the block that a model in kernai would write."""
         table = served_table(self.skill)
         faults, _, usage = str(error).rpartition("\nUsage: ")
-        if usage == table.usage():
+        if usage == table.usage:
             return f"{faults}\nRight arguments: {json.dumps(table.sample(), ensure_ascii=False)}"
         return faults or usage  # from another skill that this one has called; its usage means nothing to the client
 

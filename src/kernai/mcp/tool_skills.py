@@ -63,7 +63,10 @@ class SchemaTable(InputTable):
         super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
         self._may_be_marked = bool(trusted)
 
-    def _bound(self, params: Mapping[str, object], validation: Validation) -> dict[str, object]:
+    def _bound(
+        self, params: Mapping[str, object], validation: Validation, before: Mapping[str, object]
+    ) -> dict[str, object]:
+        params = {**before, **params}
         given = {one.name: params[one.name] for one in self._fields if one.name in params}
         for one in self._fields if validation.repair else ():
             value = given.get(one.name)

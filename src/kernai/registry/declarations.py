@@ -132,7 +132,7 @@ def _resolved(skill_name: str, parameter: Parameter, namespace: Namespace, *, st
 
 
 def _is_context(annotation: Any) -> bool:
-    annotation, _ = undescribed(annotation)
+    annotation = undescribed(annotation)
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         return any(_is_context(one) for one in typing.get_args(annotation))
@@ -178,7 +178,6 @@ class Setting(Value):
 
     def convert(self, value: object, where: str) -> Any:
         """Converts `value` to `type`. Raises `KernaiError` with `where` it is, what was expected, what was received."""
-        validation = Validation()
         kind = self._kind
         if isinstance(value, str):
             literal = kind.from_text(value)
@@ -187,8 +186,8 @@ class Setting(Value):
             if str not in kind.natural:
                 with suppress(ValueError):
                     value = loads(value, unique_keys=True)
-        made = kind.convert(value, validation)
-        if validation.faults:
-            faults = "; ".join(f"{dotted(path)} {message}".strip() for path, message in validation.faults)
-            raise KernaiError(f"{where}: {faults}")
+        made, faults = Validation().tried(kind, value)
+        if faults:
+            said = "; ".join(f"{dotted(path)} {message}".strip() for path, message in faults)
+            raise KernaiError(f"{where}: {said}")
         return made

@@ -152,8 +152,8 @@ class Skill:
             meant = self.table.meant(changes).values()
             hint = likely(one, self.table.inputs, "it has") if one in changes else likely(one, meant)
             raise ValueError(f"{one!r} is no input of {self.name}{hint}")
-        if type(self).bind is Skill.bind and type(self.table) is InputTable:
-            return self.table.rebind(arguments, changes, media_store, repair=repair)
+        if type(self).bind is Skill.bind:
+            return self.table.bind(changes, media_store, repair=repair, bound=arguments)
         return self.bind({**arguments, **changes}, media_store, repair=repair)
 
     @property
@@ -197,7 +197,7 @@ class Skill:
 
     def usage(self) -> str:
         """A correct call of this skill, as a command block; empty if none is known."""
-        return self.table.usage()
+        return self.table.usage
 
     @property
     def types(self) -> dict[str, str]:
