@@ -281,26 +281,21 @@ def _brackets(text: str) -> int:
 
 def _is_too_deep(data: Any, text: str) -> bool:
     """Whether the object or list in the text nests deeper than `MAX_DEPTH`. Goes level by level, without recursion."""
-    if len(data) <= _SHORT and not _containers_inside([data]):
+    if len(data) <= _SHORT and not _containers_in([data]):
         return False
-    depth, level, left = 0, [data], _brackets(text)
-    while left > 0 and level:
-        depth += 1
+    left, level = _brackets(text), [data]
+    for depth in range(1, MAX_DEPTH + 1):
         left -= len(level)
-        if left + depth <= MAX_DEPTH:
+        if left + depth <= MAX_DEPTH:  # the brackets that are left are too few
             return False
-        level = _containers_inside(level)
-    return depth > MAX_DEPTH
+        level = _containers_in(level)
+    return bool(level)
 
 
-def _containers_inside(level: list[Any]) -> list[Any]:
+def _containers_in(level: list[Any]) -> list[Any]:
     """The objects and lists directly inside these."""
-    return [
-        inner
-        for one in level
-        for inner in (one.values() if type(one) is dict else one)
-        if type(inner) in _CONTAINERS
-    ]
+    items = (one.values() if type(one) is dict else one for one in level)
+    return [inner for each in items for inner in each if type(inner) in _CONTAINERS]
 
 
 def _check_depth(text: str) -> None:

@@ -70,14 +70,13 @@ def may_end_in_a_string(content: str) -> bool:
 class JsonValue:
     """Reads a value in pieces, from the start of a block's content."""
 
-    __slots__ = ("_escaped", "_in_word", "_open", "_quote", "_state")
+    __slots__ = ("_escaped", "_open", "_quote", "_state")
 
     def __init__(self) -> None:
         self._open: list[str] = []  # the open brackets
         self._state = START
-        self._quote = ""  # the quote of the string that is open
+        self._quote: str | None = None  # the quote of the string that is open; "" in a number or another bare word
         self._escaped = False  # the last piece ended in a backslash
-        self._in_word = False  # a number or another bare word is open
 
     def feed(self, text: str, at: int = 0) -> int | None:
         """Reads more text, from `at`. Returns where the value ends in it, `BROKEN`, or None while the value is open.
@@ -87,7 +86,7 @@ class JsonValue:
         if self._state is START:
             at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches an empty text too
         while True:
-            if self._quote or self._in_word:
+            if self._quote is not None:
                 at = self._read_scalar(text, at)
                 if at < 0 or not self._open:
                     return None if at < 0 else at
@@ -97,34 +96,35 @@ class JsonValue:
             mark, at = token[1], token.end()
             if mark is None and at == len(text):
                 return None
-            if not (self._begin_scalar(mark) if mark is None or mark in "\"'" else self._punctuation(mark)):
+            if not (self._begin_scalar(mark or "") if mark is None or mark in "\"'" else self._punctuation(mark)):
                 return BROKEN
-            if not (self._open or self._quote or self._in_word):
+            if not self._open and self._quote is None:
                 return at
 
-    def _begin_scalar(self, quote: str | None) -> bool:
-        """Begins a word, or a string with its quote; False if neither is allowed here."""
+    def _begin_scalar(self, quote: str) -> bool:
+        """Begins a string with its quote, or a word; False if neither is allowed here."""
         if self._state not in _AFTER_SCALAR:
             return False
         self._state = _AFTER_SCALAR[self._state]
-        self._quote, self._in_word = quote or "", quote is None
+        self._quote = quote
         return True
 
     def _read_scalar(self, text: str, at: int) -> int:
         """The end of the open string or word; -1 if it may continue after the text."""
-        if self._in_word:
+        if self._quote:
+            start = at + 1 if self._escaped and at < len(text) else at
+            self._escaped = self._escaped and at == len(text)
+            end = end_of_string(text, start, self._quote) + 1
+            if not end:
+                inside = text[start:]
+                self._escaped = self._escaped or (len(inside) - len(inside.rstrip("\\"))) % 2 == 1
+                return -1
+        else:
             end = _WORD.match(text, at).end()  # type: ignore[union-attr]  # it matches an empty text too
-            self._in_word = end == len(text)
-            return -1 if self._in_word else end
-        start = at + 1 if self._escaped and at < len(text) else at
-        self._escaped = self._escaped and at == len(text)
-        end = end_of_string(text, start, self._quote)
-        if end < 0:
-            inside = text[start:]
-            self._escaped = self._escaped or (len(inside) - len(inside.rstrip("\\"))) % 2 == 1
-            return -1
-        self._quote = ""
-        return end + 1
+            if end == len(text):
+                return -1
+        self._quote = None
+        return end
 
     def _punctuation(self, mark: str) -> bool:
         """Reads a bracket, a comma or a colon; False if it is not allowed here."""
@@ -150,15 +150,15 @@ class JsonBuilder(JsonValue):
         super().__init__()
         self._state = VALUE
         self._containers: list[Any] = []  # the open containers, outermost first
-        self._key: str | None = None  # the key whose value comes next
-        self._is_key = False  # the scalar that was begun last is a key
+        self._key = ""  # the last key
         self._root: Any = None
         #: how many values have become complete
         self.completed = 0
 
-    def _begin_scalar(self, quote: str | None) -> bool:
-        self._is_key = self._state is KEY
-        return super()._begin_scalar(quote)
+    @property
+    def _is_key(self) -> bool:
+        """Whether the scalar that was begun last is a key."""
+        return self._state is COLON
 
     def _end_scalar(self, value: Any) -> None:
         """Adds the scalar that was begun, now that its value is known."""
@@ -188,11 +188,10 @@ class JsonBuilder(JsonValue):
         """Adds a value to the innermost open container."""
         if not self._containers:
             self._root = value
-        elif self._key is None:
+        elif type(self._containers[-1]) is list:
             self._containers[-1].append(value)
         else:
             self._containers[-1][self._key] = value
-            self._key = None
 
 
 class PartialJson(JsonBuilder):
@@ -216,7 +215,7 @@ class PartialJson(JsonBuilder):
 
     def end(self) -> None:
         """Ends the text, and so completes a number at its end."""
-        if self._in_word:
+        if self._quote == "":
             self.push(" ")
 
     def value(self) -> Any:
@@ -228,16 +227,12 @@ class PartialJson(JsonBuilder):
             made = around
         return made
 
-    def _begin_scalar(self, quote: str | None) -> bool:
-        self._word = io.StringIO()
-        self._word.write(quote or "")
-        return super()._begin_scalar(quote)
-
     def _read_scalar(self, text: str, at: int) -> int:
-        end = super()._read_scalar(text, at)
+        quote, end = self._quote, super()._read_scalar(text, at)
         self._word.write(text[at : end if end >= 0 else None])
         if end >= 0:
-            value = json.loads(self._word.getvalue())
+            value = json.loads(f"{quote}{self._word.getvalue()}")
+            self._word = io.StringIO()
             if self._is_key and not isinstance(value, str):
                 raise JsonRefusedError("a key must be text")
             self._end_scalar(value)

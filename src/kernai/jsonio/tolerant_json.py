@@ -48,7 +48,8 @@ def read_tolerantly(text: str) -> Reading:
     fence = FENCED.fullmatch(text) if "```" in text else None
     start, inside = (0, text) if fence is None else (fence.start("inside"), text[: fence.end("inside")])
     reader = _Reader(inside)
-    reader.repairs += [FENCE] if fence is not None else []
+    if fence is not None:
+        reader.repairs[FENCE] = None
     if "'" in inside and '"' not in inside and "\\" not in inside:
         # most often nothing but the quotes is wrong: then the strict reader is thirty times as fast
         with suppress(ValueError):
@@ -58,21 +59,21 @@ def read_tolerantly(text: str) -> Reading:
     at = reader.space(at)
     if at < len(inside):
         raise reader.fault("Extra data", at)
-    return Reading(value, at, reader.repairs)
+    return Reading(value, at, [*reader.repairs])
 
 
 def read_value_at(text: str, at: int) -> Reading:
     """The same for the value that begins at `at`, whatever follows it."""
     reader = _Reader(text)
     value, end = reader.read(at)
-    return Reading(value, end, reader.repairs)
+    return Reading(value, end, [*reader.repairs])
 
 
 class _Reader(JsonBuilder):
     def __init__(self, text: str) -> None:
         super().__init__()
         self._text = text
-        self.repairs: list[str] = []
+        self.repairs: dict[str, None] = {}  # in the order in which they were made
 
     def read(self, at: int) -> tuple[Any, int]:
         """The value that begins at `at`, and its end."""
@@ -84,9 +85,9 @@ class _Reader(JsonBuilder):
                 if not self._punctuation(mark):
                     raise self.fault(expected, at)
                 if follows_comma:
-                    self._repaired(COMMA)
+                    self.repairs[COMMA] = None
                 at += 1
-            elif self._begin_scalar(None):
+            elif self._begin_scalar(""):
                 value, at = self._scalar(at, mark)
                 self._end_scalar(value)
             else:
@@ -98,7 +99,7 @@ class _Reader(JsonBuilder):
         """Skips white space and comments; returns the place after them."""
         at = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]  # it matches an empty text too
         while self._text[at : at + 1] in ("/", "#") and (comment := _COMMENT.match(self._text, at)) is not None:
-            self._repaired(COMMENT)
+            self.repairs[COMMENT] = None
             at = _SPACE.match(self._text, comment.end()).end()  # type: ignore[union-attr]  # as above
         return at
 
@@ -106,10 +107,6 @@ class _Reader(JsonBuilder):
         if reached is None:  # a word, a number or a comment that was cut off may continue
             reached = _RUN.match(self._text, at).end()  # type: ignore[union-attr]  # it matches an empty text too
         return JsonSyntaxError(what, self._text, at, reached)
-
-    def _repaired(self, what: str) -> None:
-        if what not in self.repairs:
-            self.repairs.append(what)
 
     def _scalar(self, at: int, mark: str) -> tuple[Any, int]:
         """The string, number or word that begins at `at`, and its end."""
@@ -121,11 +118,11 @@ class _Reader(JsonBuilder):
         if self._is_key:
             if not name or name in _WORDS:
                 raise self.fault(EXPECTED[KEY], at)
-            self._repaired(BARE_KEY)
+            self.repairs[BARE_KEY] = None
             return name, end
         if name in _WORDS:
             if name not in _STRICT:
-                self._repaired(LITERAL)
+                self.repairs[LITERAL] = None
             return _WORDS[name], end
         number = _NUMBER.match(self._text, at)
         if number is not None:
@@ -154,7 +151,7 @@ class _Reader(JsonBuilder):
                 value, _ = scanstring(f'{inside}"', 0, False)
             except ValueError:
                 raise self.fault("Invalid string", at, end) from None
-            self._repaired(SINGLE)
+            self.repairs[SINGLE] = None
         if _CONTROL.search(self._text, at, end):
-            self._repaired(CONTROL)
+            self.repairs[CONTROL] = None
         return value, end
