@@ -130,9 +130,8 @@ class ConstrainedType(WrapperType):
         return next(filter(self._fits, self._candidates(sample)), sample)
 
     def _fits(self, value: object) -> bool:
-        validation = Validation()
-        made = self.inner.convert(value, validation)
-        return not validation.faults and all(one.holds(made) for one in self.constraints)
+        made, faults = Validation().tried(self.inner, value)
+        return not faults and all(one.holds(made) for one in self.constraints)
 
     def _candidates(self, sample: Any) -> Iterator[Any]:
         """The schema's own sample, then values to try if it does not fit. Some may have a wrong type."""
@@ -174,30 +173,23 @@ def constrained(kind: InputType, metadata: Iterable[object]) -> InputType:
     found = [one for given in metadata for one in constraints_of(given)]
     if not found:
         return kind
-    for one in ways_of(kind, set()):
-        if isinstance(one, ReferenceType):  # it is still being built
-            raise TypeError(f"the type {one.name} cannot be constrained inside itself")
+    for way in ways_of(kind, set()):
+        if isinstance(way, ReferenceType):  # it is still being built
+            raise TypeError(f"the type {way.name} cannot be constrained inside itself")
+    members = kind.members if isinstance(kind, UnionType) else (kind,)
+    for one in found:
+        if not any(one.fits(member) for member in members):
+            label = " or ".join(member.label for member in members)
+            raise TypeError(f"the constraint {one.name}={one.value!r} does not apply to {label}")
     if not isinstance(kind, UnionType):
-        _check(found, [kind])
         return ConstrainedType(kind, found)
     # each member of a union gets the constraints that apply to it: ``int | None`` with ``ge=1`` still accepts None
     predicates = [one for one in found if one.name == "func"]
-    others = [one for one in found if one.name != "func"]
-    _check(others, kind.members)
-    members = []
-    for member in kind.members:
-        own = [one for one in others if one.fits(member)]
-        members.append(ConstrainedType(member, own) if own else member)
-    union = UnionType(members)
-    return ConstrainedType(union, predicates) if predicates else union
-
-
-def _check(constraints: Iterable[Constraint], kinds: Iterable[InputType]) -> None:
-    kinds = list(kinds)
-    for one in constraints:
-        if not any(one.fits(kind) for kind in kinds):
-            label = " or ".join(kind.label for kind in kinds)
-            raise TypeError(f"the constraint {one.name}={one.value!r} does not apply to {label}")
+    made = []
+    for member in members:
+        own = [one for one in found if one not in predicates and one.fits(member)]
+        made.append(ConstrainedType(member, own) if own else member)
+    return ConstrainedType(UnionType(made), predicates) if predicates else UnionType(made)
 
 
 def constraints_of(given: Any) -> Iterator[Constraint]:

@@ -62,21 +62,24 @@ def marked(schema: Schema) -> Schema:
     return {**schema, MARK: True, WORDS: f"{label_of(schema)}, {_WORDS}"}
 
 
-def _why_not(kind: InputType) -> str:
+_CLOSED = "the model can only choose from a closed set, so there is nothing to look for"
+_OPEN = "a value of any shape has no text to look for; write the type"
+
+
+def _why_not(kind: InputType, inside: tuple[InputType, ...] = ()) -> str:
     kind = underlying(kind)
+    if kind in inside:  # it contains itself, and has no other values than the others in it
+        return _CLOSED
     if isinstance(kind, UnionType):
-        reasons = [_why_not(one) for one in kind.members if one is not NULL]
-        return next(filter(None, reasons), "") if not reasons or all(reasons) or _OPEN in reasons else ""
+        reasons = [_why_not(one, (*inside, kind)) for one in kind.members if one is not NULL]
+        return next(filter(None, reasons), "") if all(reasons) or _OPEN in reasons else ""
     if isinstance(kind, (ListType, DictType)) and kind.item is not ANY:
-        return _why_not(kind.item)
+        return _why_not(kind.item, (*inside, kind))
     if isinstance(kind, ChoiceType) or kind is NULL or kind.exact is bool:
-        return "the model can only choose from a closed set, so there is nothing to look for"
+        return _CLOSED
     if isinstance(kind, MediaType):
         return "media are named by ids that the user never writes"
     return _OPEN if kind is ANY else ""
-
-
-_OPEN = "a value of any shape has no text to look for; write the type"
 
 
 class Leaf(NamedTuple):
