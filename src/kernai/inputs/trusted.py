@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
+from itertools import product
 from typing import Annotated, Any, NamedTuple, TypeVar
 from unicodedata import category, normalize
 from uuid import UUID
@@ -281,11 +282,7 @@ class Words:
 
 def _firsts(pairs: Iterable[tuple[T | None, str]]) -> dict[T, str]:
     """The source of the first occurrence of each key."""
-    found: dict[T, str] = {}
-    for key, source in pairs:
-        if key is not None:
-            found.setdefault(key, source)
-    return found
+    return {key: source for key, source in reversed([*pairs]) if key is not None}
 
 
 def folded(text: str) -> str:
@@ -294,17 +291,13 @@ def folded(text: str) -> str:
 
 
 def _holds(text: str, value: object) -> bool:
-    if isinstance(value, str) and not (value := folded(value)):
-        return False  # an empty text is never trusted
     if isinstance(value, datetime):
         return _moment_occurs_in(value, text)
     if isinstance(value, date):
         return any(_occurs_in(form, text) for form in _forms_of_date(value))
     if isinstance(value, time):
         return any(_occurs_in(form, text) for form in _forms_of_time(value))
-    if isinstance(value, UUID):
-        return _occurs_in(str(value), text.lower())
-    return _occurs_in(value if isinstance(value, str) else folded(str(value)), text)
+    return _occurs_in(folded(str(value)), text.lower() if isinstance(value, UUID) else text)
 
 
 CONNECTORS = ".-+/\\@_%\u2010\u2011"
@@ -380,26 +373,25 @@ _MONTHS = (
 )
 
 
+#: formats that are clear only if the day and the month cannot be exchanged are separate
+_NUMERIC, _EITHER_ORDER = ["{d}.{m}.{y}"], ["{d}/{m}/{y}", "{m}/{d}/{y}"]
+_SPELLED = ["{d} {m} {y}", "{d} of {m} {y}", "{d}. {m} {y}", "{m} {d}, {y}", "{m} {d} {y}"]
+
+
 def _forms_of_date(day: date) -> Iterator[str]:
     """The usual ways to write a date, without those that could mean another date (03/04/2026)."""
     year, month, number = day.year, day.month, day.day
+    days, months, name = {f"{number}", f"{number:02}"}, {f"{month}", f"{month:02}"}, _MONTHS[month - 1]
+    is_clear = number > 12 or number == month  # noqa: PLR2004 - months of a year
+    suffix = "th" if 10 < number < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")  # noqa: PLR2004 - English
+    names = {name, name[:3], name[:4] if month == 9 else name}  # noqa: PLR2004 - Sept
     yield day.isoformat()
     yield f"{year}/{month:02}/{number:02}"
-    for one in {f"{number}", f"{number:02}"}:
-        for other in {f"{month}", f"{month:02}"}:
-            yield f"{one}.{other}.{year}"
-            if number > 12 or number == month:  # noqa: PLR2004 - months of a year
-                yield f"{one}/{other}/{year}"
-                yield f"{other}/{one}/{year}"
-    suffix = "th" if 10 < number < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")  # noqa: PLR2004 - English
-    name = _MONTHS[month - 1]
-    for spelled in {name, name[:3], name[:4] if month == 9 else name}:  # noqa: PLR2004 - Sept
-        for one in {f"{number}", f"{number:02}", f"{number}{suffix}"}:
-            yield f"{one} {spelled} {year}"
-            yield f"{one} of {spelled} {year}"
-            yield f"{one}. {spelled} {year}"
-            yield f"{spelled} {one}, {year}"
-            yield f"{spelled} {one} {year}"
+    for forms, each_day, each_month in (
+        (_NUMERIC + _EITHER_ORDER if is_clear else _NUMERIC, days, months),
+        (_SPELLED, {*days, f"{number}{suffix}"}, names),
+    ):
+        yield from (form.format(d=d, m=m, y=year) for form, d, m in product(forms, each_day, each_month))
 
 
 def _forms_of_time(at: time) -> Iterator[str]:
