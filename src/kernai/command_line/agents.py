@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -16,8 +16,8 @@ from typing import Any
 from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, CommandError, Terminated, failing
-from kernai.command_line.program import number
-from kernai.command_line.skills_command import add_capabilities_option, fault_of, import_from_here, skills_in
+from kernai.command_line.program import Argument, Group, number, valid_text
+from kernai.command_line.skills_command import capabilities, fault_of, import_from_here, skills_in
 from kernai.errors import KernaiError
 from kernai.registry.configuration import config
 from kernai.values.limits import Limits
@@ -33,39 +33,6 @@ WHICH_MODEL = "`kernai doctor` shows which keys are set; --model local/NAME --ba
 
 
 # ------------------------------------------------------------------------------------------------------ arguments
-
-
-def add_agent_arguments(parser: ArgumentParser) -> None:
-    """Adds AGENT, and ``--system`` and ``--skills``, which define an ad-hoc agent instead."""
-    parser.add_argument("agent", metavar="AGENT", nargs="?", help=f"{AGENT_FORMS}; the code is executed")
-    parser.add_argument(
-        "--system", metavar="TEXT", type="text", help="instructions for an ad-hoc agent, instead of AGENT"
-    )
-    parser.add_argument(
-        "--skills", metavar="FILE", action="append", default=[],
-        help="a Python file of skills for an ad-hoc agent, or a pattern; the code is executed; repeatable",
-    )
-
-
-def add_model_options(parser: ArgumentParser) -> None:
-    """Adds ``--model`` with its details, ``--max-steps``, and the limits of `Limits`."""
-    parser.add_argument("--model", metavar="VENDOR/NAME", help="use this model instead of the agent's own")
-    parser.add_argument(
-        "--base-url", metavar="URL", help="address of the --model's server, if it is not the vendor's own"
-    )
-    add_capabilities_option(parser, "capabilities of the --model, such as text,vision, if kernai does not know them")
-    parser.add_argument(
-        "--price", type=_price, metavar="IN,OUT",
-        help="prices of the --model in dollars per million tokens, for --max-cost",
-    )
-    group = parser.add_argument_group("limits", "for the whole run, including sub-runs")
-    group.add_argument("--max-steps", type=number(int, 1), metavar="N", help="model calls (default: the agent's limit)")
-    group.add_argument("--max-tokens", type=number(int, 0), metavar="N", help="prompt and completion tokens together")
-    group.add_argument(
-        "--max-cost", type=number(float, 0), metavar="DOLLARS", help="total cost; needs the model's price"
-    )
-    group.add_argument("--max-calls", type=number(int, 0), metavar="N", help="model, skill and protocol calls together")
-    group.add_argument("--timeout", type=number(float, 0), metavar="SECONDS", help="total duration of the run")
 
 
 def _price(text: str) -> tuple[float, ...]:
@@ -86,6 +53,29 @@ def media_at(given: str) -> Media:
         return found
 
 
+#: AGENT, and the options that define an ad-hoc agent instead
+AGENT = (
+    Argument("AGENT", f"{AGENT_FORMS}; the code is executed", nargs="?"),
+    Argument("--system TEXT", "instructions for an ad-hoc agent, instead of AGENT", valid_text),
+    Argument("--skills FILE...",
+             "a Python file of skills for an ad-hoc agent, or a pattern; the code is executed; repeatable"),
+)
+#: the model and its details, the agent's steps, and the fields of `Limits`
+MODEL = (
+    Argument("--model VENDOR/NAME", "use this model instead of the agent's own"),
+    Argument("--base-url URL", "address of the --model's server, if it is not the vendor's own"),
+    Argument("--model-capabilities LIST",
+             "capabilities of the --model, such as text,vision, if kernai does not know them", capabilities),
+    Argument("--price IN,OUT", "prices of the --model in dollars per million tokens, for --max-cost", _price),
+    Group(
+        Argument("--max-steps N", "model calls (default: the agent's limit)", number(int, 1)),
+        Argument("--max-tokens N", "prompt and completion tokens together", number(int, 0)),
+        Argument("--max-cost DOLLARS", "total cost; needs the model's price", number(float, 0)),
+        Argument("--max-calls N", "model, skill and protocol calls together", number(int, 0)),
+        Argument("--timeout SECONDS", "total duration of the run", number(float, 0)),
+        title="limits", note="for the whole run, including sub-runs",
+    ),
+)
 _AGENT_OPTIONS = ("system", "skills", "model", "base_url", "model_capabilities", "price")
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ from typing import Any, Literal
 from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
 from kernai.command_line import agents, output, stores
-from kernai.command_line.narrator import Narrator, PipedTurn, TurnView, add_loudness_options, failure_of, summary
+from kernai.command_line.narrator import LOUDNESS, Narrator, PipedTurn, TurnView, failure_of, summary
 from kernai.command_line.output import DEBUG_HINT, INTERRUPTED, NO, OK, CommandError, failing
-from kernai.command_line.program import Command
+from kernai.command_line.program import Argument, Command
 from kernai.command_line.recording import recording_of
 from kernai.drivers.run_stream import RunStream
 from kernai.durable.approvals import Decision
@@ -48,14 +48,6 @@ kernai chat --model anthropic/claude-sonnet-5
 kernai chat agent.py --record talk.jsonl
 kernai chat clerk.py --store talks.db --run-id monday
 printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    agents.add_agent_arguments(parser)
-    agents.add_model_options(parser)
-    parser.add_argument("--record", metavar="FILE", help="write a recording of all turns: .json or .jsonl")
-    stores.add_store_options(parser)
-    add_loudness_options(parser)
 
 
 def run(options: Namespace) -> int:
@@ -362,4 +354,6 @@ class ChatSession:
             output.note("(an empty answer)")
 
 
-COMMANDS = {"chat": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}
+_RECORD = Argument("--record FILE", "write a recording of all turns: .json or .jsonl")
+_ARGUMENTS = (*agents.AGENT, *agents.MODEL, _RECORD, *stores.SAVING, LOUDNESS)
+COMMANDS = {"chat": Command(run, _ARGUMENTS, DESCRIPTION, EXAMPLES)}

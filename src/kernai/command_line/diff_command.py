@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import SUPPRESS, Namespace
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from kernai import events
 from kernai._util.redaction import one_line
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK, CommandError, count
-from kernai.command_line.program import Command
+from kernai.command_line.program import Argument, Command
 from kernai.command_line.recording import FORMS, Source, sources
 
 DESCRIPTION = """\
@@ -34,14 +34,6 @@ kernai diff before.json after.json --all
 kernai diff runs.db refund-42 runs.db refund-42b
 kernai diff a.jsonl b.jsonl --json | python -m json.tool"""
 _STYLES = {"-": "red", "+": "green"}
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("a", metavar="A", help=FORMS)
-    parser.add_argument("b", metavar="B", help="another recording")
-    parser.add_argument("more", nargs="*", default=[], help=SUPPRESS)  # STORE RUN is two words
-    parser.add_argument("--all", action="store_true", help="show every difference, not only the first in each scope")
-    parser.add_argument("--json", action="store_true", help="the differences as JSON on stdout")
 
 
 def run(options: Namespace) -> int:
@@ -392,4 +384,9 @@ def _shown(text: str) -> str:
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in escaped)
 
 
-COMMANDS = {"diff": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}
+_ARGUMENTS = (
+    Argument("A", FORMS), Argument("B", "another recording"), Argument("more", SUPPRESS, nargs="*", default=[]),
+    Argument("--all", "show every difference, not only the first in each scope"),
+    Argument("--json", "the differences as JSON on stdout"),
+)
+COMMANDS = {"diff": Command(run, _ARGUMENTS, DESCRIPTION, EXAMPLES)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -12,6 +12,7 @@ from kernai import events
 from kernai._util.redaction import one_line, printable
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, OK, PROVIDER, CommandError, count
+from kernai.command_line.program import Argument, Group
 from kernai.command_line.recording import Recording
 from kernai.command_line.stores import call_line, continuing
 from kernai.durable.store import WAITING
@@ -318,8 +319,4 @@ def carried_out(
     return output.WAITING
 
 
-def add_loudness_options(parser: ArgumentParser) -> None:
-    """Adds ``--quiet`` and ``--verbose``."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--quiet", "-q", action="store_true", help="show only answers and errors")
-    group.add_argument("--verbose", "-v", action="store_true", help="show more detail")
+LOUDNESS = Group(Argument("--quiet -q", "show only answers and errors"), Argument("--verbose -v", "show more detail"))

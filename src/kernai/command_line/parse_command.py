@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from kernai._util.redaction import one_line
 from kernai.agents.agent import OnProse
@@ -14,7 +14,7 @@ from kernai.blocks.parser import parse, parts_of
 from kernai.blocks.plan import Plan
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK
-from kernai.command_line.program import Command
+from kernai.command_line.program import Argument, Command
 from kernai.loop import decision as loop
 from kernai.loop.calls import MAX_CALLS
 from kernai.loop.model_stream import ParsedResponse
@@ -44,22 +44,6 @@ RULES = {
     "stall": "6. no block, from an agent that must use blocks: it is corrected",
 }
 _WIDTH = 70
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the response; - is stdin")
-    parser.add_argument("--full", action="store_true", help="show the full content of each block")
-    parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
-    parser.add_argument("--check", action="store_true", help="exit with status 1 if the model would be corrected")
-    parser.add_argument(
-        "--protocol", metavar="NAME", action="append", default=[], type=_protocol,
-        help="treat NAME as a registered protocol; repeatable",
-    )
-    parser.add_argument("--on-prose", choices=("accept", "correct", "correct_once"), default="correct_once",
-                        help="as Agent(on_prose=...)")
-    parser.add_argument(
-        "--sub-agent", action="store_true", help="treat it as the response of a sub-agent, which may not plan"
-    )
 
 
 def _protocol(name: str) -> str:
@@ -193,4 +177,13 @@ def _show(parts: list[Part], verdict: Verdict, *, full: bool) -> None:
         output.write(f"    {one_line(remark, 10 * _WIDTH)}", "yellow")
 
 
-COMMANDS = {"parse": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}
+_ARGUMENTS = (
+    Argument("FILE", "the response; - is stdin"),
+    Argument("--full", "show the full content of each block"),
+    Argument("--json", "everything as JSON on stdout"),
+    Argument("--check", "exit with status 1 if the model would be corrected"),
+    Argument("--protocol NAME...", "treat NAME as a registered protocol; repeatable", _protocol),
+    Argument("--on-prose", "as Agent(on_prose=...)", choices=get_args(OnProse), default="correct_once"),
+    Argument("--sub-agent", "treat it as the response of a sub-agent, which may not plan"),
+)
+COMMANDS = {"parse": Command(run, _ARGUMENTS, DESCRIPTION, EXAMPLES)}

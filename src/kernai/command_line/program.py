@@ -13,12 +13,12 @@ import signal
 import sys
 import textwrap
 import threading
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from kernai._util.api import closest
 from kernai.command_line import output
@@ -123,10 +123,7 @@ def command_of(name: str) -> tuple[Command, Parser]:
     """Returns a command and the parser of its arguments."""
     module = import_module(f"kernai.command_line.{_MODULES.get(name, name)}_command")
     command: Command = module.COMMANDS[name]
-    parser = Parser(f"kernai {name}", command.description, command.examples)
-    command.add_arguments(parser)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return command, parser
+    return command, Parser(name, command)
 
 
 def _explained(error: Exception) -> CommandError:
@@ -195,15 +192,61 @@ examples:
 # --------------------------------------------------------------------------------------- a command and its arguments
 
 
+class Argument:
+    """An argument of a command.
+
+    `form` is how ``--help`` shows it: ``FILE``, ``--by NAME``, ``-o --output FILE``, or ``--json`` for a switch; with
+    ``...``, an option may be repeated. `more` are other options of `add_argument`. `name` is for an argument without
+    flags whose placeholder does not name it well.
+    """
+
+    def __init__(
+        self, form: str, help: str, type: Callable[[str], Any] = str, *, name: str | None = None, **more: Any
+    ) -> None:
+        words = form.removesuffix("...").split()
+        self.flags = [word for word in words if word.startswith("-")]
+        self.placeholder = " ".join(words[len(self.flags):])
+        self.help = help
+        self.choices: Sequence[str] = more.get("choices", ())
+        self.is_switch = not self.placeholder and not self.choices
+        self._names = self.flags or [name or self.placeholder.lower()]
+        self._more = {"action": "store_true", **more} if self.is_switch else {"type": type, **more}
+        if form.endswith("..."):
+            self._more |= {"action": "append", "default": []}
+        if self.placeholder and not self.placeholder.islower():  # otherwise argparse shows the choices
+            self._more["metavar"] = self.placeholder
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        parser.add_argument(*self._names, help=self.help, **self._more)
+
+
+class Group:
+    """Arguments under a title of their own in ``--help``. Without a title, they exclude each other."""
+
+    def __init__(self, *arguments: Argument, title: str = "", note: str = "") -> None:
+        self.arguments = arguments
+        self.title, self.note = title, note
+
+    def add_to(self, parser: Parser) -> None:
+        titled = bool(self.title)
+        group = parser.add_argument_group(self.title, self.note) if titled else parser.add_mutually_exclusive_group()
+        for one in self.arguments:
+            one.add_to(group)
+
+
+_HELP = Argument("-h --help", "show this help message and exit", action="help")
+_DEBUG = Argument("--debug", "show the traceback of an error")
+
+
 class Command(NamedTuple):
     """A command. Each module lists its commands by name in `COMMANDS`."""
 
-    #: Declares its arguments, except ``--help`` and ``--debug``. Positional arguments and options may be mixed on the
-    #: command line, so subparsers and `REMAINDER` cannot be used.
-    add_arguments: Callable[[ArgumentParser], None]
     #: Runs it and returns the exit status, one of `STATUSES`. Writes with `output`. Raises `CommandError` for problems
     #: that the user should fix; `program` reports all other exceptions, Ctrl-C and a closed pipe, too.
     run: Callable[[Namespace], int]
+    #: Its arguments, except ``--help`` and ``--debug``. Positional arguments and options may be mixed on the command
+    #: line, so subparsers and `REMAINDER` cannot be used.
+    arguments: Sequence[Argument | Group]
     #: what it does, in a few sentences, for its ``--help``
     description: str
     #: example command lines, one per line, for the end of its ``--help``
@@ -215,15 +258,19 @@ class Parser(argparse.ArgumentParser):
     meaning of an abbreviation.
     """
 
-    def __init__(self, prog: str, description: str, examples: str) -> None:
+    def __init__(self, name: str, command: Command) -> None:
         super().__init__(
-            prog=prog,
-            description="\n\n".join(textwrap.fill(part, output.columns()) for part in description.split("\n\n")),
-            epilog="examples:\n" + textwrap.indent(examples.strip(), "  "),
+            prog=f"kernai {name}",
+            description="\n\n".join(textwrap.fill(one, output.columns()) for one in command.description.split("\n\n")),
+            epilog="examples:\n" + textwrap.indent(command.examples.strip(), "  "),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
+            add_help=False,
         )
-        self.register("type", "text", _text)
+        self.arguments: list[Argument] = []
+        for one in (_HELP, *command.arguments, _DEBUG):
+            one.add_to(self)
+            self.arguments += one.arguments if isinstance(one, Group) else [one]
 
     def parse(self, arguments: list[str]) -> Namespace:
         """Parses the arguments. A misspelled option is the first error reported, with a suggestion."""
@@ -241,8 +288,8 @@ class Parser(argparse.ArgumentParser):
         raise CommandError(message, f"`{self.prog} --help` lists the arguments")
 
 
-def _text(given: str) -> str:
-    """The argparse type ``text``, for what a model or a person will read. A file's name may be any bytes."""
+def valid_text(given: str) -> str:
+    """An argparse type for what a model or a person will read. A file's name may be any bytes."""
     try:
         given.encode("utf-8")
     except UnicodeEncodeError as error:  # Python decodes invalid bytes as lone surrogates
@@ -257,13 +304,13 @@ def number(kind: Callable[[str], float], least: float, most: float = math.inf) -
         f" of at least {least}" if most == math.inf else f" from {least} to {most}"
     )
 
-    def read(text: str) -> float:
+    def read(given: str) -> float:
         try:
-            value = kind(text)
+            value = kind(given)
         except ValueError:
             value = math.nan
         if not least <= value <= most or value == math.inf:
-            raise argparse.ArgumentTypeError(f"must be {wanted}, got {text!r}")
+            raise argparse.ArgumentTypeError(f"must be {wanted}, got {given!r}")
         return value
 
     return read

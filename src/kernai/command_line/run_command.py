@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import SUPPRESS, Namespace
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import agents, output, stores
-from kernai.command_line.narrator import Narrator, add_loudness_options, carried_out
+from kernai.command_line.narrator import LOUDNESS, Narrator, carried_out
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError
-from kernai.command_line.program import Command
+from kernai.command_line.program import Argument, Command, Group, valid_text
 from kernai.command_line.recording import FORMS, Source, recording_of, source
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
@@ -25,22 +25,6 @@ from kernai.values.limits import Limits
 from kernai.values.model import Model
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result
-
-
-def _add_run_arguments(parser: ArgumentParser) -> None:
-    agents.add_agent_arguments(parser)
-    parser.add_argument("input", metavar="INPUT", nargs="?", help="the question or task; - reads stdin")
-    agents.add_model_options(parser)
-    parser.add_argument(
-        "--media", metavar="FILE|URL", action="append", default=[], type=agents.media_at,
-        help="an image or other media to send after the input; repeatable",
-    )
-    parser.add_argument(
-        "--record", metavar="FILE", help="write a recording: .json at the end, or .jsonl as the run goes"
-    )
-    parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
-    add_loudness_options(parser)
-    stores.add_store_options(parser)
 
 
 def _run(options: Namespace) -> int:
@@ -110,28 +94,6 @@ def _input(options: Namespace) -> UserInput:
     return [text, *options.media] if options.media else text
 
 
-def _add_resume_arguments(parser: ArgumentParser) -> None:
-    agents.add_agent_arguments(parser)
-    parser.add_argument("words", metavar="STORE RUN", nargs="*", help="a run in a store; see `kernai runs STORE`")
-    parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
-    note = "on waiting calls; `kernai approve` decides without continuing the run"
-    group = parser.add_argument_group("decisions", note)
-    group.add_argument("--approve", metavar="CALL", action="append", default=[], help="approve this call; repeatable")
-    group.add_argument(
-        "--refuse", metavar="CALL[=WHY]", action="append", default=[], type="text",
-        help="refuse this call, and give the model the reason WHY; repeatable",
-    )
-    group.add_argument("--by", **stores.BY)
-    parser.add_argument("--input", metavar="TEXT", type="text", help="the user's next message; - reads stdin")
-    parser.add_argument(
-        "--in-flight", choices=IN_FLIGHT, default="fail",
-        help="what to do with calls that were interrupted (default: fail)",
-    )
-    agents.add_model_options(parser)
-    parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
-    add_loudness_options(parser)
-
-
 def _resume(options: Namespace) -> int:
     words = [one for one in (options.agent, *options.words) if one is not None]
     if options.store is not None:
@@ -194,20 +156,6 @@ def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str,
 
 
 # ---------------------------------------------------------------------------------------------------------- replay
-
-
-def _add_replay_arguments(parser: ArgumentParser) -> None:
-    agents.add_agent_arguments(parser)
-    parser.add_argument("words", metavar="RECORDING | STORE RUN", nargs="*", help=FORMS)
-    parser.add_argument("--store", help=SUPPRESS)  # the older spelling: AGENT --store STORE RUN
-    parser.add_argument("--run-id", metavar="RUN", help="which run, if the recording has several")
-    parser.add_argument("--model", metavar="VENDOR/NAME", help="the model of the recorded run, if not the agent's own")
-    parser.add_argument(
-        "--accept", metavar="KEY", action="append", default=[], help="accept the loss of this protection; repeatable"
-    )
-    parser.add_argument("--strict", action="store_true", help="treat any change to the agent as a difference")
-    parser.add_argument("--run-skills", action="store_true", help="call the skills and compare their results")
-    parser.add_argument("--json", action="store_true", help="the difference as JSON on stdout")
 
 
 def _replay(options: Namespace) -> int:
@@ -289,8 +237,39 @@ def _model_of_replay(name: str | None) -> Model | None:
     return Model(plain, capabilities_of(plain))
 
 
+_RESULT = Argument("--json", "the whole result as JSON on stdout")
+_OLDER = Argument("--store STORE", SUPPRESS)  # the older spelling: AGENT --store STORE RUN
+_RUN_ARGUMENTS = (
+    *agents.AGENT, Argument("INPUT", "the question or task; - reads stdin", nargs="?"), *agents.MODEL,
+    Argument("--media FILE|URL...", "an image or other media to send after the input; repeatable", agents.media_at),
+    Argument("--record FILE", "write a recording: .json at the end, or .jsonl as the run goes"),
+    _RESULT, LOUDNESS, *stores.SAVING,
+)
+_RESUME_ARGUMENTS = (
+    *agents.AGENT, Argument("STORE RUN", "a run in a store; see `kernai runs STORE`", name="words", nargs="*"), _OLDER,
+    Group(
+        Argument("--approve CALL...", "approve this call; repeatable"),
+        Argument("--refuse CALL[=WHY]...", "refuse this call, and give the model the reason WHY; repeatable",
+                 valid_text),
+        stores.BY,
+        title="decisions", note="on waiting calls; `kernai approve` decides without continuing the run",
+    ),
+    Argument("--input TEXT", "the user's next message; - reads stdin", valid_text),
+    Argument("--in-flight", "what to do with calls that were interrupted (default: fail)",
+             choices=IN_FLIGHT, default="fail"),
+    *agents.MODEL, _RESULT, LOUDNESS,
+)
+_REPLAY_ARGUMENTS = (
+    *agents.AGENT, Argument("RECORDING | STORE RUN", FORMS, name="words", nargs="*"), _OLDER,
+    Argument("--run-id RUN", "which run, if the recording has several"),
+    Argument("--model VENDOR/NAME", "the model of the recorded run, if not the agent's own"),
+    Argument("--accept KEY...", "accept the loss of this protection; repeatable"),
+    Argument("--strict", "treat any change to the agent as a difference"),
+    Argument("--run-skills", "call the skills and compare their results"),
+    Argument("--json", "the difference as JSON on stdout"),
+)
 COMMANDS = {
-    "run": Command(_add_run_arguments, _run, f"""\
+    "run": Command(_run, _RUN_ARGUMENTS, f"""\
 Run an agent once. AGENT is {agents.AGENT_FORMS}. If a file has several agents and you give no NAME, the one called
 `agent` runs. For an ad-hoc agent, pass --system or --skills instead of AGENT; the first argument is then the input.
 Pass - as the input, or pipe it in without one, to read it from stdin.
@@ -305,7 +284,7 @@ kernai run agent.py - --json < question.txt
 kernai run "How many lamps do we have?" --skills stock.py --model ollama/llama3.1
 kernai run "Which sea is this?" --system "Answer in one word." --model local/qwen3 --base-url http://127.0.0.1:8080/v1
 kernai run clerk.py "Refund order 42" --store runs.db --run-id refund-42"""),
-    "resume": Command(_add_resume_arguments, _resume, f"""\
+    "resume": Command(_resume, _RESUME_ARGUMENTS, f"""\
 Continue a run in a store: after a crash, a limit, a cancellation or a vendor's failure, with a decision on a waiting
 call, or with the user's next message. Completed calls are not repeated. If the run has finished, its answer is printed.
 AGENT must be the agent that started the run: {agents.AGENT_FORMS}.
@@ -317,7 +296,7 @@ kernai resume clerk.py runs.db refund-42
 kernai resume clerk.py runs.db refund-42 --approve 1.0
 kernai resume clerk.py runs.db refund-42 --refuse 1.0="order 42 was never paid" --by ann
 kernai resume clerk.py runs.db refund-42 --input "And order 43?\""""),
-    "replay": Command(_add_replay_arguments, _replay, f"""\
+    "replay": Command(_replay, _REPLAY_ARGUMENTS, f"""\
 Run an agent against a recording and compare every decision: which calls it makes, what it sends the model, and how it
 ends. No model, skill or network is called, so any recorded run can serve as a test. AGENT is {agents.AGENT_FORMS}.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from kernai._util.redaction import one_line
 from kernai.command_line import output, stores
 from kernai.command_line.agents import agents_in
 from kernai.command_line.output import OK, CommandError, failing
-from kernai.command_line.program import Command, number
+from kernai.command_line.program import Argument, Command, number, valid_text
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import end_run
 from kernai.durable.store import STATUSES, UNFINISHED, RunFilter
@@ -24,20 +24,6 @@ _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": 
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
 _NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))
 _LEAST_INPUT = 20
-
-
-def _add_runs_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("store", **stores.STORE)
-    parser.add_argument(
-        "--status", type=_status, choices=STATUSES, metavar="STATUS", help="only runs with this status, such as waiting"
-    )
-    parser.add_argument("--agent", metavar="NAME", help="only runs of this agent")
-    parser.add_argument(
-        "--older-than", type=_age, metavar="AGE", help="only runs unchanged for this long: 90d, 12h, 5m"
-    )
-    parser.add_argument("--limit", type=number(int, 1), metavar="N", help="only the first N")
-    parser.add_argument("--delete", action="store_true", help="delete these runs; needs --older-than or --status")
-    parser.add_argument("--json", action="store_true", help="the list as JSON on stdout")
 
 
 def _status(text: str) -> str:
@@ -119,14 +105,6 @@ def _show(runs: list[dict[str, Any]]) -> None:
         output.write("  ".join([*cells, line[-1]]), style)
 
 
-def _add_approve_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("store", **stores.STORE)
-    parser.add_argument("run", **stores.RUN)
-    parser.add_argument("call", metavar="CALL", help="the call's id")
-    parser.add_argument("--no", metavar="REASON", type="text", help="refuse the call, and give the model this reason")
-    parser.add_argument("--by", **stores.BY)
-
-
 def _approve(options: Namespace) -> int:
     with stores.RunStore(options.store) as store:
         info = store.info(options.run)
@@ -146,40 +124,12 @@ def _approve(options: Namespace) -> int:
     return OK
 
 
-def _add_cancel_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("store", **stores.STORE)
-    parser.add_argument("run", **stores.RUN)
-    parser.add_argument(
-        "--reason", metavar="TEXT", default="", type="text", help="reason for the cancellation, for the recording"
-    )
-
-
 def _cancel(options: Namespace) -> int:
     with stores.RunStore(options.store) as store:
         store.entries(options.run)  # raises an error if the run does not exist
         is_closed = end_run(store.store, options.run, options.reason)
     output.write("closed" if is_closed else "the process that is working on it was asked to stop")
     return OK
-
-
-def _add_worker_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("agents", metavar="FILE.py|MODULE", help="where the agents are defined; the code is executed")
-    parser.add_argument("--store", metavar="STORE", required=True, help="postgresql://...")
-    parser.add_argument(
-        "--concurrency", type=number(int, 1), default=50, metavar="N",
-        help="how many runs to process at once (default: 50)",
-    )
-    parser.add_argument(
-        "--queue", default="kernai", metavar="NAME", help="the queue to take runs from (default: kernai)"
-    )
-    parser.add_argument(
-        "--grace", type=number(float, 0.1), default=30.0, metavar="SECONDS",
-        help="on exit, how long runs may take to reach a point where another worker can continue (default: 30)",
-    )
-    parser.add_argument(
-        "--accept", action="append", default=[], metavar="KEY",
-        help="continue runs although their agent has lost this protection; the reason a run is blocked gives the KEY",
-    )
 
 
 def _work(options: Namespace) -> int:
@@ -198,11 +148,6 @@ def _work(options: Namespace) -> int:
     return OK
 
 
-def _add_store_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("action", choices=["migrate"], help="what to do")
-    parser.add_argument("store", metavar="STORE", help="postgresql://...")
-
-
 def _migrate(options: Namespace) -> int:
     if not stores.is_address(options.store):
         raise CommandError("only a PostgreSQL store has tables to migrate", "name one as postgresql://...")
@@ -211,8 +156,37 @@ def _migrate(options: Namespace) -> int:
     return OK
 
 
+_RUNS_ARGUMENTS = (
+    stores.STORE,
+    Argument("--status STATUS", "only runs with this status, such as waiting", _status, choices=STATUSES),
+    Argument("--agent NAME", "only runs of this agent"),
+    Argument("--older-than AGE", "only runs unchanged for this long: 90d, 12h, 5m", _age),
+    Argument("--limit N", "only the first N", number(int, 1)),
+    Argument("--delete", "delete these runs; needs --older-than or --status"),
+    Argument("--json", "the list as JSON on stdout"),
+)
+_APPROVE_ARGUMENTS = (
+    stores.STORE, stores.RUN, Argument("CALL", "the call's id"),
+    Argument("--no REASON", "refuse the call, and give the model this reason", valid_text), stores.BY,
+)
+_CANCEL_ARGUMENTS = (
+    stores.STORE, stores.RUN,
+    Argument("--reason TEXT", "reason for the cancellation, for the recording", valid_text, default=""),
+)
+_WORKER_ARGUMENTS = (
+    Argument("FILE.py|MODULE", "where the agents are defined; the code is executed", name="agents"),
+    Argument("--store STORE", "postgresql://...", required=True),
+    Argument("--concurrency N", "how many runs to process at once (default: 50)", number(int, 1), default=50),
+    Argument("--queue NAME", "the queue to take runs from (default: kernai)", default="kernai"),
+    Argument("--grace SECONDS",
+             "on exit, how long runs may take to reach a point where another worker can continue (default: 30)",
+             number(float, 0.1), default=30.0),
+    Argument("--accept KEY...",
+             "continue runs although their agent has lost this protection; the reason a run is blocked gives the KEY"),
+)
+_STORE_ARGUMENTS = Argument("action", "what to do", choices=["migrate"]), Argument("STORE", "postgresql://...")
 COMMANDS = {
-    "runs": Command(_add_runs_arguments, _runs, """\
+    "runs": Command(_runs, _RUNS_ARGUMENTS, """\
 List the runs in a store, most recently changed first. The status of a run that has ended is its stop reason; `running`
 means that a process is working on it, `abandoned` that its process died, `waiting` that a person must decide on a call,
 `blocked` that a person must choose how to continue it, and `queued` that no worker has started it yet.
@@ -222,24 +196,24 @@ kernai runs runs.db
 kernai runs runs.db --json | python -m json.tool
 kernai runs postgresql:///app --status waiting --limit 50
 kernai runs runs.db --delete --older-than 90d --status final"""),
-    "approve": Command(_add_approve_arguments, _approve, """\
+    "approve": Command(_approve, _APPROVE_ARGUMENTS, """\
 Approve or refuse a call that is waiting for a decision, or one that was running when its process died. The decision is
 saved in the store. A worker acts on it at once; without one, run `kernai resume`. To decide and
 continue in one step, use `kernai resume --approve`.""", """\
 kernai approve postgresql:///app refund-42 1.0
 kernai approve runs.db refund-42 1.0 --no "order 42 was never paid" --by ann"""),
-    "cancel": Command(_add_cancel_arguments, _cancel, """\
+    "cancel": Command(_cancel, _CANCEL_ARGUMENTS, """\
 Cancel a run. A process that is working on it stops within seconds and records it as cancelled. A run that is waiting,
 or whose process died, is closed at once. The recorded events are kept.""", """\
 kernai cancel postgresql:///app refund-42
 kernai cancel runs.db refund-42 --reason "the customer has left\""""),
-    "worker": Command(_add_worker_arguments, _work, """\
+    "worker": Command(_work, _WORKER_ARGUMENTS, """\
 Process the runs that programs submit with `kernai.postgres.Workers`, until SIGTERM or Ctrl-C. You can start any number
 of workers on any number of machines. The agents must be variables at the top level of the file; the variable's name is
 the agent's name.""", """\
 kernai worker agents.py --store postgresql:///app
 kernai worker agents.py --store postgresql:///app --concurrency 10 --queue slow"""),
-    "store": Command(_add_store_arguments, _migrate, """\
+    "store": Command(_migrate, _STORE_ARGUMENTS, """\
 Create or upgrade the tables of a PostgreSQL store, in the schema `kernai`, and those of Procrastinate. No other command
 changes the tables. It is safe to run this more than once.""", "kernai store migrate postgresql://ann@db.example.org/app"),
 }

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from argparse import SUPPRESS, Action, ArgumentParser, Namespace
+from argparse import SUPPRESS, Namespace
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -22,7 +22,7 @@ from kernai import __version__
 from kernai._util.redaction import one_line, shown_url
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK
-from kernai.command_line.program import SUMMARIES, Command, command_of
+from kernai.command_line.program import SUMMARIES, Argument, Command, command_of
 from kernai.errors import KernaiError
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.ollama import OllamaProvider
@@ -66,10 +66,6 @@ class Finding(NamedTuple):
     text: str
     good: bool
     problem: str | None = None
-
-
-def _add_doctor_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
 
 
 def _doctor(options: Namespace) -> int:
@@ -251,33 +247,29 @@ def models_of(server: Server) -> list[str] | None:
 
 
 # ------------------------------------------------------------------------------------------------------- completion
-# Generated from the parsers of all commands. Everything that a script does not know is completed as a file name.
+# Generated from the arguments of all commands. Everything that a script does not know is completed as a file name.
 
 
 #: the arguments of each command
-_Arguments = Mapping[str, list[Action]]
-
-
-def _add_completion_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=sorted(_SHELLS), help="your shell")
+_Arguments = Mapping[str, list[Argument]]
 
 
 def _complete(options: Namespace) -> int:
-    # argparse has no public list of a parser's arguments
-    known = {command: command_of(command)[1]._actions for command in SUMMARIES}  # noqa: SLF001
-    arguments = {command: [one for one in own if one.help != SUPPRESS] for command, own in known.items()}
+    arguments = {
+        name: [one for one in command_of(name)[1].arguments if one.help != SUPPRESS] for name in SUMMARIES
+    }
     output.write("\n".join(_SHELLS[options.shell](arguments)))
     return OK
 
 
-def _values(one: Action) -> str:
+def _values(one: Argument) -> str:
     """The possible values of an argument, if known."""
-    return " ".join([f"{vendor.name}/" for vendor in VENDORS] if one.metavar == "VENDOR/NAME" else one.choices or ())
+    return " ".join([f"{vendor.name}/" for vendor in VENDORS] if one.placeholder == "VENDOR/NAME" else one.choices)
 
 
-def _positional(arguments: list[Action]) -> str:
+def _positional(arguments: list[Argument]) -> str:
     """The possible values of a command's positional arguments, if known."""
-    return " ".join(values for one in arguments if not one.option_strings and (values := _values(one)))
+    return " ".join(values for one in arguments if not one.flags and (values := _values(one)))
 
 
 def _bash(arguments: _Arguments) -> Iterator[str]:
@@ -287,10 +279,10 @@ def _bash(arguments: _Arguments) -> Iterator[str]:
     yield f'    1:*) words="{" ".join(SUMMARIES)} help --help --version" ;;'
     for command, own in arguments.items():
         for one in own:
-            if one.option_strings and one.nargs != 0:
-                patterns = "|".join(f"*:{command}:{flag}" for flag in one.option_strings)
+            if one.flags and not one.is_switch:
+                patterns = "|".join(f"*:{command}:{flag}" for flag in one.flags)
                 yield f'    {patterns}) words="{_values(one)}" ;;'
-        flags = [flag for one in own for flag in one.option_strings]
+        flags = [flag for one in own for flag in one.flags]
         yield f'    *:{command}:*) words="{_positional(own)}"; [[ $current == -* ]] && words="{" ".join(flags)}" ;;'
     yield "  esac"
     yield '  COMPREPLY=($(compgen -W "$words" -- "$current"))'
@@ -312,9 +304,9 @@ def _zsh(arguments: _Arguments) -> Iterator[str]:
     for command, own in arguments.items():
         yield f"    {command}) _arguments '*:argument:{_zsh_values(_positional(own))}' \\"
         for one in own:
-            help = (one.help or "").replace("[", "(").replace("]", ")").replace(":", "\\:")
-            value = f":value:{_zsh_values(_values(one))}" if one.nargs != 0 else ""
-            yield from (f"      {_quoted(f'{flag}[{help}]{value}')} \\" for flag in one.option_strings)
+            help = one.help.replace("[", "(").replace("]", ")").replace(":", "\\:")
+            value = "" if one.is_switch else f":value:{_zsh_values(_values(one))}"
+            yield from (f"      {_quoted(f'{flag}[{help}]{value}')} \\" for flag in one.flags)
         yield "      ;;"
     yield "  esac"
     yield "}"
@@ -333,11 +325,11 @@ def _fish(arguments: _Arguments) -> Iterator[str]:
     for command, own in arguments.items():
         condition = _quoted(f"__fish_seen_subcommand_from {command}")
         for one in own:
-            flags = "".join(f" -{'l' if flag[:2] == '--' else 's'} {flag.lstrip('-')}" for flag in one.option_strings)
-            value = " -r" if one.nargs != 0 and flags else ""
+            flags = "".join(f" -{'l' if flag[:2] == '--' else 's'} {flag.lstrip('-')}" for flag in one.flags)
+            value = " -r" if flags and not one.is_switch else ""
             values = f" -f -a {_quoted(_values(one))}" if _values(one) else ""
             if flags or values:
-                yield f"complete -c kernai -n {condition}{flags}{value}{values} -d {_quoted(one.help or '')}"
+                yield f"complete -c kernai -n {condition}{flags}{value}{values} -d {_quoted(one.help)}"
 
 
 def _quoted(text: str) -> str:
@@ -348,14 +340,14 @@ _SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
 
 
 COMMANDS = {
-    "doctor": Command(_add_doctor_arguments, _doctor, """\
+    "doctor": Command(_doctor, [Argument("--json", "everything as JSON on stdout")], """\
 Check what kernai needs: Python, installed extras, keys in the environment (their names, never their
 values), model servers running on this machine, and the programs that start MCP servers. The exit status is 1 if
 something must be fixed or no model can be reached.""", """\
 kernai doctor
 kernai doctor --json
 OLLAMA_HOST=gpu-box:11434 kernai doctor"""),
-    "completion": Command(_add_completion_arguments, _complete, """\
+    "completion": Command(_complete, [Argument("shell", "your shell", choices=sorted(_SHELLS))], """\
 Print a script with which bash, zsh or fish completes the commands of kernai, their options, and the vendors of --model.
 Add the line below to your shell's start-up file and open a new shell.""", """\
 kernai completion bash  # ~/.bashrc: eval "$(kernai completion bash)"

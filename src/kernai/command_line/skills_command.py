@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, Terminated
-from kernai.command_line.program import Command
+from kernai.command_line.program import Argument, Command
 from kernai.errors import KernaiError, described
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import SkillFile, SkillRegistry, find_files, forget, load_files
@@ -122,26 +122,14 @@ kernai skills 'skills/**/*.py' --model-capabilities text,vision
 kernai skills skills.py --json"""
 
 
-def _capabilities(text: str) -> tuple[str, ...]:
-    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+def capabilities(given: str) -> tuple[str, ...]:
+    """An argparse type: capabilities of a model."""
+    words = tuple(dict.fromkeys(word.strip() for word in given.split(",") if word.strip()))
     unknown = [word for word in words if word not in CAPABILITIES]
     if unknown or not words:
         wrong = f"no capability {unknown[0]!r}" if unknown else "no capability at all"
         raise ArgumentTypeError(f"{wrong}; there are {', '.join(CAPABILITIES)}")
     return words
-
-
-def add_capabilities_option(parser: ArgumentParser, help: str) -> None:
-    """Adds ``--model-capabilities``."""
-    parser.add_argument("--model-capabilities", type=_capabilities, metavar="LIST", help=help)
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a Python file, or a pattern; the code is executed")
-    add_capabilities_option(
-        parser, "list the skills for a model with these, such as text,vision (default: every skill)"
-    )
-    parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
 
 
 def run(options: Namespace) -> int:
@@ -188,4 +176,10 @@ def _data(found: FoundSkills, listed: list[Skill]) -> dict[str, Any]:
     }
 
 
-COMMANDS = {"skills": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}
+_ARGUMENTS = (
+    Argument("FILE", "a Python file, or a pattern; the code is executed", name="files", nargs="+"),
+    Argument("--model-capabilities LIST",
+             "list the skills for a model with these, such as text,vision (default: every skill)", capabilities),
+    Argument("--json", "everything as JSON on stdout"),
+)
+COMMANDS = {"skills": Command(run, _ARGUMENTS, DESCRIPTION, EXAMPLES)}

@@ -6,15 +6,15 @@ import getpass
 import os
 import re
 import shlex
-from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernai._util.api import closest
 from kernai._util.redaction import one_line
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing
+from kernai.command_line.program import Argument, valid_text
 from kernai.durable.store import Entry, RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunBusyError, RunConflictError
 from kernai.jsonio.json_data import jsonable
@@ -194,18 +194,10 @@ def continuing(
 
 # -------------------------------------------------------------------------------------------------------- arguments
 
-
-def add_store_options(parser: ArgumentParser) -> None:
-    """Adds ``--store`` and ``--run-id``, for saving a run."""
-    parser.add_argument(
-        "--store", metavar="STORE", help="save the run in this file, to resume it later; created if it does not exist"
-    )
-    parser.add_argument("--run-id", metavar="RUN", help="the run's id (default: a random one)")
-
-
-#: options of `add_argument`
-STORE: dict[str, Any] = {"metavar": "STORE", "help": "a file created by --store, or postgresql://..."}
-RUN: dict[str, Any] = {"metavar": "RUN", "help": "the run's id; `kernai runs STORE` lists them"}
-BY: dict[str, Any] = {
-    "metavar": "NAME", "type": "text", "help": "who made the decision, for the recording (default: your login name)"
-}
+SAVING = (
+    Argument("--store STORE", "save the run in this file, to resume it later; created if it does not exist"),
+    Argument("--run-id RUN", "the run's id (default: a random one)"),
+)
+STORE = Argument("STORE", "a file created by --store, or postgresql://...")
+RUN = Argument("RUN", "the run's id; `kernai runs STORE` lists them")
+BY = Argument("--by NAME", "who made the decision, for the recording (default: your login name)", valid_text)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 
 from kernai.command_line import output
 from kernai.command_line.output import OK, CommandError, failing
-from kernai.command_line.program import Command, number
+from kernai.command_line.program import Argument, Command, number
 from kernai.command_line.recording import FORMS, Source, source
-from kernai.command_line.stores import RUN, is_address
+from kernai.command_line.stores import is_address
 from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
 
@@ -32,21 +32,6 @@ kernai run agent.py "Take stock." --record run.jsonl & kernai view run.jsonl --f
 """
 _ENDINGS = (".jsonl", ".json", ".ndjson")
 _ELSEWHERE = "name another file with -o"
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("recording", metavar="RECORDING|STORE", help=FORMS)
-    parser.add_argument("run", nargs="?", **RUN)
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the page to FILE; - is stdout")
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
-    parser.add_argument("--media", metavar="FOLDER", help="take images from FOLDER (default: RECORDING.media)")
-    parser.add_argument("--title", metavar="TEXT", help="the page's title (default: the recording's name)")
-    parser.add_argument(
-        "--follow", action="store_true", help="serve the page while the recording grows; Ctrl-C stops it"
-    )
-    parser.add_argument(
-        "--port", type=number(int, 1, 65_535), metavar="N", help="the port for --follow (default: any free port)"
-    )
 
 
 def run(options: Namespace) -> int:
@@ -125,4 +110,14 @@ def _open(address: str) -> None:
         output.note("No browser could be opened.", "yellow")
 
 
-COMMANDS = {"view": Command(add_arguments, run, DESCRIPTION, EXAMPLES)}
+_ARGUMENTS = (
+    Argument("RECORDING|STORE", FORMS, name="recording"),
+    Argument("RUN", "the run's id; `kernai runs STORE` lists them", nargs="?"),
+    Argument("-o --output FILE", "write the page to FILE; - is stdout"),
+    Argument("--open", "open the page in the browser"),
+    Argument("--media FOLDER", "take images from FOLDER (default: RECORDING.media)"),
+    Argument("--title TEXT", "the page's title (default: the recording's name)"),
+    Argument("--follow", "serve the page while the recording grows; Ctrl-C stops it"),
+    Argument("--port N", "the port for --follow (default: any free port)", number(int, 1, 65_535)),
+)
+COMMANDS = {"view": Command(run, _ARGUMENTS, DESCRIPTION, EXAMPLES)}
