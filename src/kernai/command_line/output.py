@@ -222,8 +222,8 @@ def _file_bytes(path: str) -> bytes:
 
 
 _PROMPT = "> "
-#: seconds that a signal's handler has to end the blocking call, before the call is interrupted
-_PATIENCE = 0.05
+#: seconds after which a signal that did not interrupt a blocking call is handled
+_PATIENCE = 0.1
 
 
 @contextlib.contextmanager
@@ -231,35 +231,27 @@ def interruptible() -> Iterator[None]:
     """Lets a signal's handler end a blocking call in the block by raising. For the main thread.
 
     If a signal arrives while `input` handles a key or is about to wait, Python only sets a flag and runs the handler
-    when the next system call is interrupted. So a thread interrupts that call with SIGURG, which has no other effect.
+    when the next system call is interrupted. So a thread interrupts that call regularly with SIGURG, which has no other
+    effect.
     """
     if not hasattr(signal, "pthread_kill"):  # on Windows
         yield
         return
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
     main, ended = threading.get_ident(), threading.Event()
 
-    def watch() -> None:
-        while not ended.is_set():
-            came = set(os.read(reading, 4096))
-            if came - {signal.SIGURG} and not ended.wait(_PATIENCE):
-                signal.pthread_kill(main, signal.SIGURG)
+    def interrupt() -> None:
+        while not ended.wait(_PATIENCE):
+            signal.pthread_kill(main, signal.SIGURG)
 
-    watcher = threading.Thread(target=watch, name="kernai-signal-watch", daemon=True)
-    watcher.start()  # first, since it takes a while: Ctrl-C meanwhile would leave the wakeup descriptor set
     handler = signal.signal(signal.SIGURG, lambda *_: None)
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    thread = threading.Thread(target=interrupt, name="kernai-signal-watch", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        signal.set_wakeup_fd(before)
+        thread.join()
         signal.signal(signal.SIGURG, handler)
-        os.write(writing, b"\0")
-        watcher.join()
-        os.close(reading)
-        os.close(writing)
 
 
 class LineReader:
