@@ -159,14 +159,14 @@ def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
             found = _find_agent(options.agent)
         yield found
         return
-    with skills_in(options.skills) as files:
-        for fault in files.faults:
+    with skills_in(options.skills) as (skills, faults):
+        for fault in faults:
             raise CommandError(f"--skills: {fault}", DEBUG_HINT, NO) from fault.error
-        if options.skills and not files.skills:
+        if options.skills and not skills:
             raise CommandError(f"--skills: there is no skill in {', '.join(options.skills)}", "make one with @skill")
         yield Agent(
             instructions=INSTRUCTIONS if options.system is None else options.system,
-            skills=[one.skill for one in files.skills.values()] or None, protocols=[], list_skills=True, name=name,
+            skills=[one.skill for one in skills.values()] or None, protocols=[], list_skills=True, name=name,
         )
 
 
@@ -178,69 +178,23 @@ def _find_agent(target: str) -> Agent[Any]:
     place, _, name = (target, "", "") if _is_file(target) else target.rpartition(":")
     if not _is_file(place) and not (name and re.fullmatch(r"\w+(\.\w+)*", place)):
         raise CommandError(f"no agent at {target!r}", f"name one as {AGENT_FORMS}")
-    module = _load_file(place) if _is_file(place) else _import(place)
-    return _attribute(module, name, target) if name else _only(module, place)
-
-
-def _is_file(target: str) -> bool:
-    return target.endswith(".py") or os.path.isfile(target)
-
-
-def _load_file(path: str) -> ModuleType:
-    """Executes a file, but not as ``__main__``. As with `python FILE`, it can import modules in its own folder."""
-    whole = os.path.abspath(path)
-    folder, base = os.path.split(whole)
-    with failing(f"cannot read {path}", f"name the agent as {AGENT_FORMS}"), open(whole, "rb") as file:
-        source = file.read()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    module = ModuleType("_kernai_agent_file_" + re.sub(r"\W", "_", base.removesuffix(".py")))
-    module.__file__ = whole
-    module.__package__ = ""  # if it is None, Python warns about relative imports
-    sys.modules[module.__name__] = module  # dataclasses look for their module there
-    try:
-        # compiled from the source, so that no __pycache__ appears next to the user's file
-        exec(compile(source, whole, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the user's own program
-    except (KeyboardInterrupt, Terminated):
-        raise
-    except BaseException as error:  # the file may raise anything
-        has_dots = type(error) is ImportError and error.name is None
-        hint = _package_hint(whole) if has_dots else DEBUG_HINT
-        raise CommandError(str(fault_of(error, path, whole)), hint, NO) from error
-    return module
-
-
-def _import(name: str) -> ModuleType:
-    import_from_here()
-    try:
-        return importlib.import_module(name)
-    except (KeyboardInterrupt, Terminated):
-        raise
-    except BaseException as error:  # the module may raise anything
-        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
-            hint = f"modules are searched from the working directory; a file is written as {AGENT_FORMS}"
-            raise CommandError(f"no module {name!r}", hint) from error
-        raise CommandError(str(fault_of(error, name)), DEBUG_HINT, NO) from error
-
-
-def _package_hint(path: str) -> str:
-    """The hint for a file with relative imports: name the module instead, if the file belongs to a package."""
-    folder, base = os.path.split(path)
-    names = [base.removesuffix(".py")]
-    while os.path.isfile(os.path.join(folder, "__init__.py")):
-        folder, base = os.path.split(folder)
-        names.insert(0, base)
-    hint = f"name the agent of a package's file by its module: in {folder}, {'.'.join(names)}:NAME"
-    return DEBUG_HINT if len(names) == 1 else hint
+    module = _load(place)
+    if name:
+        return _attribute(module, name, target)
+    found = _agents(module, place)
+    first, *others = found
+    if USUAL_NAME not in found and any(found[one] is not found[first] for one in others):
+        raise CommandError(f"{place} holds several agents: {', '.join(found)}", f"say which: {place}:{first}")
+    return found.get(USUAL_NAME, found[first])
 
 
 def agents_in(target: str) -> dict[str, Agent[Any]]:
     """The agents at the top level of a file or module, by variable name."""
     with output.stdout_is_stderr():  # stdout is for results, not for what the file prints
-        return _agents(_load_file(target) if _is_file(target) else _import(target), target)
+        return _agents(_load(target), target)
 
 
-def _agents(module: ModuleType, target: str) -> dict[str, Agent]:
+def _agents(module: ModuleType, target: str) -> dict[str, Agent[Any]]:
     found = {name: one for name, one in vars(module).items() if isinstance(one, Agent)}
     if not found:
         raise CommandError(f"{target} holds no agent", f"make one at its top level: {USUAL_NAME} = kernai.Agent(...)")
@@ -259,10 +213,51 @@ def _attribute(module: ModuleType, name: str, target: str) -> Agent[Any]:
     raise CommandError(f"{target}: {wrong}", hint)
 
 
-def _only(module: ModuleType, path: str) -> Agent[Any]:
-    agents = _agents(module, path)
-    name, first = next(iter(agents.items()))
-    found = agents.get(USUAL_NAME, first)
-    if USUAL_NAME not in agents and any(one is not first for one in agents.values()):
-        raise CommandError(f"{path} holds several agents: {', '.join(agents)}", f"say which: {path}:{name}")
-    return found
+def _is_file(target: str) -> bool:
+    return target.endswith(".py") or os.path.isfile(target)
+
+
+def _load(place: str) -> ModuleType:
+    """Executes a file, or imports a module. Raises `CommandError` for whatever the code raises."""
+    path = os.path.abspath(place) if _is_file(place) else None
+    if path is None:
+        import_from_here()
+    try:
+        return importlib.import_module(place) if path is None else _execute(path, place)
+    except (CommandError, KeyboardInterrupt, Terminated):
+        raise
+    except BaseException as error:  # the code may raise anything
+        hint = DEBUG_HINT
+        if path is None and isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
+            hint = f"modules are searched from the working directory; a file is written as {AGENT_FORMS}"
+            raise CommandError(f"no module {place!r}", hint) from error
+        if path is not None and type(error) is ImportError and error.name is None:  # a relative import
+            hint = _package_hint(path)
+        raise CommandError(str(fault_of(error, place, path)), hint, NO) from error
+
+
+def _execute(path: str, shown: str) -> ModuleType:
+    """Executes a file, but not as ``__main__``. As with `python FILE`, it can import modules in its own folder."""
+    folder, base = os.path.split(path)
+    with failing(f"cannot read {shown}", f"name the agent as {AGENT_FORMS}"), open(path, "rb") as file:
+        source = file.read()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = ModuleType("_kernai_agent_file_" + re.sub(r"\W", "_", base.removesuffix(".py")))
+    module.__file__ = path
+    module.__package__ = ""  # if it is None, Python warns about relative imports
+    sys.modules[module.__name__] = module  # dataclasses look for their module there
+    # compiled from the source, so that no __pycache__ appears next to the user's file
+    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the user's own program
+    return module
+
+
+def _package_hint(path: str) -> str:
+    """The hint for a file with relative imports: name the module instead, if the file belongs to a package."""
+    folder, base = os.path.split(path)
+    names = [base.removesuffix(".py")]
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, base = os.path.split(folder)
+        names.insert(0, base)
+    hint = f"name the agent of a package's file by its module: in {folder}, {'.'.join(names)}:NAME"
+    return DEBUG_HINT if len(names) == 1 else hint

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from argparse import SUPPRESS, Namespace
+from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from kernai.agents.agent import Agent
 from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, Narrator, carried_out
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError
@@ -21,7 +20,6 @@ from kernai.runs.resume_request import Replay
 from kernai.runs.run_request import UserInput
 from kernai.runs.running import execute, replay, resume
 from kernai.values.context import Context
-from kernai.values.limits import Limits
 from kernai.values.model import Model
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result
@@ -35,28 +33,24 @@ def _run(options: Namespace) -> int:
     elif options.input is None and " " in options.agent and ".py" not in options.agent:
         hint = f"a question comes after the agent ({agents.AGENT_FORMS}), or alone with --system TEXT or --skills FILE"
         raise CommandError(f"no agent at {options.agent!r}", hint)
-    with agents.prepared(options, "run") as (agent, limits):
-        return _execute(agent, limits, options)
-
-
-def _execute(agent: Agent[Any], limits: Limits, options: Namespace) -> int:
-    given = _input(options)
-    context = Context()
-    if not options.quiet:
-        agents.note_unseen(options.media, agent.model)
     run_id = stores.new_run_id() if options.run_id is None else options.run_id
-    if not run_id:
-        raise CommandError("--run-id is empty", "leave it out for a random one")
-    with _kept(options, run_id) as store, recording_of(options, context.media_store) as recording:
-        return carried_out(
-            lambda view: execute(
-                agent, given, context=context, limits=limits, on_event=view, run_id=run_id,
-                recorder=None if recording is None else recording.recorder,
-                store=None if store is None else store.store,
-            ),
-            options, recording=recording,
-            again=None if store is None else store.again(agents.same_agent(options), run_id),
-        )
+    context = Context()
+    with agents.prepared(options, "run") as (agent, limits):
+        given = _input(options)
+        if not options.quiet:
+            agents.note_unseen(options.media, agent.model)
+        if not run_id:
+            raise CommandError("--run-id is empty", "leave it out for a random one")
+        with _kept(options, run_id) as store, recording_of(options, context.media_store) as recording:
+            return carried_out(
+                lambda view: execute(
+                    agent, given, context=context, limits=limits, on_event=view, run_id=run_id,
+                    recorder=None if recording is None else recording.recorder,
+                    store=None if store is None else store.store,
+                ),
+                options, recording=recording,
+                again=None if store is None else store.again(agents.same_agent(options), run_id),
+            )
 
 
 def _kept(options: Namespace, run_id: str) -> AbstractContextManager[stores.RunStore | None]:
@@ -76,22 +70,25 @@ def _kept(options: Namespace, run_id: str) -> AbstractContextManager[stores.RunS
 
 def _input(options: Namespace) -> UserInput:
     """The input for the run: the text, or a list of the text and media."""
-    text: str | None = options.input
     try:
-        (text or "").encode("utf-8")
-    except UnicodeEncodeError as error:  # Python decodes invalid bytes of an argument as lone surrogates
-        wrong = f"INPUT: character {error.start} is not valid in the terminal's encoding"
-        raise CommandError(wrong, "pipe it in as UTF-8, with -") from error
-    if text == "-" or (text is None and not output.is_terminal(sys.stdin)):
-        # the line break at the end of a file or of `echo` does not belong to the question
-        text = output.read_text("-").rstrip("\r\n")
-    if not (text or "").strip():
-        if not options.media:
-            hint = 'give it as the second argument, kernai run AGENT "...", or pipe it in'
-            raise CommandError("there is no input", hint)
-        return list(options.media)
-    assert text is not None
-    return [text, *options.media] if options.media else text
+        text = valid_text(options.input or "")
+    except ArgumentTypeError as error:
+        raise CommandError(f"INPUT: {error}", "pipe it in as UTF-8, with -") from error
+    if text == "-" or (options.input is None and not output.is_terminal(sys.stdin)):
+        text = _stdin()
+    if not text.strip() and not options.media:
+        raise CommandError("there is no input", 'give it as the second argument, kernai run AGENT "...", or pipe it in')
+    if not options.media:
+        return text
+    return [text, *options.media] if text.strip() else list(options.media)
+
+
+def _stdin() -> str:
+    """The text on stdin without the line break at its end, which comes from a file or `echo`."""
+    return output.read_text("-").rstrip("\r\n")
+
+
+# ---------------------------------------------------------------------------------------------------------- resume
 
 
 def _resume(options: Namespace) -> int:
@@ -103,46 +100,39 @@ def _resume(options: Namespace) -> int:
         raise CommandError("give an agent, a store and a run", hint)
     options.agent, path, options.run = (None, *words)[-3:]
     with stores.RunStore(path) as store:
-        waiting = _waiting(options, store)
-        decisions = _decisions(options, waiting)
-        given: dict[str, Any] = {"in_flight": options.in_flight, "approvals": decisions}
-        text = output.read_text("-").rstrip("\r\n") if options.input == "-" else options.input
-        if text is not None:
-            if not text.strip():
+        decisions, undecided = _decisions(options, store)
+        more: dict[str, Any] = {"store": store.store, "in_flight": options.in_flight, "approvals": decisions}
+        if options.input is not None:
+            more["input"] = _stdin() if options.input == "-" else options.input
+            if not more["input"].strip():
                 raise CommandError("--input is empty", "say something, or leave it out")
-            if waiting.keys() - decisions.keys():
-                hint = f"those that wait: {stores.call_lines(waiting.values())}"
+            if undecided:
+                hint = f"those that wait: {stores.call_lines(undecided)}"
                 raise CommandError("--input: the run waits for a decision first", hint)
-            given["input"] = text
         with agents.prepared(options, "run") as (agent, limits):
-            return _continue(agent, limits, options, store, given)
+
+            def start(view: Narrator) -> Result:
+                try:
+                    return resume(agent, options.run, limits=limits, on_event=view, **more)
+                except ValueError:
+                    _decisions(options, store)  # raises the more precise error if somebody has decided meanwhile
+                    raise
+
+            again = store.again(agents.same_agent(options), options.run)
+            # unlike `resume`, `replay` has no default agent
+            words = [*agents.same_agent(options, ("system", "skills"))] or ["--system", agents.INSTRUCTIONS]
+            words += [] if options.model is None else ["--model", options.model]
+            return carried_out(
+                start, options, again=again, replay=stores.command("replay", *words, store.path, options.run)
+            )
 
 
-def _continue(agent: Agent, limits: Limits, options: Namespace, store: stores.RunStore, given: dict[str, Any]) -> int:
-    again = store.again(agents.same_agent(options), options.run)
-    # unlike `resume`, `replay` has no default agent
-    words = agents.same_agent(options, ("system", "skills")) or ("--system", agents.INSTRUCTIONS)
-    model = () if options.model is None else ("--model", options.model)
-    compared = stores.command("replay", *words, *model, store.path, options.run)
+def _decisions(options: Namespace, store: stores.RunStore) -> tuple[dict[str, Decision], list[PendingCall]]:
+    """The user's decisions, by call id, and the calls that still wait for one.
 
-    def start(view: Narrator) -> Result:
-        try:
-            return resume(agent, options.run, store=store.store, limits=limits, on_event=view, **given)
-        except ValueError:
-            # raises the more precise error if somebody else has decided in the meantime
-            _decisions(options, _waiting(options, store))
-            raise
-
-    return carried_out(start, options, again=again, replay=compared)
-
-
-def _waiting(options: Namespace, store: stores.RunStore) -> dict[str, PendingCall]:
-    """The run's calls that wait for a decision, by call id."""
-    return RecordedRun(options.run, store.entries(options.run)).waiting
-
-
-def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str, Decision]:
-    """The user's decisions, by call id. Raises `CommandError` for a call that does not wait for one."""
+    Raises `CommandError` for a call that does not wait for a decision.
+    """
+    waiting = RecordedRun(options.run, store.entries(options.run)).waiting
     who = stores.login_name() if options.by is None else options.by
     decisions: dict[str, Decision] = {}
     refused = [(call, why or False) for call, _, why in (one.partition("=") for one in options.refuse)]
@@ -152,7 +142,7 @@ def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str,
         if call not in waiting:
             raise stores.not_waiting(call, options.run, waiting)
         decisions[call] = Decision(value, by=who)
-    return decisions
+    return decisions, [call for call_id, call in waiting.items() if call_id not in decisions]
 
 
 # ---------------------------------------------------------------------------------------------------------- replay
@@ -160,36 +150,31 @@ def _decisions(options: Namespace, waiting: dict[str, PendingCall]) -> dict[str,
 
 def _replay(options: Namespace) -> int:
     recording = _recording(options)
-    found: Replay[Any] | ReplayDivergenceError
+    data: dict[str, Any] = {"same": False, "divergence": None, "loosened": {}, "changes": []}
+    lines: list[tuple[str, str | None]]
     try:
         found = _replayed(options, recording)
-    except ReplayDivergenceError as divergence:
-        found = divergence
-    is_same = isinstance(found, Replay) and not (options.strict and found.changes)
-    data: dict[str, Any] = {"same": is_same, "divergence": None, "loosened": {}, "changes": []}
-    lines: list[tuple[str, str | None]]
-    if isinstance(found, Replay):
-        data["changes"] = list(found.changes)
+        data |= {"same": not (options.strict and found.changes), "changes": list(found.changes)}
         lines = [("the same" if found.result is not None else "the same, as far as the recording goes", None)]
         lines += [(f"changed: {change}", "red" if options.strict else "dim") for change in found.changes]
-    elif isinstance(found, ReplayLoosenedError):
-        data["loosened"] = found.loosened
+    except ReplayLoosenedError as error:
+        data["loosened"] = error.loosened
         lines = [("the agent decides the same, but has lost protections since the recording:", "bold")]
-        for key, lost in found.loosened.items():
+        for key, lost in error.loosened.items():
             lines += [(f"- {lost}", "red"), (f"  to accept it: --accept {key}", None)]
-    else:
-        data["divergence"] = {"seq": found.seq, "event": found.event, "recorded": found.expected, "now": found.got}
+    except ReplayDivergenceError as error:
+        data["divergence"] = {"seq": error.seq, "event": error.event, "recorded": error.expected, "now": error.got}
         agent = stores.command(*agents.same_agent(options, ("system", "skills"))).removeprefix("kernai ")
         lines = [(f"--- {recording}", "bold"), (f"+++ {agent}, now", "bold")]
-        lines += [(f"@@ event {found.seq}: {found.event} @@", "cyan")]
-        lines += [(f"-{line}", "red") for line in found.expected.splitlines()]
-        lines += [(f"+{line}", "green") for line in found.got.splitlines()]
+        lines += [(f"@@ event {error.seq}: {error.event} @@", "cyan")]
+        lines += [(f"-{line}", "red") for line in error.expected.splitlines()]
+        lines += [(f"+{line}", "green") for line in error.got.splitlines()]
     if options.json:
         output.write_json(data)
     else:
         for text, style in lines:
             output.write(text, style)
-    return OK if is_same else NO
+    return OK if data["same"] else NO
 
 
 def _recording(options: Namespace) -> Source:
@@ -208,33 +193,29 @@ def _recording(options: Namespace) -> Source:
 
 
 def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
+    model = None
+    if options.model is not None:
+        from kernai_providers.vendors import capabilities_of
+
+        name = options.model.partition("/")[2] or options.model
+        model = Model(name, capabilities_of(name))
     with nullcontext() if recording.run_id is None else stores.RunStore(recording.path) as store:
+        given: dict[str, Any] = {"skills": "run"} if options.run_skills else {}
+        run_id = options.run_id if recording.run_id is None else recording.run_id
         if store is None:
-            given: dict[str, Any] = {"recording": recording.events()}
+            given["recording"] = recording.events()
         else:
-            store.entries(recording.run_id or "")  # raises the more precise error if the run does not exist
-            given = {"store": store.store}
-        if options.run_skills:
-            given["skills"] = "run"
-        run_id = options.run_id if store is None else recording.run_id
+            store.entries(run_id)  # raises the more precise error if the run does not exist
+            given["store"] = store.store
         with agents.agent_of(options, "run") as agent, output.stdout_is_stderr():
             try:
-                return replay(agent, run_id, model=_model_of_replay(options.model), accept=options.accept, **given)
+                return replay(agent, run_id, model=model, accept=options.accept, **given)
             except (ReplayDivergenceError, RunDamagedError):
                 raise
             except KernaiError as error:
                 has_several = len({entry.get("run_id") for entry in given.get("recording", ())}) > 1
                 hint = "--run-id says which run of a recording with several" if has_several else DEBUG_HINT
                 raise CommandError(error_text(error), hint) from error
-
-
-def _model_of_replay(name: str | None) -> Model | None:
-    if name is None:
-        return None
-    from kernai_providers.vendors import capabilities_of
-
-    plain = name.partition("/")[2] or name
-    return Model(plain, capabilities_of(plain))
 
 
 _RESULT = Argument("--json", "the whole result as JSON on stdout")

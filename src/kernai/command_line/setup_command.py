@@ -12,7 +12,7 @@ import time
 from argparse import SUPPRESS, Namespace
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
@@ -25,11 +25,8 @@ from kernai.command_line.output import NO, OK
 from kernai.command_line.program import SUMMARIES, Argument, Command, command_of
 from kernai.errors import KernaiError
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.ollama import OllamaProvider
-from kernai_providers.openai import OpenAIProvider
-from kernai_providers.request_checks import checked_base_url
 from kernai_providers.transport import Request, Timeouts, TransportError
-from kernai_providers.vendors import VENDORS
+from kernai_providers.vendors import VENDORS, resolve
 
 #: the packages of each extra in pyproject.toml; a test compares the two
 EXTRAS = {
@@ -103,22 +100,16 @@ def _show(findings: list[Finding], problems: list[str]) -> None:
 def check_extras() -> Iterator[Finding]:
     """Checks whether each extra is installed. Only one that is partly installed is a problem: it will not work."""
     for extra, packages in EXTRAS.items():
-        found = {package: known for package in packages if (known := _version(package)) is not None}
-        text = ", ".join(f"{package} {known}" for package, known in found.items())
+        found = {}
+        for package in packages:
+            with suppress(PackageNotFoundError):
+                found[package] = f"{package} {version(package)}"
+        text = ", ".join(found.values()) or "not installed"
         missing = [package for package in packages if package not in found]
-        if not missing:
-            yield Finding("extras", extra, text, good=True)
-            continue
         command = f'pip install "kernai[{extra}]"'
-        problem = f"the extra {extra} lacks {', '.join(missing)}: {command}" if packages[0] in found else None
-        yield Finding("extras", extra, f"{text or 'not installed'}; {command}", good=False, problem=problem)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+        is_partial = missing and packages[0] in found
+        problem = f"the extra {extra} lacks {', '.join(missing)}: {command}" if is_partial else None
+        yield Finding("extras", extra, f"{text}; {command}" if missing else text, good=not missing, problem=problem)
 
 
 def check_keys() -> Iterator[Finding]:
@@ -184,15 +175,11 @@ def check_servers() -> list[Finding]:
     findings: list[Finding] = []
     servers: list[Server] = []
     for name, variable in (("ollama", "OLLAMA_HOST"), ("local", "LOCAL_BASE_URL")):
-        given = os.environ.get(variable, "").strip()
+        is_set = bool(os.environ.get(variable, "").strip())
         try:
-            if name == "ollama":
-                with OllamaProvider(api_key="none is sent") as provider:  # the provider reads the variable
-                    url = provider.base_url
-                servers.append(Server(name, url, variable if given else None))
-            elif given:
-                url = checked_base_url(given, variable).removesuffix(OpenAIProvider.endpoint)
-                servers.append(Server(name, url, variable))
+            if is_set or name == "ollama":
+                with resolve(f"{name}/any", api_key="none is sent")[0] as provider:  # it reads the variable
+                    servers.append(Server(name, provider.base_url, variable if is_set else None))
         except (KernaiError, ValueError):
             # the value is not shown, because it may contain a password
             problem = f"{variable} must be an address such as http://127.0.0.1:8000, without user, password and query"
@@ -214,15 +201,13 @@ def _check_server(server: Server) -> Finding | None:
         does = "does not answer" if silent else f"answers, but not as {server.name} does"
         problem = None if server.variable is None else f"{server.variable} names a server that {does}"
         return Finding("servers", server.name, f"{shown} {does}", good=False, problem=problem)
-    if models is None:
-        models = ["(it wants a key)"]
     more = f" and {len(models) - _MOST_MODELS} more" if len(models) > _MOST_MODELS else ""
     listed = ", ".join(models[:_MOST_MODELS]) or "no models"
     return Finding("servers", server.name, f"{shown} answers: {listed}{more}", good=True)
 
 
-def models_of(server: Server) -> list[str] | None:
-    """The ids of the server's models; None if it requires a key.
+def models_of(server: Server) -> list[str]:
+    """The ids of the server's models, or a note that it requires a key.
 
     Raises `TransportError` if it does not answer, `ValueError` or `RecursionError` for an unexpected answer.
     """
@@ -235,7 +220,7 @@ def models_of(server: Server) -> list[str] | None:
     )
     with closing(HttpTransport()) as transport, closing(transport.send(request)) as response:
         if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return None
+            return ["(it wants a key)"]
         if response.status != HTTPStatus.OK:
             raise ValueError(f"status {response.status}")
         data: Any = json.loads(b"".join(response))

@@ -49,46 +49,37 @@ class FoundSkill(NamedTuple):
     registered: bool
 
 
-class FoundSkills:
-    """The skills found in files, by name, and the faults of files that cannot be loaded."""
-
-    def __init__(self) -> None:
-        self.skills: dict[str, FoundSkill] = {}
-        self.faults: list[Fault] = []
-        self.loaded: list[SkillFile] = []
-
-    def load(self, path: str) -> None:
-        """Executes a file and adds its skills, or its fault."""
-        try:
-            with output.stdout_is_stderr():  # what the file prints does not belong in the listing
-                [loaded] = load_files([path])
-        except (KeyboardInterrupt, Terminated):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the file may raise anything
-            cause = error.__cause__ if isinstance(error, KernaiError) else None
-            self.faults.append(fault_of(cause or error, path, path))
-            return
-        self.loaded.append(loaded)
-        values = [one for one in vars(sys.modules[loaded.module]).values() if isinstance(one, Skill)]
-        for skill in dict.fromkeys([*loaded.skills, *values]):
-            earlier = self.skills.get(skill.name)
-            if skill in loaded.skills or not any(skill is one.skill for one in self.skills.values()):
-                if earlier is not None:
-                    output.note(f"note: {skill.name!r} of {path} replaces the one in {earlier.file}", "yellow")
-                self.skills[skill.name] = FoundSkill(skill, path, skill in loaded.skills)
-
-
 @contextmanager
-def skills_in(files: list[str]) -> Iterator[FoundSkills]:
-    """Yields the skills in these files and patterns. Their modules are forgotten at the end of the block."""
-    found = FoundSkills()
+def skills_in(files: list[str]) -> Iterator[tuple[dict[str, FoundSkill], list[Fault]]]:
+    """Executes these files, and those that match patterns. Yields their skills by name, and the faults of files that
+    cannot be loaded. The files' modules are forgotten at the end of the block.
+    """
+    skills: dict[str, FoundSkill] = {}
+    faults: list[Fault] = []
+    loaded: list[SkillFile] = []
     import_from_here()
     try:
         for path in dict.fromkeys(path for one in files for path in _matching(one)):
-            found.load(path)
-        yield found
+            try:
+                with output.stdout_is_stderr():  # what the file prints does not belong in the listing
+                    [file] = load_files([path])
+            except (KeyboardInterrupt, Terminated):
+                raise
+            except BaseException as error:  # noqa: BLE001 - the file may raise anything
+                cause = error.__cause__ if isinstance(error, KernaiError) else None
+                faults.append(fault_of(cause or error, path, path))
+                continue
+            loaded.append(file)
+            values = [one for one in vars(sys.modules[file.module]).values() if isinstance(one, Skill)]
+            for skill in dict.fromkeys([*file.skills, *values]):
+                earlier = skills.get(skill.name)
+                if skill in file.skills or not any(skill is one.skill for one in skills.values()):
+                    if earlier is not None:
+                        output.note(f"note: {skill.name!r} of {path} replaces the one in {earlier.file}", "yellow")
+                    skills[skill.name] = FoundSkill(skill, path, skill in file.skills)
+        yield skills, faults
     finally:
-        forget(found.loaded)
+        forget(loaded)
 
 
 def _matching(given: str) -> list[str]:
@@ -133,46 +124,43 @@ def capabilities(given: str) -> tuple[str, ...]:
 
 
 def run(options: Namespace) -> int:
-    with skills_in(options.files) as found:
-        model = options.model_capabilities and Model("the model", options.model_capabilities)
-        skills = [one.skill for one in found.skills.values()]
+    model = options.model_capabilities and Model("the model", options.model_capabilities)
+    with skills_in(options.files) as (found, faults):
+        skills = [one.skill for one in found.values()]
         listed = [skill for skill in skills if model is None or model.supports(*skill.requires)]
         if options.json:
-            output.write_json(_data(found, listed))
+            output.write_json({
+                "skills": [_data(*one, listed=one.skill in listed) for one in found.values()],
+                "faults": [{"file": file, "line": line, "reason": reason} for file, line, reason, _ in faults],
+            })
         else:
             output.write(SkillRegistry().listing(listed))
             for skill in skills:
                 if skill not in listed:
                     needed = ", ".join(skill.requires)
                     output.note(f"note: {skill.name!r} is not listed: it requires {needed}", "yellow")
-    for fault in found.faults:
-        hint = DEBUG_HINT if fault is found.faults[-1] else None
+    for fault in faults:
+        hint = DEBUG_HINT if fault is faults[-1] else None
         output.report(CommandError(str(fault), hint), fault.error if options.debug else None)
-    return NO if found.faults else OK
+    return NO if faults else OK
 
 
-def _data(found: FoundSkills, listed: list[Skill]) -> dict[str, Any]:
+def _data(skill: Skill, file: str, registered: bool, *, listed: bool) -> dict[str, Any]:
     return {
-        "skills": [
-            {
-                "name": skill.name,
-                "file": file,
-                "description": skill.description,
-                "inputs": [
-                    {"name": name, "type": skill.types[name], "required": one.required, "description": one.description}
-                    for name, one in skill.inputs.items()
-                ],
-                "schema": skill.schema(),
-                **{name: list(getattr(skill, name)) for name in ("requires", "produces", "credentials", "settings")},
-                "async": skill.is_async,
-                "registered": registered,
-                "listed": skill in listed,
-                "usage": skill.usage(),
-                "listing": skill.describe(),
-            }
-            for skill, file, registered in found.skills.values()
+        "name": skill.name,
+        "file": file,
+        "description": skill.description,
+        "inputs": [
+            {"name": name, "type": skill.types[name], "required": one.required, "description": one.description}
+            for name, one in skill.inputs.items()
         ],
-        "faults": [{"file": fault.file, "line": fault.line, "reason": fault.reason} for fault in found.faults],
+        "schema": skill.schema(),
+        **{name: list(getattr(skill, name)) for name in ("requires", "produces", "credentials", "settings")},
+        "async": skill.is_async,
+        "registered": registered,
+        "listed": listed,
+        "usage": skill.usage(),
+        "listing": skill.describe(),
     }
 
 
