@@ -94,7 +94,7 @@ def call_every_tool(url: str, scenario: str, context: dict[str, Any]) -> None:
     entry = {"url": url, "timeout": 20}
     with setup({"servers": {"it": entry}}, register=False, elicitation=accept, auth=auth) as adapter:
         ask(adapter, {"method": "tools/list"})
-        tools = adapter._connections["it"].catalogue.tools
+        tools = adapter._connections["it"].tools.found
         for name, tool in tools.items():
             arguments = example(tool.input_schema, {})
             if name == "json_schema_echo":  # the argument is the schema of the other tool

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
@@ -48,65 +48,14 @@ _LOG = logging.getLogger("kernai.mcp")
 
 
 class Listing(NamedTuple):
-    """What a server lists of one kind. `is_cut` means that the listing was cut off at `MAX_PAGES`."""
+    """What a server has of one kind, by name or URI.
 
-    found: Sequence[Any] = ()
-    is_cut: bool = False
-
-
-class Catalogue:
-    """The tools of a server as last listed, and their definitions when first listed.
-
-    Updated on the event loop, read from any thread: a new listing replaces the old one as a whole.
+    `refused` has the names of tools that may not be called. `is_cut` means that there are more than `MAX_PAGES`.
     """
 
-    def __init__(self, config: ServerConfig) -> None:
-        self._config = config
-        #: whether the listing is up to date, as far as is known
-        self.is_fresh = False
-        self.is_cut = False
-        #: all tools of the server, by name
-        self.listed: dict[str, Tool] = {}
-        #: the tools that may be called
-        self.tools: dict[str, Tool] = {}
-        self._first: dict[str, dict[str, Any]] = {}
-
-    def expire(self) -> None:
-        self.is_fresh = False
-
-    def update(self, listing: Listing, revision: str) -> None:
-        """Takes a new listing. Tools that need a task of revision 2025-11-25 cannot be called and are left out."""
-        self.listed, self.is_cut = {tool.name: tool for tool in listing.found}, listing.is_cut
-        for name, tool in self.listed.items():
-            self._first.setdefault(name, _definition(tool))
-        self.tools = {
-            name: tool for name, tool in self.listed.items() if self._config.allows(name) and (
-                revision in MODERN_PROTOCOL_VERSIONS
-                or tool.execution is None or tool.execution.task_support != "required"
-            )
-        }
-        missing = sorted((self._config.tools or frozenset()) - self.listed.keys())
-        if missing:
-            _LOG.warning("server %r has no tools %s, which its configuration allows", self._config.name, missing)
-
-    def change(self, name: str) -> dict[str, Any] | None:
-        """The event for a tool whose definition has changed since it was first listed; None if it has not."""
-        tool = self.listed.get(name)
-        if tool is None:
-            return None
-        before, after = self._first[name], _definition(tool)
-        changed = [key for key in _DEFINING if before.get(key) != after.get(key)]
-        if not changed:
-            return None
-        return {
-            "mcp": "tool_changed", "server": self._config.name, "tool": name, "changed": changed,
-            "before": {key: before.get(key) for key in changed}, "after": {key: after.get(key) for key in changed},
-        }
-
-
-def _definition(tool: Tool) -> dict[str, Any]:
-    dumped: dict[str, Any] = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {key: dumped[key] for key in _DEFINING if key in dumped}
+    found: Mapping[str, Any] = {}
+    is_cut: bool = False
+    refused: Collection[str] = ()
 
 
 class Gone(Exception):  # noqa: N818 - internal; no user sees it as an error
@@ -128,7 +77,9 @@ class Exchange(NamedTuple):
 class Attempt:
     """One attempt at a request, with its timeout. `emit` hides the secrets of the server's configuration."""
 
-    def __init__(self, emit: Emit, seconds: float) -> None:
+    def __init__(self, session: Session, emit: Emit, seconds: float) -> None:
+        self.session = session
+        self.client = session.client
         self.emit = emit
         self.timeout = asyncio.timeout(seconds)
         self._seconds = seconds
@@ -143,19 +94,20 @@ class Attempt:
 
 
 #: sends a request and returns its answer
-Ask = Callable[[Client, Attempt], Awaitable[Answer]]
-
-
+Ask = Callable[[Attempt], Awaitable[Answer]]
 #: makes the SDK's client of a session
 MakeClient = Callable[["Session"], Client]
 
 
 class Session:
-    """One client, which starts to open at once. Expires the catalogue when the server reports changed tools."""
+    """One client, which starts to open at once."""
 
-    def __init__(
-        self, config: ServerConfig, make_client: MakeClient, catalogue: Catalogue, redactor: Redactor
-    ) -> None:
+    def __init__(self, config: ServerConfig, make_client: MakeClient, redactor: Redactor) -> None:
+        #: the SDK's client, once it is open
+        self.client: Client
+        self.is_open = False
+        #: set when the client is open, or could not be opened
+        self.opened = asyncio.Event()
         #: set when nothing more will be received from the server, or the session is to end
         self.end_reached = asyncio.Event()
         self.redactor = redactor
@@ -164,29 +116,21 @@ class Session:
         #: HTTP error statuses received while the connection was opened
         self.statuses: list[int] = []
         self.stderr = StderrTail(redactor.text)
-        self.client: Client | None = None
         #: how the server describes itself; for other threads, which must not use the client
         self.about: dict[str, Any] = {}
-        #: the revision of the protocol that was negotiated
-        self.revision = ""
+        #: whether it speaks revision 2026-07-28 or later
+        self.is_modern = False
+        #: whether its tools have been listed and have not changed since, as far as is known
+        self.has_listed = False
         self.failure: BaseException | None = None
-        self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # marks an exception as retrieved, so that asyncio does not warn about it; `failure` has it, too
-        self.opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())
         self._config = config
-        self._catalogue = catalogue
         self._listeners: list[Emit] = []
         self._scope = anyio.CancelScope()
         self.task = asyncio.create_task(self._run(make_client))
 
     @property
-    def is_alive(self) -> bool:
-        """Whether it is opening or open."""
-        return not self.end_reached.is_set()
-
-    @property
     def is_usable(self) -> bool:
-        return self.client is not None and self.is_alive
+        return self.is_open and not self.end_reached.is_set()
 
     def noise_lines(self) -> list[str]:
         """A line about the first unreadable output, if any: it may have been the answer that is missing."""
@@ -201,7 +145,7 @@ class Session:
 
     def end(self) -> None:
         self.end_reached.set()
-        if self.client is None:
+        if not self.is_open:
             self._scope.cancel()  # while it is opening, nothing waits for the event
 
     async def _run(self, make_client: MakeClient) -> None:
@@ -212,9 +156,10 @@ class Session:
                     # the SDK would validate on the event loop and without limits; `dispatch` does it instead
                     client.session.validate_tool_result = _accept  # type: ignore[method-assign, assignment]
                     self.statuses.clear()  # negotiating the revision may have caused some
-                    self.about, self.revision = _introduction(client), client.protocol_version
-                    self.client = client
-                    self.opened.set_result(None)
+                    self.is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
+                    self.about = _introduction(client)
+                    self.client, self.is_open = client, True
+                    self.opened.set()
                     group.start_soon(self._follow, client)
                     await self.end_reached.wait()
                     group.cancel_scope.cancel()
@@ -222,29 +167,28 @@ class Session:
             self.failure = error
         finally:
             self.end_reached.set()
-            if not self.opened.done():
-                self.opened.set_exception(self.failure or ConnectionError("the connection was closed"))
+            self.opened.set()
 
     async def _follow(self, client: Client) -> None:
         """Listens for changed tools. Since revision 2026-07-28, servers report them only on request."""
         tools = client.server_capabilities.tools
-        while self.revision in MODERN_PROTOCOL_VERSIONS and tools is not None and tools.list_changed:
+        while self.is_modern and tools is not None and tools.list_changed:
             with suppress(Exception):  # servers, and proxies in between, end such streams
                 async with client.listen(tools_list_changed=True) as changes:
                     async for _ in changes:
-                        self._catalogue.expire()
-            self._catalogue.expire()  # until the server is asked again, it reports no changes
+                        self.has_listed = False
+            self.has_listed = False  # until the server is asked again, it reports no changes
             await asyncio.sleep(LISTEN_AGAIN_SECONDS)
-            self._catalogue.expire()
+            self.has_listed = False
 
     def check_lost(self, error: Exception, statuses: list[int]) -> None:
         """Raises `Gone` if an error means that this session cannot be used any more."""
         code = error.code if isinstance(error, MCPError) else None
         # since revision 2026-07-28 there are no sessions that a restarted server could not know any more
-        has_sessions = self._config.transport == "streamable_http" and self.revision not in MODERN_PROTOCOL_VERSIONS
+        has_sessions = self._config.transport == "streamable_http" and not self.is_modern
         if has_sessions and code is not None and statuses and statuses[-1] in UNKNOWN_SESSION:
             raise Gone(sent=False) from None
-        if not self.is_alive or code == mcp_types.CONNECTION_CLOSED:
+        if self.end_reached.is_set() or code == mcp_types.CONNECTION_CLOSED:
             raise Gone(sent=True) from None
 
     @contextmanager
@@ -263,7 +207,7 @@ class Session:
 
     async def on_message(self, message: object) -> None:
         if isinstance(message, mcp_types.ToolListChangedNotification):
-            self._catalogue.expire()
+            self.has_listed = False
 
 
 class Connection:
@@ -273,7 +217,10 @@ class Connection:
         self.config = config
         self.name = config.name
         self.redactor = redactor_of(config)
-        self.catalogue = Catalogue(config)
+        #: the tools as last listed. Replaced as a whole on the event loop, so any thread may read it
+        self.tools = Listing()
+        #: the definitions of the tools when they were first listed
+        self._first: dict[str, dict[str, Any]] = {}
         self._make_client = make_client
         self._session: Session | None = None
         self._sessions: set[Session] = set()  # including those that are closing
@@ -281,8 +228,10 @@ class Connection:
         self._failure: tuple[float, McpUnavailableError] | None = None
 
     @property
-    def is_open(self) -> bool:
-        return self._session is not None and self._session.is_usable
+    def has_listed(self) -> bool:
+        """Whether `tools` is up to date, as far as is known."""
+        session = self._session
+        return session is not None and session.is_usable and session.has_listed
 
     def about(self) -> dict[str, Any]:
         """What `servers/list` shows about this server. There is more to show if it is open."""
@@ -290,6 +239,17 @@ class Connection:
         if session is None or not session.is_usable:
             return {"name": self.name, "open": False}
         return {"name": self.name, "open": True, **session.about}
+
+    def change(self, name: str) -> dict[str, Any] | None:
+        """The event for a tool whose definition has changed since it was first listed; None if it has not."""
+        if name not in self.tools.found:
+            return None
+        before, after = self._first[name], _definition(self.tools.found[name])
+        changed = [key for key in _DEFINING if before.get(key) != after.get(key)]
+        return None if not changed else {
+            "mcp": "tool_changed", "server": self.name, "tool": name, "changed": changed,
+            "before": {key: before.get(key) for key in changed}, "after": {key: after.get(key) for key in changed},
+        }
 
     @contextmanager
     def circuit_breaker(self, *, is_named: bool) -> Iterator[None]:
@@ -304,6 +264,34 @@ class Connection:
             self._failure = time.monotonic() + RETRY_SECONDS, error
             raise
         self._failure = None
+
+    async def list(self, exchange: Exchange, kind: str) -> Listing:
+        """Asks the server for everything it has of one kind."""
+        if kind == "tools":
+            return await self.use(exchange, self._list_tools, what="tools/list", repeatable=True)
+        what = f"listing its {kind.replace('_', ' ')}"
+        return await self.use(exchange, lambda attempt: every_page(attempt.client, kind), what=what, repeatable=True)
+
+    async def _list_tools(self, attempt: Attempt) -> Listing:
+        session = attempt.session
+        session.has_listed = True  # set before the request, so that a change reported meanwhile is not lost
+        try:
+            listed, is_cut, _ = await every_page(attempt.client, "tools")
+        except BaseException:
+            session.has_listed = False
+            raise
+        # a tool that needs a task of revision 2025-11-25 cannot be called
+        refused = [
+            name for name, tool in listed.items() if not self.config.allows(name)
+            or (not session.is_modern and tool.execution is not None and tool.execution.task_support == "required")
+        ]
+        missing = sorted((self.config.tools or frozenset()) - listed.keys())
+        if missing:
+            _LOG.warning("server %r has no tools %s, which its configuration allows", self.name, missing)
+        self.tools = Listing({name: listed[name] for name in listed if name not in refused}, is_cut, refused)
+        for name, tool in self.tools.found.items():
+            self._first.setdefault(name, _definition(tool))
+        return self.tools
 
     async def use(self, exchange: Exchange, ask: Ask[Answer], *, what: str, repeatable: bool) -> Answer:
         """Runs `ask` with the server's client and returns its answer. Raises `McpError` if it fails.
@@ -329,26 +317,6 @@ class Connection:
             exchange.restarted.add(self.name)
             exchange.emit({"mcp": "restart", "server": self.name, "error": reason})
 
-    async def list(self, exchange: Exchange, kind: str) -> Listing:
-        """Lists everything of one kind; of the tools, those that may be called."""
-        if kind != "tools":
-            what = f"listing its {kind.replace('_', ' ')}"
-            return await self.use(exchange, lambda client, _: every_page(client, kind), what=what, repeatable=True)
-        await self.refresh(exchange)
-        return Listing(list(self.catalogue.tools.values()), self.catalogue.is_cut)
-
-    async def refresh(self, exchange: Exchange) -> None:
-        """Lists the tools."""
-        await self.use(exchange, self._list, what="tools/list", repeatable=True)
-
-    async def _list(self, client: Client, _: Attempt) -> None:
-        self.catalogue.is_fresh = True  # set before the request, so that a change reported meanwhile is not lost
-        try:
-            self.catalogue.update(await every_page(client, "tools"), client.protocol_version)
-        except BaseException:
-            self.catalogue.expire()
-            raise
-
     async def close(self) -> None:
         self._closed = True
         for session in self._sessions:
@@ -361,54 +329,54 @@ class Connection:
         if self._closed:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
         session = self._session
-        if session is None or (session.client is None and not session.is_alive):
-            self.catalogue.expire()
-            session = self._session = Session(self.config, self._make_client, self.catalogue, self.redactor)
+        if session is None or (session.end_reached.is_set() and not session.is_open):
+            session = self._session = Session(self.config, self._make_client, self.redactor)
             self._sessions.add(session)
             session.task.add_done_callback(lambda _: self._sessions.discard(session))
         try:
             async with asyncio.timeout(self.config.timeout):
-                await asyncio.shield(session.opened)
+                await session.opened.wait()
         except TimeoutError:
             self._end(session)
             reason = "; ".join([f"it did not answer within {self.config.timeout:g} s", *session.details()])
-        except Exception as error:  # noqa: BLE001 - any exception of a transport becomes an `McpUnavailableError`
-            reason = await self._end_failed(session, error)
         else:
-            return session
-        raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}") from None
+            if session.is_open:
+                return session
+            reason = await self._end_failed(session)
+        raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}")
 
     async def _ask(
         self, session: Session, ask: Ask[Answer], exchange: Exchange, what: str, repeatable: bool
     ) -> Answer:
-        if session.client is None or not session.is_usable:
+        if not session.is_usable:
             raise Gone(sent=False)
-        attempt = Attempt(lambda event: exchange.emit(self.redactor.data(event)), self.config.timeout)
+        seconds = self.config.timeout
+        attempt = Attempt(session, lambda event: exchange.emit(self.redactor.data(event)), seconds)
         statuses: list[int] = []
         talking.set((self.redactor.text, statuses))  # a context variable of this task: each request has its own
         try:
             with session.logging_to(attempt.emit):
                 async with attempt.timeout:
-                    return await ask(session.client, attempt)
+                    return await ask(attempt)
         except (McpError, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - any exception of a transport or server becomes an `McpError`
             if attempt.timeout.expired():
-                late = [f"did not answer {what} within {self.config.timeout:g} s", *session.noise_lines()]
-                effect = "" if repeatable else (
-                    ". It was asked to stop, but may have done it anyway: check before you repeat it")
-                raise McpUnavailableError(f"server {self.name!r} {'; '.join(late)}{effect}") from None
+                late = "; ".join([f"did not answer {what} within {seconds:g} s", *session.noise_lines()])
+                effect = "It was asked to stop, but may have done it anyway: check before you repeat it"
+                raise McpUnavailableError(
+                    f"server {self.name!r} {late}{'' if repeatable else f'. {effect}'}"
+                ) from None
             session.check_lost(error, statuses)
             status = f" (HTTP status {statuses[-1]})" if statuses else ""
             reason = reason_of(error, self.redactor.text)
             raise McpError(f"server {self.name!r} failed at {what}: {reason}{status}") from None
 
-    async def _end_failed(self, session: Session, error: BaseException | None = None) -> str:
+    async def _end_failed(self, session: Session) -> str:
         """Ends a session that failed or was lost, and returns the reason, as far as it is known."""
         await asyncio.wait([session.task], timeout=REASON_SECONDS)
         self._end(session)
-        error = error or session.failure
-        reasons = [] if error is None else [reason_of(error, self.redactor.text)]
+        reasons = [] if session.failure is None else [reason_of(session.failure, self.redactor.text)]
         return "; ".join([*reasons, *session.details()]) or "it closed the connection"
 
     def _end(self, session: Session) -> None:
@@ -424,11 +392,12 @@ async def every_page(client: Client, kind: str) -> Listing:
     """
     if getattr(client.server_capabilities, "resources" if kind == "resource_templates" else kind) is None:
         return Listing()
-    found: list[Any] = []
+    key = {"resources": "uri", "resource_templates": "uri_template"}.get(kind, "name")
+    found: dict[str, Any] = {}
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await getattr(client, f"list_{kind}")(cursor=cursor)
-        found += getattr(page, kind)
+        found |= {getattr(one, key): one for one in getattr(page, kind)}
         cursor = page.next_cursor
         if not cursor:  # some servers send "" with the last page
             return Listing(found)
@@ -438,6 +407,11 @@ async def every_page(client: Client, kind: str) -> Listing:
 
 async def _accept(*_: object) -> None:
     """Accepts any result of a tool."""
+
+
+def _definition(tool: Tool) -> dict[str, Any]:
+    dumped: dict[str, Any] = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {key: dumped[key] for key in _DEFINING if key in dumped}
 
 
 def _introduction(client: Client) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from mcp import Client, MCPError
+from mcp import MCPError
 from mcp_types import HEADER_MISMATCH, Prompt, Tool
 
 from kernai._util.api import close_matches
@@ -29,6 +29,7 @@ from kernai.registry.skill_context import SkillContext
 MAX_NAMES = 1000
 
 Answer = TypeVar("Answer")
+Listings = dict[Connection, Listing]
 Failures = dict[Connection, McpError]
 #: sends a request; its options carry the answers to the server's own requests
 Send = Callable[..., Awaitable[Any]]
@@ -70,17 +71,16 @@ class Dispatch:
             case "prompts/get":
                 return self._get_prompt(request)
             case method if method in language.LISTINGS:
-                return self._list(request, *language.LISTINGS[method])
+                return self._list(request)
         raise self._unknown_method(request)
 
-    def tools_of(self, server: str) -> dict[str, Tool]:
+    def tools_of(self, server: str) -> Mapping[str, Tool]:
         """The tools of a configured server that may be called, by name. Raises `McpError` if it cannot list them."""
-        self.named = server
-        connection = self.servers[server]
-        failures = self._list_tools([connection])
+        self.named, connection = server, self.servers[server]
+        listed, failures = self._listings([connection])
         if failures:
             raise failures[connection]
-        return connection.catalogue.tools
+        return listed[connection].found
 
     def call(self, server: str, name: str, arguments: Mapping[str, Any]) -> Returned:
         """Calls a tool with arguments that have been checked already, and returns its answer."""
@@ -89,15 +89,18 @@ class Dispatch:
             raise McpError(f"server {server!r} has no tool {name!r} any more")
         return self._perform(self.servers[server], tool, arguments)
 
-    def _list(self, request: Request, kind: str, what: str, line: Callable[[Any], str]) -> Returned:
+    def _list(self, request: Request) -> Returned:
         """Lists what each server has, or why that could not be found out."""
+        kind, what, line = language.LISTINGS[request.method]
         servers = self._servers_for(request)
-        found, failures = self._lists(servers, kind)
-        for connection in found if kind == "tools" else ():
-            self._emit_changes(connection, connection.catalogue.tools)
+        listed, failures = self._listings(servers, kind, again=True)
+        if not listed:
+            raise _joined(failures.values())
+        for connection in listed if kind == "tools" else ():
+            self._emit_changes(connection, listed[connection].found)
         return "\n\n".join(
-            language.section(one.name, what, map(line, found[one].found), is_cut=found[one].is_cut)
-            if one in found else str(failures[one]) for one in servers
+            language.section(one.name, what, map(line, listed[one].found.values()), is_cut=listed[one].is_cut)
+            if one in listed else str(failures[one]) for one in servers
         )
 
     def _call_tool(self, request: Request) -> Returned:
@@ -110,7 +113,7 @@ class Dispatch:
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> Returned:
         self._emit_changes(connection, [tool.name])
 
-        async def send(client: Client, attempt: Attempt, **options: Any) -> Any:
+        async def send(attempt: Attempt, **options: Any) -> Any:
             async def on_progress(progress: float, total: float | None, message: str | None) -> None:
                 attempt.emit({
                     "mcp": "progress", "server": connection.name, "tool": tool.name, "progress": progress,
@@ -118,7 +121,7 @@ class Dispatch:
                 })
 
             call = partial(
-                client.session.call_tool, tool.name, dict(arguments), progress_callback=on_progress,
+                attempt.client.session.call_tool, tool.name, dict(arguments), progress_callback=on_progress,
                 allow_claimed=True, **options,
             )
             try:
@@ -126,7 +129,7 @@ class Dispatch:
             except MCPError as error:
                 if error.code != HEADER_MISMATCH:
                     raise
-            await every_page(client, "tools")  # tells the SDK which arguments must be sent as headers, too
+            await every_page(attempt.client, "tools")  # tells the SDK which arguments must be sent as headers, too
             return await call()
 
         what = f"tools/call of {tool.name!r}"
@@ -149,10 +152,10 @@ class Dispatch:
         uri = str(request.params["uri"])
         connection = self._server_of_resource(request, uri)
 
-        async def send(client: Client, _: Attempt, **options: Any) -> Any:
-            if client.server_capabilities.resources is None:
+        async def send(attempt: Attempt, **options: Any) -> Any:
+            if attempt.client.server_capabilities.resources is None:
                 raise McpError(f"server {connection.name!r} has no resources")
-            return await client.session.read_resource(uri, **options)
+            return await attempt.client.session.read_resource(uri, **options)
 
         what = f"resources/read of {uri!r}"
         return language.resource_answer(self._result(connection, what, send, uri, repeatable=True))
@@ -171,8 +174,8 @@ class Dispatch:
         }
         _check_arguments(request, connection, "prompt", schema, arguments)
 
-        async def send(client: Client, _: Attempt, **options: Any) -> Any:
-            return await client.session.get_prompt(prompt.name, arguments, **options)
+        async def send(attempt: Attempt, **options: Any) -> Any:
+            return await attempt.client.session.get_prompt(prompt.name, arguments, **options)
 
         what = f"prompts/get of {prompt.name!r}"
         return language.prompt_answer(self._result(connection, what, send, arguments, repeatable=True))
@@ -185,55 +188,48 @@ class Dispatch:
         `given` is what the model wants to send.
         """
         language.check_sendable(what, given)
-        interaction = Interaction(connection, what, pauses=self.pauses, approval=self.context.approval)
 
-        ask = partial(interaction.result, send)
+        async def ask(attempt: Attempt) -> Any:
+            approval = self.context.approval
+            return await Interaction(connection, what, attempt, pauses=self.pauses, approval=approval).result(send)
+
         return self._run(lambda exchange: connection.use(exchange, ask, what=what, repeatable=repeatable))
 
-    def _lists(self, servers: Sequence[Connection], kind: str) -> tuple[dict[Connection, Listing], Failures]:
-        """What the servers have of one kind, and their errors. Raises `McpError` if all failed."""
-        found, failures = self._each(servers, lambda connection, exchange: connection.list(exchange, kind))
-        if not found:
-            raise _joined(failures.values())
-        return found, failures
+    def _listings(
+        self, servers: Iterable[Connection], kind: str = "tools", *, again: bool = False
+    ) -> tuple[Listings, Failures]:
+        """What the servers have of one kind, and the errors of those that could not be asked.
 
-    def _list_tools(self, servers: Sequence[Connection], *, again: bool = False) -> Failures:
-        """Lists the tools where the catalogue is out of date, or everywhere with `again`. Returns the errors."""
-        old = [one for one in servers if again or not (one.is_open and one.catalogue.is_fresh)]
-        return self._each(old, Connection.refresh)[1]
-
-    def _emit_changes(self, connection: Connection, tools: Iterable[str]) -> None:
-        """Emits an event for each of the tools whose definition has changed since it was first listed."""
-        for name in tools:
-            change = connection.catalogue.change(name)
-            if change is not None:
-                self.context.emit(connection.redactor.data(change))
-
-    def _each(
-        self, servers: Sequence[Connection], ask: Callable[[Connection, Exchange], Awaitable[Answer]]
-    ) -> tuple[dict[Connection, Answer], Failures]:
-        """Asks several servers at the same time, with the `circuit_breaker`. Returns their answers and errors."""
-        answers: dict[Connection, Answer] = {}
+        All are asked at the same time, with the `circuit_breaker`. Without `again`, a server is not asked whose last
+        listing of tools is up to date.
+        """
+        listed: Listings = {one: one.tools for one in servers if kind == "tools" and one.has_listed and not again}
         failures: Failures = {}
 
-        async def one(connection: Connection, exchange: Exchange) -> None:
+        async def ask(connection: Connection, exchange: Exchange) -> None:
             try:
                 with connection.circuit_breaker(is_named=connection.name == self.named or len(self.servers) == 1):
-                    answers[connection] = await ask(connection, exchange)
+                    listed[connection] = await connection.list(exchange, kind)
             except McpError as error:
                 failures[connection] = error
 
-        async def each(exchange: Exchange) -> None:
-            await asyncio.gather(*(one(connection, exchange) for connection in servers))
+        async def ask_all(exchange: Exchange) -> None:
+            await asyncio.gather(*(ask(one, exchange) for one in left))
 
-        if servers:
-            self._run(each)
-        return {one: answers[one] for one in servers if one in answers}, failures
+        left = [one for one in servers if one not in listed]
+        if left:
+            self._run(ask_all)
+        return {one: listed[one] for one in servers if one in listed}, failures
 
     def _run(self, work: Callable[[Exchange], Coroutine[Any, Any, Answer]]) -> Answer:
         return self.background.run(
             lambda emit: work(Exchange(emit, self.restarted)), self.context.emit, lambda: self.context.cancelled
         )
+
+    def _emit_changes(self, connection: Connection, tools: Iterable[str]) -> None:
+        """Emits an event for each of the tools whose definition has changed since it was first listed."""
+        for change in filter(None, map(connection.change, tools)):
+            self.context.emit(connection.redactor.data(change))
 
     # ------------------------------------------------------------------------------------------------------ finding
 
@@ -251,15 +247,11 @@ class Dispatch:
         raise McpError(f"there is no server {name!r}; the servers are: {', '.join(self.servers)}.{hint}")
 
     def _tool(self, request: Request, *, again: bool = False) -> tuple[Connection, Tool]:
-        """The tool that the request means. Raises `McpError` if there is none, or more than one."""
-        servers = self._servers_for(request)
-        failures = self._list_tools(servers, again=again)
-        if not any(request.name in one.catalogue.listed for one in servers):  # not every server reports a new tool
-            self._list_tools([one for one in servers if one.is_open], again=True)
-        if not any(request.name in one.catalogue.tools for one in servers):
-            asked = [one for one in servers if one not in failures]
-            raise _joined([*([self._no_tool(request, asked)] if asked else []), *failures.values()])
-        connection, tool = _only(request, "tool", {one: one.catalogue.tools for one in servers})
+        name = request.name
+        listed, failures = self._listings(self._servers_for(request), again=again)
+        if not any(name in one.found or name in one.refused for one in listed.values()):
+            listed |= self._listings(listed, again=True)[0]  # not every server reports a new tool
+        connection, tool = self._only(request, "tool", listed, failures)
         self._refuse_guarded(connection, tool)
         return connection, tool
 
@@ -268,27 +260,65 @@ class Dispatch:
         return self._tool(Request(request.method, {**request.params, "server": owner.name}), again=True)
 
     def _prompt(self, request: Request) -> tuple[Connection, Prompt]:
-        """The prompt that the request means. Raises `McpError` if there is none, or more than one."""
-        found, failures = self._lists(self._servers_for(request), "prompts")
-        known = {one: {prompt.name: prompt for prompt in prompts.found} for one, prompts in found.items()}
-        if not any(request.name in prompts for prompts in known.values()):
-            raise _joined([_no_such(request, "prompt", known), *failures.values()])
-        return _only(request, "prompt", known)
+        return self._only(request, "prompt", *self._listings(self._servers_for(request), "prompts"))
+
+    def _only(self, request: Request, what: str, listed: Listings, failures: Failures) -> tuple[Connection, Any]:
+        """The tool or prompt that the request means. Raises `McpError` if there is none, or more than one."""
+        having = [one for one in listed if request.name in listed[one].found]
+        if not having:
+            raise _joined([*(self._no_such(request, what, listed) if listed else ()), *failures.values()])
+        if len(having) > 1:
+            right = request.with_params(server=having[0].name)
+            raise McpError(
+                f"{len(having)} servers have a {what} {request.name!r}: {_names(having)}. Say which. Write: {right}"
+            )
+        return having[0], listed[having[0]].found[request.name]
+
+    def _no_such(self, request: Request, what: str, listed: Listings) -> Iterator[str]:
+        """Why none of these servers has it: with the right request, with similar names, or with all names."""
+        name = request.name
+        for server, listing in listed.items():
+            if name in listing.refused:
+                why = (
+                    "runs only as a task, in a form of tasks that is not supported here; others"
+                    if server.config.allows(name) else "is not allowed; allowed"
+                )
+                may_be_called = ", ".join(listing.found) or "none"
+                yield f"the tool {name!r} of server {server.name!r} {why} are: {may_be_called}"
+                return
+        others = [one for one in self.servers.values() if one not in listed] if what == "tool" else []
+        elsewhere = [one for one, listing in self._listings(others)[0].items() if name in listing.found]
+        where = f"server {next(iter(listed)).name!r} has" if len(listed) == 1 else "the servers have"
+        close = [(one, found) for one in listed for found in close_matches(name, listed[one].found, 3)]
+        if elsewhere:
+            right = request.with_params(server=elsewhere[0].name)
+            yield f"{where} no tool {name!r}, but {_names(elsewhere)} has. Write: {right}"
+        elif close:
+            server, found = close[0]
+            hint = " or ".join(repr(one) for _, one in close[:3])
+            right = request.with_params(server=server.name, name=found)
+            yield f"{where} no {what} {name!r}; did you mean {hint}? Write: {right}"
+        else:
+            known = "; ".join(f"{one.name}: {', '.join(listed[one].found) or 'none'}" for one in listed)
+            yield f"{where} no {what} {name!r}. There are: {one_line(known, MAX_NAMES)}"
+        for server, listing in listed.items():
+            if listing.is_cut and not elsewhere:
+                yield f"(the listing of server {server.name!r} was cut off, so it may have more)"
 
     def _server_of_resource(self, request: Request, uri: str) -> Connection:
         """The server that lists the resource, or the only one that has resources at all."""
         servers = self._servers_for(request)
         if len(servers) == 1:
             return servers[0]
-        found, failures = self._lists(servers, "resources")
-        having = [one for one, resources in found.items() if any(resource.uri == uri for resource in resources.found)]
-        able = having or [one for one in found if "resources" in one.about().get("offers", ())]
+        listed, failures = self._listings(servers, "resources")
+        having = [one for one in listed if uri in listed[one].found]
+        able = having or [one for one in listed if "resources" in one.about().get("offers", ())]
         if len(able) == 1:
             return able[0]
         where = f"servers {_names(able)} could have it" if able else "no server has resources"
         right = request_text("resources/read", {"server": able[0].name if able else "...", "uri": uri})
-        error = McpError(f"say which server {uri!r} is to be read from: {where}. Write: {right}")
-        raise _joined([error, *failures.values()])
+        error = f"say which server {uri!r} is to be read from: {where}. Write: {right}"
+        raise _joined([*([error] if listed else []), *failures.values()])
 
     def _unknown_method(self, request: Request) -> McpError:
         """The error for an unknown method: shows the right call if it is the name of a tool, and else the methods."""
@@ -306,6 +336,17 @@ class Dispatch:
         general = request_text("tools/call", {"name": "TOOL", "arguments": {}})
         return McpError(f"{known}{hint} A tool is called with {general}")
 
+    def _tool_called(self, request: Request) -> tuple[Connection, Tool] | None:
+        """The tool whose name was written as the method, alone or after its server's name."""
+        method, named = request.method, self.servers.get(str(request.params.get("server")))
+        servers = list(self.servers.values()) if named is None else [named]
+        for connection, listing in self._listings(servers)[0].items():
+            for name, tool in listing.found.items():
+                follows_server = method.endswith(name) and connection.name in method
+                if method in (name, f"tools/{name}", f"tools/call/{name}") or follows_server:
+                    return connection, tool
+        return None
+
     def _refuse_guarded(self, connection: Connection, tool: Tool) -> None:
         skill = self.guarded.get((connection.name, tool.name))
         if skill is not None:
@@ -313,44 +354,6 @@ class Dispatch:
                 f"the tool {tool.name!r} of server {connection.name!r} cannot be called this way: use the skill "
                 f"{skill!r}, a command that takes the same arguments"
             )
-
-    def _tool_called(self, request: Request) -> tuple[Connection, Tool] | None:
-        """The tool whose name was written as the method, alone or after its server's name."""
-        method, named = request.method, self.servers.get(str(request.params.get("server")))
-        servers = list(self.servers.values()) if named is None else [named]
-        self._list_tools(servers)
-        for connection in servers:
-            for name, tool in connection.catalogue.tools.items():
-                follows_server = method.endswith(name) and connection.name in method
-                if method in (name, f"tools/{name}", f"tools/call/{name}") or follows_server:
-                    return connection, tool
-        return None
-
-    def _no_tool(self, request: Request, servers: Sequence[Connection]) -> McpError:
-        """The error that says why none of these servers has the tool."""
-        name = request.name
-        owner = next((one for one in servers if name in one.catalogue.listed), None)
-        if owner is not None:
-            allowed = ", ".join(owner.catalogue.tools) or "none"
-            if owner.config.allows(name):
-                return McpError(
-                    f"the tool {name!r} of server {owner.name!r} runs only as a task, in a form of tasks that is not "
-                    f"supported here; others are: {allowed}"
-                )
-            return McpError(f"the tool {name!r} of server {owner.name!r} is not allowed; allowed are: {allowed}")
-        others = [one for one in self.servers.values() if one not in servers]
-        self._list_tools(others)
-        elsewhere = [one for one in others if name in one.catalogue.tools]
-        if elsewhere:
-            right = request.with_params(server=elsewhere[0].name)
-            return McpError(
-                f"server {servers[0].name!r} has no tool {name!r}, but {_names(elsewhere)} has. Write: {right}"
-            )
-        cut = [
-            McpError(f"(the listing of server {one.name!r} was cut off, so it may have more)")
-            for one in servers if one.catalogue.is_cut
-        ]
-        return _joined([_no_such(request, "tool", {one: one.catalogue.tools for one in servers}), *cut])
 
 
 def _check_arguments(
@@ -376,31 +379,6 @@ def is_repeatable(tool: Tool) -> bool:
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
 
-def _only(request: Request, what: str, known: Mapping[Connection, Mapping[str, Answer]]) -> tuple[Connection, Answer]:
-    """The tool or prompt of the server that has it. Raises `McpError` if several have it."""
-    having = [one for one, names in known.items() if request.name in names]
-    if len(having) > 1:
-        right = request.with_params(server=having[0].name)
-        raise McpError(
-            f"{len(having)} servers have a {what} {request.name!r}: {_names(having)}. Say which. Write: {right}"
-        )
-    return having[0], known[having[0]][request.name]
-
-
-def _no_such(request: Request, what: str, known: Mapping[Connection, Collection[str]]) -> McpError:
-    """The error for a name that does not exist, with similar names and the right request, or with all names."""
-    name = request.name
-    close = [(server, found) for server, names in known.items() for found in close_matches(name, names, 3)]
-    where = f"server {next(iter(known)).name!r} has" if len(known) == 1 else "the servers have"
-    if close:
-        server, found = close[0]
-        hint = " or ".join(repr(one) for _, one in close[:3])
-        right = request.with_params(server=server.name, name=found)
-        return McpError(f"{where} no {what} {name!r}; did you mean {hint}? Write: {right}")
-    everything = "; ".join(f"{server.name}: {', '.join(names) or 'none'}" for server, names in known.items())
-    return McpError(f"{where} no {what} {name!r}. There are: {one_line(everything, MAX_NAMES)}")
-
-
 def _arguments_of(request: Request, tool: Tool) -> dict[str, Any]:
     """The arguments in a request that used the tool's name as the method."""
     known = properties_of(tool.input_schema)
@@ -412,14 +390,14 @@ def _arguments_of(request: Request, tool: Tool) -> dict[str, Any]:
     return {**example(tool.input_schema, given), **given}
 
 
-def _joined(errors: Iterable[McpError]) -> McpError:
-    """Combines several errors into one, such as the reasons why each server failed."""
-    return McpError("\n".join(map(str, errors)))
+def _joined(reasons: Iterable[object]) -> McpError:
+    """One error for several reasons, such as why each server failed."""
+    return McpError("\n".join(map(str, reasons)))
 
 
 def _bare(method: str) -> str:
     return "".join(char for char in method.lower() if char.isalnum())
 
 
-def _names(servers: Sequence[Connection]) -> str:
+def _names(servers: Iterable[Connection]) -> str:
     return ", ".join(repr(one.name) for one in servers)

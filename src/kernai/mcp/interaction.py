@@ -13,9 +13,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from mcp import Client, MCPError, types
+from mcp import MCPError, types
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.session import ClientRequestContext
 
@@ -24,6 +24,7 @@ from kernai.mcp.connection import Attempt, Connection
 from kernai.mcp.errors import McpError
 from kernai.mcp.schemas import defaults_of, faults
 
+Reply = TypeVar("Reply", bound=types.Result)
 #: how often a server may ask for input before it answers one request
 MAX_ROUNDS = 10
 #: seconds between two attempts, if the server asks for no input but only for another attempt
@@ -37,14 +38,16 @@ FIELD = {"type": ["string", "number", "boolean", "null", "array"], "items": {"ty
 
 
 class Interaction:
-    """One request, up to its final result. With `pauses`, raises `Pause` if a person must answer first.
+    """One attempt at a request, up to its final result. With `pauses`, raises `Pause` if a person must answer first.
 
     `approval` is the decision on the call if the call has paused before. It has the metadata of that pause. Its answer
     is used even without `pauses`.
     """
 
-    def __init__(self, connection: Connection, what: str, *, pauses: bool, approval: Any) -> None:
+    def __init__(self, connection: Connection, what: str, attempt: Attempt, *, pauses: bool, approval: Any) -> None:
         self._connection = connection
+        self._attempt = attempt
+        self._session = attempt.client.session
         self._pauses = pauses
         self._about = {"mcp": "elicitation", "server": connection.name, "request": what}
         asked: Mapping[str, Any] = getattr(approval, "asked", None) or {}
@@ -52,22 +55,22 @@ class Interaction:
         self._asked = asked if is_resumed else {}
         self._answer = approval.answer if is_resumed else None
 
-    async def result(self, request: Callable[..., Awaitable[Any]], client: Client, attempt: Attempt) -> Any:
+    async def result(self, request: Callable[..., Awaitable[Any]]) -> Any:
         """Returns the final result of `request`, or of the task that it became.
 
         `request` is called with the input responses and the state of earlier rounds.
         """
-        send = partial(request, client, attempt, allow_input_required=True)
+        send = partial(request, self._attempt, allow_input_required=True)
         shown = {"requestState": "", "inputRequests": self._asked.get("requests")}
         requests = types.InputRequiredResult.model_validate(shown).input_requests or {}
         state, task, answer = self._asked.get("state"), self._asked.get("task"), self._answer
         is_resumed = state is not None
         for _ in range(MAX_ROUNDS):
             place = {"state": state} if task is None else {"task": task}
-            responses = await self._responses(client, attempt, requests, place, answer)
+            responses = await self._responses(requests, place, answer)
             answer = None  # it answers only the requests that the person has seen
             if task is not None:
-                return await self._of_task(client, attempt, str(task), responses)
+                return await self._of_task(str(task), responses)
             try:
                 found = await send(input_responses=responses, request_state=state)
             except MCPError as error:
@@ -80,32 +83,32 @@ class Interaction:
                     answer = self._answer
             is_resumed = False
             if isinstance(found, TaskResult):
-                return await self._of_task(client, attempt, found.task_id, None)
+                return await self._of_task(found.task_id, None)
             if not isinstance(found, types.InputRequiredResult):
                 return found
             requests, state = found.input_requests or {}, found.request_state
             if not requests:
                 await asyncio.sleep(RETRY_SECONDS)
-            attempt.extend()
+            self._attempt.extend()
         raise McpError(f"server {self._connection.name!r} asked for input more than {MAX_ROUNDS} times; it got no more")
 
     async def _responses(
-        self, client: Client, attempt: Attempt, requests: types.InputRequests, place: Mapping[str, Any], answer: Any
+        self, requests: types.InputRequests, place: Mapping[str, Any], answer: Any
     ) -> types.InputResponses | None:
         """Collects the responses to a server's requests for input. The timeout is suspended meanwhile."""
         if not requests:
             return None
         responses = self._answers(requests, place, answer) if self._pauses or answer is not None else {}
-        attempt.suspend()
+        self._attempt.suspend()
         for key, request in requests.items():
             if key not in responses:
                 meta = request.params.meta if request.params else None
-                context = ClientRequestContext(session=client.session, request_id=key, meta=meta)
-                response = await client.session.dispatch_input_request(context, request)
+                context = ClientRequestContext(session=self._session, request_id=key, meta=meta)
+                response = await self._session.dispatch_input_request(context, request)
                 if isinstance(response, types.ErrorData):
                     raise MCPError.from_error_data(response)
                 responses[key] = response
-        attempt.extend()
+        self._attempt.extend()
         return responses
 
     def _answers(self, requests: types.InputRequests, place: Mapping[str, Any], answer: Any) -> types.InputResponses:
@@ -141,36 +144,38 @@ class Interaction:
 
     # ------------------------------------------------------------------------------------------------------- tasks
 
-    async def _of_task(
-        self, client: Client, attempt: Attempt, task_id: str, responses: types.InputResponses | None
-    ) -> types.CallToolResult:
+    async def _of_task(self, task_id: str, responses: types.InputResponses | None) -> types.CallToolResult:
         answered: set[str] = set()
-        params = TaskParams(task_id=task_id)
         try:
             while True:
                 if responses:
                     answered |= responses.keys()
-                    update = TaskParams(task_id=task_id, input_responses=responses)
-                    await client.session.send_request(TaskRequest(method="tasks/update", params=update), types.Result)
-                task = await client.session.send_request(TaskRequest(method="tasks/get", params=params), TaskState)
+                    await self._send_task("update", types.Result, task_id, responses)
+                task = await self._send_task("get", TaskState, task_id)
                 if task.status in ("completed", "failed", "cancelled"):
                     return self._ended(task)
                 requests = {key: one for key, one in (task.input_requests or {}).items() if key not in answered}
-                responses = await self._responses(client, attempt, requests, {"task": task_id}, None)
-                attempt.emit({
+                responses = await self._responses(requests, {"task": task_id}, None)
+                self._attempt.emit({
                     "mcp": "task", "server": self._connection.name, "task": task_id, "status": task.status,
                     "message": task.status_message,
                 })
                 if not responses:
-                    attempt.suspend()
+                    self._attempt.suspend()
                     hint = POLL_SECONDS if task.poll_interval_ms is None else task.poll_interval_ms / 1000
                     await asyncio.sleep(max(hint, LEAST_POLL_SECONDS))
-                attempt.extend()
+                self._attempt.extend()
         except asyncio.CancelledError:
             with suppress(Exception):  # if the server cannot be reached, the task cannot be cancelled
-                cancel = client.session.send_request(TaskRequest(method="tasks/cancel", params=params), types.Result)
+                cancel = self._send_task("cancel", types.Result, task_id)
                 await asyncio.shield(asyncio.wait_for(cancel, CANCEL_SECONDS))
             raise
+
+    async def _send_task(
+        self, method: str, kind: type[Reply], task_id: str, responses: types.InputResponses | None = None
+    ) -> Reply:
+        params = TaskParams(task_id=task_id, input_responses=responses)
+        return await self._session.send_request(TaskRequest(method=f"tasks/{method}", params=params), kind)
 
     def _ended(self, task: TaskState) -> types.CallToolResult:
         if task.status == "completed":
