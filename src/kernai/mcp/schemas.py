@@ -49,30 +49,23 @@ _left: ContextVar[list[int]] = ContextVar("left")
 
 
 def faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the arguments, one line per fault. Empty if nothing is, or if the schema itself is broken."""
+    """What is wrong with the arguments, one line per fault. Empty if nothing is, or if that cannot be found out."""
     return [f"{dotted(('arguments', *path))}: {message}" for path, message in found_faults(schema, arguments)]
 
 
 def found_faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Found]:
     """The same faults, each as its path and its text."""
-    try:
-        unique: dict[Found, None] = {}
-        for one in _found(schema, arguments):
-            unique[one] = None
-            if len(unique) == MAX_FAULTS:
+    found: dict[Found, None] = {}
+    with suppress(Exception):  # the schema cannot be used, so the server must check
+        for error in errors_of(schema, dict(arguments)):
+            found |= dict.fromkeys(islice(_explained(error), MAX_FAULTS))
+            if len(found) >= MAX_FAULTS:
                 break
-        return list(unique)
-    except Exception:  # noqa: BLE001 - the schema cannot be used, so the server must check
-        return []
-
-
-def _found(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[Found]:
-    is_wrong = False
-    for error in errors_of(schema, dict(arguments)):
-        is_wrong = True
-        yield from _explained(error)
-    if is_wrong:  # an unknown argument may be the missing one under another name
-        yield from _unknown((), arguments, properties_of(schema))
+        else:
+            if found:  # an unknown argument may be the missing one under another name
+                found |= dict.fromkeys(islice(_unknown((), arguments, properties_of(schema)), MAX_FAULTS))
+        return list(found)[:MAX_FAULTS]
+    return []
 
 
 def _explained(error: ValidationError) -> Iterator[Found]:

@@ -119,9 +119,8 @@ class Tools:
         if not isinstance(max_workers, int) or isinstance(max_workers, bool) or max_workers < 1:
             raise ValueError(f"max_workers must be an int of at least 1, got {max_workers!r}")
         self._pool = WorkerPool(max_workers)
-        self._registry, self._selection, self._model = _selected(source, agent_as, description)
-        self._is_agent = isinstance(source, Agent) and agent_as == "tool"
-        for skill in self._skills():
+        self._select = _selected(source, agent_as, description)
+        for skill in self._select():
             if not _NAME.fullmatch(skill.name):
                 raise ValueError(
                     f"the skill's name {skill.name!r} cannot be the name of an MCP tool: take 1 to 128 of the "
@@ -132,17 +131,18 @@ class Tools:
         agent_name = source.name if isinstance(source, Agent) else None
         self.app: Server[Any] = Server(
             name or agent_name or "kernai", version=version or kernai.__version__, instructions=instructions,
-            on_list_tools=self._list, on_call_tool=self._call, get_tool_input_schema=self._schema,
+            on_list_tools=self._list, on_call_tool=self._call,
+            get_tool_input_schema=lambda _: None,  # no argument is repeated in a header, so there is nothing to compare
         )
 
     def all(self) -> list[types.Tool]:
         return [
             types.Tool(name=one.name, description=one.description or None, input_schema=served_table(one).schema())
-            for one in self._skills() if _NAME.fullmatch(one.name)
+            for one in self._select() if _NAME.fullmatch(one.name)
         ]
 
     def find(self, name: str) -> Skill | None:
-        return next((one for one in self._skills() if one.name == name), None) if _NAME.fullmatch(name) else None
+        return next((one for one in self._select() if one.name == name), None) if _NAME.fullmatch(name) else None
 
     def cancel(self) -> None:
         """Answers every running call with an error, and cancels it."""
@@ -157,18 +157,8 @@ class Tools:
             if self._running:
                 await asyncio.wait(self._running, timeout=seconds)
 
-    def _skills(self) -> list[Skill]:
-        """The skills to serve now."""
-        allowed = None if self._is_agent else config.allowed_skills
-        found = self._registry.select(self._selection, self._model)
-        return [one for one in found if allowed is None or one.name in allowed]
-
     async def _list(self, *_: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=self.all())
-
-    def _schema(self, name: str) -> dict[str, Any] | None:
-        skill = self.find(name)
-        return None if skill is None else served_table(skill).schema()
 
     async def _call(
         self, request: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
@@ -179,11 +169,10 @@ class Tools:
             known = [tool.name for tool in self.all()]
             hint = ", ".join(close_matches(params.name, known, 3) or known[:10])
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool {params.name[:128]!r}{hint and f'; there is {hint}'}")
-        wants_progress = request.meta is not None and request.meta.get("progress_token") is not None
-        progress = Progress(request.session.report_progress) if wants_progress else None
+        progress = Progress(request.session.report_progress)
         # older clients accept only objects as structured content
         only_objects = request.protocol_version not in MODERN_PROTOCOL_VERSIONS
-        call = _Call(skill, self._pool, (lambda _: None) if progress is None else progress.add, only_objects)
+        call = _Call(skill, self._pool, progress.add, only_objects)
         task = asyncio.create_task(call.outcome(params.arguments or {}, self._new_context))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -191,51 +180,62 @@ class Tools:
         either: list[asyncio.Future[Any]] = [task, self._ending]
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if task.done() and progress is not None:
-                await progress.finish()
-            return task.result() if task.done() else failure("the server is shutting down")
+            if not task.done():
+                return failure("the server is shutting down")
+            await progress.finish()
+            return task.result()
         finally:
+            progress.abandon()
             if not task.done():
                 call.cancellation.set()
                 task.cancel()
-            if progress is not None:
-                progress.abandon()
 
 
-def _selected(
-    source: Source, agent_as: AgentAs, description: str | None
-) -> tuple[SkillRegistry, SkillSelection, Model | None]:
-    """Returns what `SkillRegistry.select` needs to find the skills to serve at any time."""
+def _selected(source: Source, agent_as: AgentAs, description: str | None) -> Callable[[], list[Skill]]:
+    """Returns a function that finds the skills to serve at that moment."""
     if agent_as not in ("tool", "skills"):
         raise ValueError(f"agent_as must be 'tool' or 'skills', got {agent_as!r}")
-    if description is not None and not (isinstance(source, Agent) and agent_as == "tool"):
+    as_tool = isinstance(source, Agent) and agent_as == "tool"
+    if description is not None and not as_tool:
         raise ValueError("description is for an Agent that is served as a tool; a skill has its own")
-    if isinstance(source, Agent) and agent_as == "tool":
+    registry, model = REGISTRY, None
+    selection: SkillSelection = "all"
+    if isinstance(source, Agent) and as_tool:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", source.name or "").strip("_")[:128] or "agent"
         # never the instructions: clients must not see them
         about = f"Ask the agent {source.name or ''}".rstrip() + ". It works on the request and answers in text."
-        return REGISTRY, [source.as_skill(name, about if description is None else description)], None
-    if isinstance(source, Agent):
+        selection = [source.as_skill(name, about if description is None else description)]
+    elif isinstance(source, Agent):
         if source.skills is None:
             raise ValueError("the Agent has no skills to serve: give it skills=..., or serve it with agent_as='tool'")
-        return REGISTRY, source.skills, source.model
-    if isinstance(source, SkillRegistry):
-        return source, "all", None
+        selection, model = source.skills, source.model
+    elif isinstance(source, SkillRegistry):
+        registry = source
+    else:
+        selection = _distinct(source)
+
+    def select() -> list[Skill]:
+        allowed = None if as_tool else config.allowed_skills
+        return [one for one in registry.select(selection, model) if allowed is None or one.name in allowed]
+
+    return select
+
+
+def _distinct(source: Skill | Iterable[Skill]) -> list[Skill]:
     if isinstance(source, str) or not isinstance(source, (Skill, Iterable)):
         raise TypeError(f"serve takes a Skill, a list of Skills, a SkillRegistry or an Agent, got {source!r}")
-    skills = [source] if isinstance(source, Skill) else list(source)
-    if not skills:
-        raise ValueError("there is no skill to serve: the list is empty")
-    names: set[str] = set()
-    for one in skills:
+    skills = {}
+    for one in [source] if isinstance(source, Skill) else source:
         if isinstance(one, Agent):
             raise TypeError("a list may hold Skills; make one of the Agent: agent.as_skill(name, description)")
         if not isinstance(one, Skill):
             raise TypeError(f"a list may hold Skills, not {type(one).__name__}: decorate it with @skill")
-        if one.name in names:
+        if one.name in skills:
             raise ValueError(f"two skills have the name {one.name!r}, and a client calls a tool by its name")
-        names.add(one.name)
-    return REGISTRY, skills, None
+        skills[one.name] = one
+    if not skills:
+        raise ValueError("there is no skill to serve: the list is empty")
+    return [*skills.values()]
 
 
 @dataclass(slots=True)
@@ -369,12 +369,14 @@ class Progress:
 
     def add(self, data: Any) -> None:
         """Adds a notification; may be called from any thread. `data` must be JSON data."""
+        if not self._ended:
+            self._waiting.append(data)
         with suppress(RuntimeError):  # the event loop is closed, because the server has ended before the call
-            self._loop.call_soon_threadsafe(self._append, data)
+            self._loop.call_soon_threadsafe(self._begin)
 
     async def finish(self) -> None:
-        """Waits until everything added so far is sent."""
-        await asyncio.sleep(0)  # lets `_append` run for data that a thread has just added
+        """Waits until everything added so far is sent. Nothing is sent afterwards."""
+        self._begin()
         self._ended = True
         if self._sending is not None:
             await self._sending
@@ -385,11 +387,9 @@ class Progress:
         if self._sending is not None:
             self._sending.cancel()
 
-    def _append(self, data: Any) -> None:
-        if not self._ended:
-            self._waiting.append(data)
-            if self._sending is None or self._sending.done():
-                self._sending = asyncio.create_task(self._send_all())
+    def _begin(self) -> None:
+        if self._waiting and not self._ended and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.create_task(self._send_all())
 
     async def _send_all(self) -> None:
         while self._waiting:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 from mcp_types import Tool
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 from kernai._util.api import likely
 from kernai.blocks.block import neutralize
@@ -140,7 +142,7 @@ class _Writer:
     """Writes a schema out. A recursive reference is not followed: its value is checked, but not described."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root = root
+        self._resolver = Registry().with_resource("", DRAFT202012.create_resource(root)).resolver()
         self._left = MAX_PARTS
 
     def written(self, schema: Any, inside: tuple[str, ...]) -> Schema:
@@ -174,24 +176,14 @@ class _Writer:
     def _referred(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Schema:
         reference = str(schema["$ref"])
         beside = self.written({key: one for key, one in schema.items() if key != "$ref"}, inside)
-        found = self._found(reference)
+        try:
+            found = self._resolver.lookup(reference).contents
+        except Unresolvable:
+            raise ValueError(f"it refers to {reference!r}, which it does not contain") from None
         if reference in inside:
             kind = found.get("type") if isinstance(found, Mapping) else None
             return {**beside, **({"type": kind} if isinstance(kind, str) else {})}
         return _merged(self.written(found, (*inside, reference)), beside)
-
-    def _found(self, reference: str) -> Any:
-        found: Any = self._root
-        steps = unquote(reference).split("/")
-        for step in steps[1:] if steps[0] == "#" else ["?"]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            elif isinstance(found, Mapping) and key in found and steps[0] == "#":
-                found = found[key]
-            else:
-                raise ValueError(f"it refers to {reference!r}, which it does not contain")
-        return found
 
 
 def _merged(one: Schema, other: Schema) -> Schema:
