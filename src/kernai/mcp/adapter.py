@@ -65,22 +65,17 @@ class Adapter:
     #: for ``Agent(protocols=[adapter.protocol])``, which needs no registry
     protocol: Protocol
 
-    def __init__(
-        self, servers: Mapping[str, ServerConfig], sources: Mapping[str, Source], name: str,
-        sampling: Callback | None, elicitation: Callback | Literal["pause"] | None, auth: Mapping[str, httpx2.Auth],
-    ) -> None:
+    def __init__(self, servers: Mapping[str, ServerConfig], sources: Mapping[str, Source], options: Options) -> None:
+        elicitation = options.get("elicitation")
         self._pauses = elicitation == "pause"
-        asks = _decline if isinstance(elicitation, str) else elicitation
-        asked = {"sampling": sampling, "elicitation": asks}
-        pool = WorkerPool()
-        callbacks = {f"{kind}_callback": _as_async(kind, one, pool) for kind, one in asked.items() if one is not None}
+        asked = {"sampling": options.get("sampling"), "elicitation": _decline if self._pauses else elicitation}
+        pool, auth, name = WorkerPool(), options.get("auth") or {}, options.get("name", "mcp")
+        callbacks = {f"{kind}_callback": _as_async(kind, one, pool) for kind, one in asked.items() if callable(one)}
         self._background = Background()
         self._connections = {
             one: Connection(config, _client_maker(config, sources.get(one), auth.get(one), callbacks))
             for one, config in servers.items()
         }
-        #: tools that may be called only as skills: the skill's name by server and tool
-        self._guarded: dict[tuple[str, str], str] = {}
         self.protocol = Protocol(name, self._handle, documentation(name, servers), by_name=True)
         _ADAPTERS[self] = None
 
@@ -135,7 +130,7 @@ class Adapter:
             name: tool_skill(server, tools[name], perform, prefix, marked.get(name, ()), acts=name in acting)
             for name in wanted
         }
-        self._guarded |= {(server, name): one.name for name, one in made.items() if one.is_guarded}
+        self._connections[server].guarded |= {name: one.name for name, one in made.items() if one.is_guarded}
         return list(made.values())
 
     def shutdown(self) -> None:
@@ -162,7 +157,7 @@ class Adapter:
 
     def _dispatch(self, context: SkillContext[Any]) -> Dispatch:
         self._background.check()
-        return Dispatch(self._connections, self._background, context, self._guarded, self._pauses)
+        return Dispatch(self._connections, self._background, context, self._pauses)
 
     async def _close_all(self) -> None:
         await asyncio.gather(*(one.close() for one in self._connections.values()), return_exceptions=True)
@@ -201,21 +196,19 @@ def setup(
     for option in options:
         if option not in Options.__annotations__:
             raise TypeError(f"unknown option {option!r}; known: {', '.join(Options.__annotations__)}")
-    sources = _checked_sources(client)
     for asked in ("sampling", "elicitation"):
         callback = options.get(asked)
         if callback is not None and not callable(callback) and (asked, callback) != ("elicitation", "pause"):
             raise TypeError(f"{asked} must be a function of (context, params), got {callback!r}")
+    sources = _checked_sources(client)
     servers = read_servers(expanded(mapping, os.environ), sources)
-    auth = options.get("auth") or {}
-    _check_auth(auth, servers)
-    name, register = options.get("name", "mcp"), options.get("register", True)
+    _check_auth(options.get("auth") or {}, servers)
+    if not options.get("register", True):
+        return Adapter(servers, sources, options)
     with _REGISTERING:
-        if register:
-            _check_free(name)
-        adapter = Adapter(servers, sources, name, options.get("sampling"), options.get("elicitation"), auth)
-        if register:
-            REGISTRY.register(adapter.protocol)
+        _check_free(options.get("name", "mcp"))
+        adapter = Adapter(servers, sources, options)
+        REGISTRY.register(adapter.protocol)
     return adapter
 
 

@@ -219,6 +219,8 @@ class Connection:
         self.redactor = redactor_of(config)
         #: the tools as last listed. Replaced as a whole on the event loop, so any thread may read it
         self.tools = Listing()
+        #: tools that may be called only as skills: the skill's name by tool
+        self.guarded: dict[str, str] = {}
         #: the definitions of the tools when they were first listed
         self._first: dict[str, dict[str, Any]] = {}
         self._make_client = make_client

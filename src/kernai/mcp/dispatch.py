@@ -39,14 +39,12 @@ Send = Callable[..., Awaitable[Any]]
 class Dispatch:
     """Answers a model's request. An `McpError` becomes the error block that the model reads.
 
-    Events of the servers go to the call's `SkillContext`, whose cancellation cancels requests to servers. `guarded` has
-    the tools that may be called only as skills: the skill's name by server and tool.
+    Events of the servers go to the call's `SkillContext`, whose cancellation cancels requests to servers.
     """
 
     servers: Mapping[str, Connection]
     background: Background
     context: SkillContext[Any]
-    guarded: Mapping[tuple[str, str], str]
     pauses: bool
     #: the server that the request names; the circuit breaker does not apply to it
     named: object = None
@@ -252,7 +250,7 @@ class Dispatch:
         if not any(name in one.found or name in one.refused for one in listed.values()):
             listed |= self._listings(listed, again=True)[0]  # not every server reports a new tool
         connection, tool = self._only(request, "tool", listed, failures)
-        self._refuse_guarded(connection, tool)
+        _refuse_guarded(connection, tool)
         return connection, tool
 
     def _tool_now(self, request: Request, owner: Connection) -> tuple[Connection, Tool]:
@@ -329,7 +327,7 @@ class Dispatch:
         found = self._tool_called(request)
         if found is not None:
             connection, tool = found
-            self._refuse_guarded(connection, tool)
+            _refuse_guarded(connection, tool)
             right = language.tool_call(connection.name, tool, _arguments_of(request, tool))
             return McpError(f"{request.method!r} is a tool, not a method. Write: {right}")
         hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -347,13 +345,12 @@ class Dispatch:
                     return connection, tool
         return None
 
-    def _refuse_guarded(self, connection: Connection, tool: Tool) -> None:
-        skill = self.guarded.get((connection.name, tool.name))
-        if skill is not None:
-            raise McpError(
-                f"the tool {tool.name!r} of server {connection.name!r} cannot be called this way: use the skill "
-                f"{skill!r}, a command that takes the same arguments"
-            )
+def _refuse_guarded(connection: Connection, tool: Tool) -> None:
+    if tool.name in connection.guarded:
+        raise McpError(
+            f"the tool {tool.name!r} of server {connection.name!r} cannot be called this way: use the skill "
+            f"{connection.guarded[tool.name]!r}, a command that takes the same arguments"
+        )
 
 
 def _check_arguments(

@@ -116,7 +116,17 @@ def tool_call(server: str, tool: types.Tool, arguments: Mapping[str, Any]) -> st
 
 def read_request(text: str) -> Request:
     """Reads the request in a block. Raises `McpError`, which says what is wrong and shows the right request."""
-    found = _object(text)
+    simple = request_text("tools/list", {})
+    if not text.strip():
+        raise McpError(f"the block is empty. It must hold one JSON object, such as {simple}")
+    try:
+        found = loads(text)
+    except ValueError as error:
+        raise McpError(
+            f"the block must hold one JSON object and only that, but this is not valid JSON: {error}. Write: {simple}"
+        ) from None
+    if not isinstance(found, dict):
+        raise McpError(f"the block must hold one JSON object, such as {simple}")
     method = found.get("method")
     if not isinstance(method, str) or not method.strip():
         is_call = any(key == "name" or _ALIASES.get(key) == "name" for key in found)
@@ -126,48 +136,18 @@ def read_request(text: str) -> Request:
     if not isinstance(params, Mapping):
         raise McpError(f"params must be an object. Write: {_corrected(method, {})}")
     beside = {key: value for key, value in found.items() if key not in _ENVELOPE}
-    if method in METHODS and beside:
-        right = _corrected(method, {**params, **beside})
-        raise McpError(f"{next(iter(beside))!r} does not belong next to method but in params. Write: {right}")
+    request = Request(method, {**params, **beside})
     if method in METHODS:
-        _check(method, params)
-    return Request(method, {**params, **beside})
+        right = _corrected(method, request.params)
+        if beside:
+            raise McpError(f"{next(iter(beside))!r} does not belong next to method but in params. Write: {right}")
+        _check(request, right)
+    return request
 
 
-def check_sendable(what: str, given: Any) -> None:
-    """Raises `McpError` for a lone surrogate, which UTF-8 cannot express, and for values that are not JSON.
-
-    For a surrogate the SDK would end the connection, and NaN it would send as null.
-    """
-    try:
-        json.dumps(given, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError as error:
-        half = ascii(error.object[error.start])
-        raise McpError(
-            f"{what} was not sent: {half} is half of a surrogate pair and no character of its own. Write the whole "
-            f"character, or leave it out"
-        ) from None
-    except (TypeError, ValueError) as error:
-        raise McpError(f"{what} was not sent: {error}") from None
-
-
-def _object(text: str) -> dict[str, Any]:
-    example = request_text("tools/list", {})
-    if not text.strip():
-        raise McpError(f"the block is empty. It must hold one JSON object, such as {example}")
-    try:
-        found = loads(text)
-    except ValueError as error:
-        raise McpError(
-            f"the block must hold one JSON object and only that, but this is not valid JSON: {error}. Write: {example}"
-        ) from None
-    if not isinstance(found, dict):
-        raise McpError(f"the block must hold one JSON object, such as {example}")
-    return found
-
-
-def _check(method: str, params: Mapping[str, Any]) -> None:
-    right = _corrected(method, params)
+def _check(request: Request, right: str) -> None:
+    """Raises `McpError` for a parameter that is unknown, missing or of a wrong type."""
+    method, params = request.method, request.params
     required, optional, _ = METHODS[method]
     known = (*required, *optional)
     for key in params:
@@ -210,6 +190,23 @@ def _corrected(method: str, given: Mapping[str, Any]) -> str:
             params[name] = "..."
     order = ("server", "name", "uri", "arguments")
     return request_text(method, {name: params[name] for name in order if name in params})
+
+
+def check_sendable(what: str, given: Any) -> None:
+    """Raises `McpError` for a lone surrogate, which UTF-8 cannot express, and for values that are not JSON.
+
+    For a surrogate the SDK would end the connection, and NaN it would send as null.
+    """
+    try:
+        json.dumps(given, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise McpError(
+            f"{what} was not sent: {half} is half of a surrogate pair and no character of its own. Write the whole "
+            f"character, or leave it out"
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise McpError(f"{what} was not sent: {error}") from None
 
 
 #: what a handler or skill returns; a list only if it contains media, because other lists are data

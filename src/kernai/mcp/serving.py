@@ -10,6 +10,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -91,7 +92,8 @@ def serve(
             f"{only_http[0]} is for transport='http': over stdio the only client is the process that started the server"
         )
     tools = Tools(source, **_known(options))
-    run_to_end(lambda stop: tools.until_end(serve_stdio(tools.app, stop), GRACE))
+    stop = asyncio.Event()
+    run_to_end(tools.until_end(serve_stdio(tools.app, stop), GRACE), asyncio.new_event_loop(), stop)
 
 
 class Server:
@@ -108,7 +110,8 @@ class Server:
         self._listener: socket.socket | None = None
         self._url: str | None = None
         self._thread: threading.Thread | None = None
-        self._stop: Callable[[], object] = lambda: None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
 
     @property
     def url(self) -> str:
@@ -128,8 +131,9 @@ class Server:
 
     def stop(self) -> None:
         """Stops the server and waits for the thread to end. May be called again."""
-        self._stopped = True
-        self._stop()
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._stop.set)
         if self._thread is not None and self._thread is not threading.current_thread():  # an async skill may call it
             self._thread.join(4 * GRACE)
 
@@ -147,24 +151,21 @@ class Server:
     def _listen(self) -> None:
         if self._url is not None:
             raise RuntimeError("a Server can be started only once; create another one")
-        self._stopped = False
         self._listener = self._address.listen()
         self._url = self._address.url(self._listener)
+        self._loop = asyncio.new_event_loop()
 
     def _serve(self, on_ready: Callable[[str], object]) -> None:
         assert self._listener is not None
-        listener, tools, url = self._listener, self._tools, self.url
+        assert self._loop is not None
+        listener, tools = self._listener, self._tools
 
-        async def main(stop: asyncio.Event) -> None:
-            loop = asyncio.get_running_loop()
-            self._stop = lambda: loop.is_closed() or loop.call_soon_threadsafe(stop.set)
-            if self._stopped:  # `stop` was called before this thread got here
-                stop.set()
-            on_ready(url)  # clients can connect already: the socket is listening
-            await tools.until_end(serve_http(tools, self._address, listener, stop), GRACE)
+        async def main() -> None:
+            on_ready(self.url)  # clients can connect already: the socket is listening
+            await tools.until_end(serve_http(tools, self._address, listener, self._stop), GRACE)
 
         with listener:
-            run_to_end(main)
+            run_to_end(main(), self._loop, self._stop)
 
     def __repr__(self) -> str:
         return f"Server({self._url or 'not started'})"

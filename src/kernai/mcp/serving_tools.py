@@ -50,7 +50,6 @@ from kernai.runs.running import arun
 from kernai.values.context import Context
 from kernai.values.media import Media
 from kernai.values.message import Part
-from kernai.values.model import Model
 from kernai.values.skill_result import SkillResult, is_data, plain
 
 AgentAs = Literal["tool", "skills"]

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from functools import partial
 from io import FileIO
@@ -42,14 +42,12 @@ if TYPE_CHECKING:
 GRACE = 2.0
 
 
-def run_to_end(main: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Runs ``main(stop)`` on a new event loop. In the main thread, the first SIGINT or SIGTERM sets `stop`."""
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
+def run_to_end(main: Awaitable[None], loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Runs `main` on the loop, and closes the loop. In the main thread, the first SIGINT or SIGTERM sets `stop`."""
     try:
         asyncio.set_event_loop(loop)
         with _signals(loop, stop):
-            loop.run_until_complete(main(stop))
+            loop.run_until_complete(main)
             loop.run_until_complete(_cancel_rest())
             loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
@@ -74,30 +72,21 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[N
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        while before:
-            number, handler = before.popitem()
-            with suppress(NotImplementedError):
-                loop.remove_signal_handler(number)
-            signal.signal(number, handler)
 
     def first(*_: object) -> None:
-        restore()
+        undo.close()
         loop.call_soon_threadsafe(stop.set)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # None means that the handler was not set by Python and cannot be restored
-        before[number] = signal.getsignal(number) or signal.SIG_DFL
-        try:
-            loop.add_signal_handler(number, first)  # also wakes a loop that is about to wait
-        except NotImplementedError:  # on Windows, where signals wake the loop anyway
-            signal.signal(number, first)
-    try:
+    with ExitStack() as undo:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # None means that the handler was not set by Python and cannot be restored
+            undo.callback(signal.signal, number, signal.getsignal(number) or signal.SIG_DFL)
+            try:
+                loop.add_signal_handler(number, first)  # also wakes a loop that is about to wait
+                undo.callback(loop.remove_signal_handler, number)
+            except NotImplementedError:  # on Windows, where signals wake the loop anyway
+                signal.signal(number, first)
         yield
-    finally:
-        restore()
 
 
 # ------------------------------------------------------------------------------------------------------------- stdio
