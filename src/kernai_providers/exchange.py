@@ -1,7 +1,7 @@
-"""`Exchange`: one turn of a model over HTTP. Retries, limits and completeness are defined here, once for both drivers.
+"""`Turn`: one turn of a model over HTTP. Retries, limits and completeness are defined here, once for both drivers.
 
-`Exchange.perform` is a coroutine over a `Turn`, which sends, reads, shows and waits. Under asyncio these steps wait on
-the event loop. In a thread (`ThreadTurn`) they block, so the coroutine never suspends and needs no loop.
+`Turn.perform` is a coroutine. Under asyncio its steps wait on the event loop. In a thread (`ThreadTurn`) they block, so
+the coroutine never suspends and needs no loop.
 
 Guarantees: however the turn ends, its connection is closed or returned to the pool before the call returns. A call ends
 soon after the run has ended, wherever it waits; `deadline` and `cancelled()` of `on_chunk` say when that is.
@@ -25,7 +25,6 @@ from kernai_providers.network import SLICE
 from kernai_providers.reader import CallText, Reader
 from kernai_providers.transport import (
     AsyncResponse,
-    AsyncTransport,
     BlockingResponse,
     Request,
     Transport,
@@ -42,7 +41,7 @@ UNWANTED = "the call was cancelled, or its time is up"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Exchange:
-    """Everything one turn needs: the request, the reader for its response, and the retry rules."""
+    """What one turn is about: the request, the reader for its response, and the retry rules."""
 
     request: Request
     new_reader: Callable[[], Reader]
@@ -51,158 +50,129 @@ class Exchange:
     key_hint: str | None = None
     secrets: tuple[str, ...] = ()
 
-    async def perform(self, turn: Turn) -> LlmResponse:
+
+class Turn:
+    """One turn under asyncio: the connection, and the run that waits for the answer."""
+
+    def __init__(
+        self, exchange: Exchange, send: Callable[[Request], Awaitable[AsyncResponse]], on_chunk: Callable[[str], Any]
+    ) -> None:
+        deadline, cancelled = getattr(on_chunk, "deadline", None), getattr(on_chunk, "cancelled", lambda: False)
+        #: whether the run has ended
+        self.unwanted: Callable[[], bool] = lambda: (
+            cancelled() or (deadline is not None and time.monotonic() >= deadline))
+        self._exchange = exchange
+        self._send = send
+        self._on_chunk = on_chunk
+        self._response: AsyncResponse | None = None
+
+    async def perform(self) -> LlmResponse:
         """Performs the whole turn, including retries. Every failure is a `ProviderError`."""
         for attempt in count():
-            reader = self.new_reader()
+            reader = self._exchange.new_reader()
             try:
-                return await self._attempt(reader, turn)
+                return await self._attempt(reader)
             except ProviderError as error:
                 # text that observers have seen cannot be retracted here, so there is no retry
-                wait = None if reader.has_given else self.retries.wait_before(attempt, error)
+                wait = None if reader.has_given else self._exchange.retries.wait_before(attempt, error)
                 if wait is None:
                     raise
                 why = str(error)
-            turn.report("attempt_failed")
-            turn.report("waiting", wait, why, attempt + 1)
-            await turn.wait(wait)
+            self._report("attempt_failed")
+            self._report("waiting", wait, why, attempt + 1)
+            await self._wait(wait)
         raise AssertionError("unreachable")  # pragma: no cover - `count` never ends
 
-    async def _attempt(self, reader: Reader, turn: Turn) -> LlmResponse:
-        began = time.monotonic()
-        broken = None
-        try:
-            response = await turn.send(self.request)
-            if response.status != OK:
-                body = await self._error_body(turn)
-                await turn.finish()
-                raise failure(
-                    response.status, response.headers, body, self.vendor, time.time(),
-                    key_hint=self.key_hint, secrets=self.secrets,
-                )
-            reader.begin(response.headers)
-            await self._read(reader, turn)
-        except TransportError as error:
-            broken = self._broken(reader, error)
-        if broken is not None:
-            # raised outside of the except block: the original error may quote the server, which may quote the key
-            raise broken
-        await turn.finish()
-        return reader.response(int((time.monotonic() - began) * 1000))
+    async def close(self, *, keep: bool = False) -> None:
+        """Closes the connection, or with `keep` returns it to the pool if that is cheap."""
+        response, self._response = self._response, None
+        if response is not None:
+            with suppress(TransportError):
+                await (response.finish() if keep else response.aclose())
 
-    async def _read(self, reader: Reader, turn: Turn) -> None:
-        size = 0
+    async def give_up(self) -> NoReturn:
+        """Raises because the run has ended: what `on_chunk` raises, or else a `RunCancelledError`."""
+        await self._show("")
+        raise RunCancelledError(UNWANTED) from None
+
+    async def _attempt(self, reader: Reader) -> LlmResponse:
+        began, vendor = time.monotonic(), self._exchange.vendor
+        try:
+            response = await self._unless_ended(self._open())
+            if response.status != OK:
+                raise await self._failure(response)
+            reader.begin(response.headers)
+            await self._read(reader)
+        except TransportError as error:
+            if error.kind == "too_large":
+                broken = self._too_large()
+            else:
+                began_to_come = " after part of the answer had come" if reader.has_given else ""
+                broken = ProviderError(
+                    f"{vendor}: {error}{began_to_come}", code=error.kind, retryable=error.retryable, vendor=vendor)
+        else:
+            await self.close(keep=True)
+            return reader.response(int((time.monotonic() - began) * 1000))
+        # raised outside of the except block: the original error may quote the server, which may quote the key
+        raise broken
+
+    async def _open(self) -> AsyncResponse:
+        """Sends the request, and returns the response once its head has arrived. Closes an earlier response."""
+        await self.close()
+        self._response = response = await self._send(replace(self._exchange.request, unwanted=self.unwanted))
+        self._body = response.__aiter__()
+        return response
+
+    async def _next(self) -> bytes:
+        """Returns the next bytes of the body, or none at its end."""
+        return await self._unless_ended(anext(self._body, b""))
+
+    async def _failure(self, response: AsyncResponse) -> ProviderError:
+        """Reads the start of an error's body, even if the rest never arrives."""
+        body = b""
+        with suppress(TransportError):
+            while len(body) < MAX_ERROR_BODY and (data := await self._next()):
+                body += data
+        await self.close(keep=True)
+        return failure(
+            response.status, response.headers, body[:MAX_ERROR_BODY], self._exchange.vendor, time.time(),
+            key_hint=self._exchange.key_hint, secrets=self._exchange.secrets,
+        )
+
+    async def _read(self, reader: Reader) -> None:
+        size, longest = 0, self._exchange.request.max_bytes
         while not reader.complete:
             try:
-                data = await turn.read()
+                data = await self._next()
             except TransportError as error:
                 if not (reader.may_end and error.retryable):
                     raise
                 data = b""  # some servers send everything and never end the body
+            size += len(data)
+            if longest is not None and size > longest:
+                raise self._too_large()
             used = reader.usage
             try:
-                if not data:
-                    pieces = reader.end()
-                else:
-                    size += len(data)
-                    if self.request.max_bytes is not None and size > self.request.max_bytes:
-                        raise self._too_large()
-                    pieces = reader.feed(data)
+                pieces = reader.feed(data) if data else reader.end()
             finally:
                 if reader.usage not in (None, used):
-                    turn.report("report_usage", reader.usage)  # it counts even if the call fails
+                    self._report("report_usage", reader.usage)  # it counts even if the call fails
             for piece in pieces:
-                await turn.show(piece)
+                await self._show(piece)
             if not data:
                 reader.check_complete()
                 return
 
-    async def _error_body(self, turn: Turn) -> bytes:
-        """Returns the start of an error's body, even if the rest never arrives."""
-        body = b""
-        with suppress(TransportError):
-            while len(body) < MAX_ERROR_BODY and (data := await turn.read()):
-                body += data
-        return body[:MAX_ERROR_BODY]
-
     def _too_large(self) -> ProviderError:
+        vendor, longest = self._exchange.vendor, self._exchange.request.max_bytes
         return ProviderError(
-            f"{self.vendor}: the response is larger than max_response_bytes={self.request.max_bytes}",
-            status=OK, code="response_too_large", vendor=self.vendor,
+            f"{vendor}: the response is larger than max_response_bytes={longest}",
+            status=OK, code="response_too_large", vendor=vendor,
         )
 
-    def _broken(self, reader: Reader, error: TransportError) -> ProviderError:
-        if error.kind == "too_large":
-            return self._too_large()
-        began = " after part of the answer had come" if reader.has_given else ""
-        return ProviderError(
-            f"{self.vendor}: {error}{began}", code=error.kind, retryable=error.retryable, vendor=self.vendor
-        )
+    # ----------------------------------------------------------------------------------------------------- the run
 
-# ---------------------------------------------------------------------------------------------------------------- turns
-
-def unwanted_by(on_chunk: object) -> Callable[[], bool]:
-    """Returns a function that says whether the run behind `on_chunk` has ended; always false if there is no run."""
-    deadline, cancelled = getattr(on_chunk, "deadline", None), getattr(on_chunk, "cancelled", lambda: False)
-    return lambda: cancelled() or (deadline is not None and time.monotonic() >= deadline)
-
-
-def perform(exchange: Exchange, turn: ThreadTurn) -> LlmResponse:
-    """Performs the turn in this thread. Exceptions of `on_chunk` propagate, after the connection is closed."""
-    try:
-        return _finished(exchange.perform(turn))
-    finally:
-        turn.abort()
-
-
-async def aperform(exchange: Exchange, transport: AsyncTransport, on_chunk: Callable[[str], Any]) -> LlmResponse:
-    """Performs the turn on the running event loop. If the task is cancelled, the connection is closed."""
-    turn = Turn(transport.asend, on_chunk)
-    loop, scope = asyncio.get_running_loop(), asyncio.timeout(None)
-    next_look: asyncio.Handle
-
-    def look() -> None:
-        """Ends the turn, wherever it waits, once the run has ended."""
-        nonlocal next_look
-        if turn.unwanted():
-            scope.reschedule(loop.time())
-        else:
-            next_look = loop.call_later(SLICE, look)
-
-    next_look = loop.call_soon(look)
-    try:
-        async with scope:
-            try:
-                return await exchange.perform(turn)
-            finally:
-                next_look.cancel()
-    except TimeoutError:
-        if not scope.expired():
-            raise
-        await turn.give_up()
-    finally:
-        await turn.close()
-
-
-class Turn:
-    """One turn's connection, and the run that waits for the answer."""
-
-    def __init__(self, send: Callable[[Request], Awaitable[AsyncResponse]], on_chunk: Callable[[str], Any]) -> None:
-        self.unwanted = unwanted_by(on_chunk)
-        self._open = send
-        self._on_chunk = on_chunk
-        self._response: AsyncResponse | None = None
-
-    async def send(self, request: Request) -> AsyncResponse:
-        """Sends the request, and returns the response once its head has arrived. Closes an earlier response."""
-        await self.close()
-        return await self._unless_ended(self._send(replace(request, unwanted=self.unwanted)))
-
-    async def read(self) -> bytes:
-        """Returns the next bytes of the body, or none at its end."""
-        return await self._unless_ended(anext(self._body, b""))
-
-    async def show(self, piece: str | CallText) -> None:
+    async def _show(self, piece: str | CallText) -> None:
         """Passes a piece of text or of a native call to the observers; their exceptions propagate."""
         if isinstance(piece, str):
             await self._wait_for_observers(self._on_chunk(piece))
@@ -212,42 +182,19 @@ class Turn:
         if show is not None:
             await self._wait_for_observers(show(*piece))
 
-    def report(self, what: str, *details: object) -> None:
+    def _report(self, what: str, *details: object) -> None:
         """Reports to the run, if it listens."""
         listener = getattr(self._on_chunk, what, None)
         if listener is not None:
             listener(*details)
 
-    async def wait(self, seconds: float) -> None:
+    async def _wait(self, seconds: float) -> None:
         """Waits before a retry. Empty pieces are passed on regularly, so that the run can raise if it has ended."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            await self.show("")
+            await self._show("")
             await self._pause(min(left, SLICE))
             await self._check()
-
-    async def finish(self) -> None:
-        """Ends a complete response. The connection is kept if that is cheap."""
-        response, self._response = self._response, None
-        if response is not None:
-            await response.finish()
-
-    async def close(self) -> None:
-        """Closes the connection, unless it was returned to the pool."""
-        response, self._response = self._response, None
-        if response is not None:
-            with suppress(TransportError):
-                await response.aclose()
-
-    async def give_up(self) -> NoReturn:
-        """Raises because the run has ended: what `on_chunk` raises, or else a `RunCancelledError`."""
-        await self.show("")
-        raise RunCancelledError(UNWANTED) from None
-
-    async def _send(self, request: Request) -> AsyncResponse:
-        self._response = response = await self._open(request)
-        self._body = response.__aiter__()
-        return response
 
     async def _unless_ended(self, step: Awaitable[T]) -> T:
         """Returns the step's result. If the run has ended, raises that instead, even if the step failed."""
@@ -272,36 +219,67 @@ class Turn:
             await pending
 
 
+async def aperform(turn: Turn) -> LlmResponse:
+    """Performs the turn on the running event loop. If the task is cancelled, the connection is closed."""
+    loop, scope = asyncio.get_running_loop(), asyncio.timeout(None)
+    next_look: asyncio.Handle
+
+    def look() -> None:
+        """Ends the turn, wherever it waits, once the run has ended."""
+        nonlocal next_look
+        if turn.unwanted():
+            scope.reschedule(loop.time())
+        else:
+            next_look = loop.call_later(SLICE, look)
+
+    next_look = loop.call_soon(look)
+    try:
+        async with scope:
+            try:
+                return await turn.perform()
+            finally:
+                next_look.cancel()
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        await turn.give_up()
+    finally:
+        await turn.close()
+
+
 # ------------------------------------------------------------------------------------------------------ threads
 
 
 class ThreadTurn(Turn):
     """A turn whose steps block their thread. `abort` ends it from another one."""
 
-    def __init__(self, transport: Transport, on_chunk: Callable[[str], Any]) -> None:
+    def __init__(self, exchange: Exchange, transport: Transport, on_chunk: Callable[[str], Any]) -> None:
         async def send(request: Request) -> AsyncResponse:
             return BlockingResponse(transport.send(request))
 
-        super().__init__(send, on_chunk)
+        super().__init__(exchange, send, on_chunk)
         self._aborted = threading.Event()
         has_ended = self.unwanted
         self.unwanted = lambda: self._aborted.is_set() or has_ended()
 
     def abort(self) -> None:
+        self._on_chunk = lambda _: None  # nobody listens any more
         self._aborted.set()
         _finished(self.close())
-
-    async def give_up(self) -> NoReturn:
-        """Raises because the run has ended. After `abort`, there is nobody to ask for the reason."""
-        if self._aborted.is_set():
-            raise RunCancelledError(UNWANTED)
-        await super().give_up()
 
     async def _pause(self, seconds: float) -> None:
         self._aborted.wait(seconds)
 
     async def _wait_for_observers(self, pending: Any) -> None:
         """Does nothing: in a thread, `on_chunk` itself waits for the observers."""
+
+
+def perform(turn: ThreadTurn) -> LlmResponse:
+    """Performs the turn in this thread. Exceptions of `on_chunk` propagate, after the connection is closed."""
+    try:
+        return _finished(turn.perform())
+    finally:
+        turn.abort()
 
 
 def _finished(coroutine: Coroutine[Any, Any, T]) -> T:

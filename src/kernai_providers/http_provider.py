@@ -20,7 +20,7 @@ from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provid
 from kernai._util.api import NotCopied
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
-from kernai_providers.exchange import Exchange, ThreadTurn, aperform, perform
+from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
 from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, conversation, root_of
@@ -39,7 +39,6 @@ VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?$")
 #: sent for a message without content, which vendors reject
 EMPTY = "(empty)"
 
-Turn = tuple[str, list[Any]]
 
 
 class HttpProvider(NotCopied, Provider):
@@ -146,7 +145,7 @@ class HttpProvider(NotCopied, Provider):
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
         """Performs one turn, streamed. Any failure is a `ProviderError`; an incomplete answer is never returned."""
-        return perform(self._exchange(messages, model, generation, on_chunk), ThreadTurn(self.transport, on_chunk))
+        return perform(ThreadTurn(self._exchange(messages, model, generation, on_chunk), self.transport, on_chunk))
 
     async def acall(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
@@ -154,10 +153,10 @@ class HttpProvider(NotCopied, Provider):
         """Performs one turn under asyncio, otherwise like `call`. If cancelled, closes the connection immediately."""
         exchange = self._exchange(messages, model, generation, on_chunk)
         if isinstance(self.transport, AsyncTransport):
-            return await aperform(exchange, self.transport, on_chunk)
-        turn = ThreadTurn(self.transport, on_chunk)
+            return await aperform(Turn(exchange, self.transport.asend, on_chunk))
+        turn = ThreadTurn(exchange, self.transport, on_chunk)
         try:
-            return await in_worker(WorkerPool(), lambda: perform(exchange, turn))
+            return await in_worker(WorkerPool(), lambda: perform(turn))
         except asyncio.CancelledError:
             turn.abort()
             raise
@@ -215,12 +214,12 @@ class HttpProvider(NotCopied, Provider):
         """Returns headers that the vendor needs besides the one with the key."""
         return {}
 
-    def turns(self, messages: Sequence[Message], model: Model) -> tuple[str, list[Turn]]:
+    def turns(self, messages: Sequence[Message], model: Model) -> tuple[str, list[tuple[str, list[Any]]]]:
         """Returns the system text, and each other message as its role and its encoded parts.
 
         If the vendor requires that roles alternate, consecutive messages of one role become one.
         """
-        turns: list[Turn] = []
+        turns: list[tuple[str, list[Any]]] = []
         for message in messages:
             if message.role == "system":
                 continue

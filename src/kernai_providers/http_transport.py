@@ -18,17 +18,11 @@ import os
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
 
 from kernai._util.api import ForkSafeLock
-from kernai_providers.network import CutHeadError, Deadline, WatchedSocket, connected, is_readable
-from kernai_providers.request_checks import Endpoint, Outgoing, Proxy, outgoing, proxy_for
+from kernai_providers.network import BLOCK, Connection, CutHeadError, Deadline, connection_class
+from kernai_providers.request_checks import Outgoing, Route, outgoing, route_of
 from kernai_providers.transport import Request, StreamedResponse, TransportError, ends_for_certain, joined
-
-#: bytes of one read
-BLOCK: Final = 64 * 1024
 
 
 class HttpTransport:
@@ -38,7 +32,7 @@ class HttpTransport:
     At most `max_idle` connections stay open between requests, each for at most `idle_seconds`. Proxies come from the
     environment (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`).
 
-    `Timeouts.connect` applies to each step of connecting: reaching one of the host's addresses, a proxy's tunnel, TLS.
+    `Timeouts.connect` applies to each step of connecting: reaching one of the host's addresses, a proxy's answer, TLS.
     """
 
     def __init__(
@@ -72,45 +66,37 @@ class HttpTransport:
         self._pool.close()
 
     def _connect(self, route: Route, request: Request) -> Connection:
-        proxy, seconds = route.proxy, request.timeouts.connect
-        if proxy is not None and proxy.scheme != "http":
-            raise TransportError(
-                f"the proxy {proxy.peer} is of type {proxy.scheme}; this transport supports http:// only", "protocol"
-            )
-        host, port = (proxy.host, proxy.port) if proxy is not None else (route.host, route.port)
-        kind: Any = connection_class(route.scheme)
-        secure = {"context": _Tls(self.context())} if route.scheme == "https" else {}
-        plain = kind(host, port, timeout=seconds, **secure)
-        connection = Connection(plain, route, Deadline(request, route.peer))
-        connection.deadline.connects()
-        plain._create_connection = partial(_open, connection)  # noqa: SLF001 - no public way to say how a socket is made
+        proxy, timeouts = route.proxy, request.timeouts
+        uses_tls = route.scheme == "https" or (proxy is not None and proxy.scheme == "https")
+        connection = Connection(route, Deadline(request, route.peer), self.context() if uses_tls else None)
+        connection.deadline.begin(timeouts.connect)
         try:
-            if proxy is not None and route.scheme == "https":
-                credentials = {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
-                plain.set_tunnel(route.host, route.port, credentials)
-            plain.connect()
+            connection.http.connect()
         except BaseException as error:
-            connection.close()
+            connection.hang_up()
             if isinstance(error, (OSError, http.client.HTTPException, UnicodeError)):
                 # without its cause: a proxy's response may repeat what was sent to it
-                raise not_connected(error, route, seconds) from (error if proxy is None else None)
+                raise not_connected(error, route, timeouts.connect) from (error if proxy is None else None)
             raise
-        connection.sock = plain.sock
-        connection.deadline.connects(still=False)
+        connection.deadline.begin(timeouts.read)
         return connection
 
     def _ask(self, connection: Connection, request: Request, call: Outgoing) -> HttpResponse:
         """Sends a request and reads the head of its response. If this raises, the connection is closed."""
-        raw = None
+        proxy, target, headers = connection.route.proxy, call.target, call.headers
+        pool: ConnectionPool | None = self._pool
+        if proxy is not None and not proxy.is_socks and call.scheme == "http":
+            target = f"http://{call.peer}{target}"
+            if proxy.authorization:
+                headers = {**headers, "Proxy-Authorization": proxy.authorization}
         try:
-            sent = _transmit(connection, request, call)
-            raw = connection.http.getresponse()
-            connection.deadline.answered()
-            return HttpResponse(raw, connection, request.max_bytes, self._pool if sent else None)
+            try:
+                connection.http.request(request.method, target, request.body or None, headers)
+            except (BrokenPipeError, ConnectionResetError):  # there may be a response that says why
+                pool = None
+            return HttpResponse(connection.http.getresponse(), connection, request.max_bytes, pool)
         except BaseException as error:
-            if raw is not None:
-                raw.close()
-            connection.close()
+            connection.hang_up()
             if isinstance(error, (OSError, http.client.HTTPException)):
                 raise broken(error, call.peer, connection.deadline) from cause_of(error)
             raise
@@ -165,50 +151,10 @@ class HttpResponse(StreamedResponse):
         if keep and self._pool is not None:
             self._pool.give(self._connection)
         else:
-            self._connection.close()
+            self._connection.hang_up()
 
 
 # --------------------------------------------------------------------------------------------- kept connections
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Route(Endpoint):
-    """Requests with equal routes may share a connection."""
-
-    proxy: Proxy | None
-
-
-def route_of(call: Outgoing) -> Route:
-    """Returns where a request goes, and through which proxy of the environment."""
-    return Route(call.scheme, call.host, call.port, proxy_for(call.scheme, call.host, call.port))
-
-
-def connection_class(scheme: str) -> type[http.client.HTTPConnection]:
-    """Returns the class for a connection. It is looked up each time, because vcrpy replaces it in `http.client`."""
-    return http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Connection:
-    """One connection. `sock` outlives ``http.sock``, which `http.client` drops after a connection's last response.
-
-    `deadline` is that of the current request.
-    """
-
-    http: http.client.HTTPConnection
-    route: Route
-    deadline: Deadline
-    sock: Any = None
-    idle_since: float = 0.0
-
-    def close(self) -> None:
-        """Closes the connection. The socket is closed once the response's file is closed, too."""
-        self.http.close()
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether there is something to read although no request was sent: the connection's end, or nonsense."""
-        return isinstance(self.sock, WatchedSocket) and (self.sock.has_excess or is_readable(self.sock.sock))
 
 
 class ConnectionPool:
@@ -246,7 +192,7 @@ class ConnectionPool:
                     break
                 unfit.append(connection)
         for connection in unfit:
-            connection.close()
+            connection.hang_up()
         return found
 
     def give(self, connection: Connection) -> None:
@@ -258,13 +204,13 @@ class ConnectionPool:
             while len(self._idle) > self._max_idle:
                 unfit.append(self._idle.pop(0))
         for old in unfit:
-            old.close()
+            old.hang_up()
 
     def close(self) -> None:
         with self._lock:
             connections, self._idle = self._idle, []
         for connection in connections:
-            connection.close()
+            connection.hang_up()
 
     def _unfit(self) -> list[Connection]:
         """Removes and returns connections that are too old; in a forked child, those of the parent.
@@ -276,40 +222,6 @@ class ConnectionPool:
         self._idle = self._idle[len(unfit):]
         self._process = os.getpid()
         return unfit
-
-
-def _open(connection: Connection, address: tuple[str, int], timeout: float, *_: Any) -> WatchedSocket:
-    """Creates a connection's socket, for `http.client`."""
-    sock = connected(*address, timeout, connection.deadline)
-    return WatchedSocket(sock, lambda: connection.deadline)
-
-
-class _Tls:
-    """An SSL context for watched sockets, as far as `http.client` uses one."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._context = context
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
-
-    def wrap_socket(self, sock: WatchedSocket, server_hostname: str | None = None) -> WatchedSocket:
-        return sock.start_tls(self._context, server_hostname)
-
-
-def _transmit(connection: Connection, request: Request, call: Outgoing) -> bool:
-    """Sends a request, and returns whether all of it could be sent. If not, there may be a response that says why."""
-    headers, target = call.headers, call.target
-    proxy = connection.route.proxy
-    if proxy is not None and call.scheme == "http":
-        target = f"http://{call.peer}{target}"
-        if proxy.authorization:
-            headers = {**headers, "Proxy-Authorization": proxy.authorization}
-    try:
-        connection.http.request(request.method, target, request.body or None, headers)
-    except (BrokenPipeError, ConnectionResetError):
-        return False
-    return True
 
 
 # ------------------------------------------------------------------------------------------------------ errors

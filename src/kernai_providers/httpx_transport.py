@@ -1,9 +1,8 @@
 """`HttpxTransport`: a native transport for asyncio, on httpx. Needs the extra: ``pip install "kernai[httpx]"``.
 
 Guarantees: those of `HttpTransport`, also for `asend`. Each event loop has its own connections. They are closed by
-`aclose`, or when the loop ends, if it shuts down asynchronous generators, as `asyncio.run` does. `send` is that of
-`HttpTransport`, except through a proxy that `http.client` does not support (SOCKS, https): then the calling thread
-waits for a request on an event loop in another thread.
+`aclose`, or when the loop ends, if it shuts down asynchronous generators, as `asyncio.run` does. Threads are served by
+an `HttpTransport`.
 
 It uses httpx's transports, not its clients: no redirects, no cookies, nothing added to a request. Bodies are read raw
 and decoded as everywhere else in this package.
@@ -12,29 +11,24 @@ and decoded as everywhere else in this package.
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
-import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import IncompleteRead
 from typing import Any, TypeAlias
 
-from kernai._util.api import ForkSafeLock
-from kernai.drivers.background_loop import BackgroundLoop
-from kernai.loop.effects import Cancelled
-from kernai_providers.http_transport import HttpTransport, Route, broken, cause_of, not_connected, route_of
-from kernai_providers.network import CutHeadError, Deadline
-from kernai_providers.request_checks import Proxy, outgoing
+from kernai_providers.http_transport import HttpTransport, broken, cause_of, not_connected
+from kernai_providers.network import Deadline
+from kernai_providers.request_checks import Proxy, Route, outgoing, route_of
 from kernai_providers.transport import (
     DRAIN_BYTES,
     DRAIN_SECONDS,
     ContentDecoder,
     Request,
     Response,
-    StreamedResponse,
     TransportError,
+    closed_here,
     ends_for_certain,
     joined,
 )
@@ -61,35 +55,18 @@ class HttpxTransport:
         self._limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=max_idle, keepalive_expiry=idle_seconds
         )
-        self._lock = ForkSafeLock()
         self._loops: dict[asyncio.AbstractEventLoop, AsyncGenerator[_Transports, None]] = {}
-        self._bridge: _Bridge | None = None
 
     def send(self, request: Request) -> Response:
-        """Sends a request and returns its response, once the head has arrived.
-
-        Raises `TransportError` if there is no response, and `ValueError` for an invalid request.
-        """
-        proxy = route_of(outgoing(request)).proxy
-        if proxy is None or proxy.scheme == "http":
-            return self._threads.send(request)
-        with self._lock:
-            if self._bridge is None or self._bridge.process != os.getpid():  # threads do not survive a fork
-                self._bridge = _Bridge(self.aclose)
-            bridge = self._bridge
-            bridge.count(1)
-        try:
-            return BridgedResponse(bridge.run(self.asend(request), request.unwanted), bridge, request)
-        except BaseException:
-            bridge.count(-1)
-            raise
+        """Does the same as `HttpTransport.send`."""
+        return self._threads.send(request)
 
     async def asend(self, request: Request) -> HttpxResponse:
-        """Does the same as `send` on the running event loop. If the task is cancelled, the connection is closed."""
+        """Does the same on the running event loop. If the task is cancelled, the connection is closed."""
         call = outgoing(request)
         route = route_of(call)
         transport = await self._transport(route)
-        deadline: Any = Deadline(request, call.peer)
+        deadline = _Progress(request, call.peer)
         sent = httpx.Request(
             request.method, f"{call.scheme}://{call.peer}{call.target}", headers=list(call.headers.items()),
             content=request.body,
@@ -99,6 +76,8 @@ class HttpxTransport:
         while True:
             try:
                 raw = await transport.handle_async_request(sent)
+                deadline.answered()
+                return HttpxResponse(raw, call.peer, request.max_bytes, deadline)
             except BaseException as error:
                 if deadline.dialed is not None:  # httpcore does not close one that fails or is cancelled before sending
                     await deadline.dialed.aclose()
@@ -107,23 +86,13 @@ class HttpxTransport:
                 if not isinstance(error, (OSError, httpx.HTTPError)):
                     raise
                 failed = broken(error, call.peer, deadline)
-                if failed.kind == "closed" and deadline.awaits_head and not (deadline.dialed or deadline.has_received):
-                    continue  # an idle connection was closed, and is now gone from the pool
-                raise failed from cause_of(error)
-            deadline.answered()
-            try:
-                return HttpxResponse(raw, call.peer, request.max_bytes, deadline)
-            except TransportError:
-                await raw.aclose()
-                raise
+                if failed.kind != "closed" or not deadline.awaits_head or deadline.dialed or deadline.has_received:
+                    raise failed from cause_of(error)
+                # an idle connection was closed, and is now gone from the pool
 
     def close(self) -> None:
         """Closes the idle connections of threads. For those of an event loop, call `aclose` there."""
         self._threads.close()
-        with self._lock:
-            bridge, self._bridge = self._bridge, None
-        if bridge is not None:
-            bridge.count(-1)
 
     async def aclose(self) -> None:
         """Closes the connections of the running event loop, including those in use."""
@@ -141,7 +110,8 @@ class HttpxTransport:
         if key not in transports:
             # http needs no certificate authorities, and reading them takes longer than a local request
             context = self._threads.context() if route.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            proxy = None if route.proxy is None else _httpx_proxy(route.proxy)
+            via = route.proxy
+            proxy = None if via is None else httpx.Proxy(f"{via.scheme}://{via.peer}", auth=via.credentials)
             made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False, proxy=proxy)
             # httpx has no parameter for httpcore's network backend
             made._pool._network_backend = _WatchedBackend()  # noqa: SLF001 - see above
@@ -174,8 +144,8 @@ class HttpxResponse:
         assert isinstance(raw.stream, httpx.AsyncByteStream)
         self.status = raw.status_code
         self.headers = joined(raw.headers.multi_items())
-        self.peer = peer
-        self.deadline = deadline
+        self._peer = peer
+        self._deadline = deadline
         self._decoder = ContentDecoder(self.headers.get("content-encoding", ""), peer, max_bytes)
         self._stream = raw.stream
         self._pieces = raw.stream.__aiter__()
@@ -184,10 +154,10 @@ class HttpxResponse:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"HttpxResponse({self.status} from {self.peer})"
+        return f"HttpxResponse({self.status} from {self._peer})"
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while data := await self.read():
+        while data := await self._read():
             for piece in self._decoder.decode(data):
                 yield piece
         self._decoder.end()
@@ -198,7 +168,7 @@ class HttpxResponse:
             async with asyncio.timeout(DRAIN_SECONDS):
                 size = 0
                 while size <= DRAIN_BYTES and not self._ended and not self._closed:
-                    size += len(await self.read())
+                    size += len(await self._read())
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -210,80 +180,22 @@ class HttpxResponse:
                 await self._socket.aclose()
             await self._stream.aclose()
 
-    async def read(self) -> bytes:
+    async def _read(self) -> bytes:
         """Returns the next bytes of the body, still encoded, or none at its end."""
         if self._closed and not self._ended:
-            raise self._closed_error()
+            raise closed_here(self._peer)
         try:
             data = await anext(self._pieces, b"")
         except (OSError, httpx.HTTPError) as error:
             if self._closed:
-                raise self._closed_error() from None
+                raise closed_here(self._peer) from None
             await self.aclose()
             # for the parser, an early end is one of many errors
             seen = error if isinstance(error, OSError) else IncompleteRead(b"")
-            raise broken(seen, self.peer, self.deadline) from cause_of(error)
+            raise broken(seen, self._peer, self._deadline) from cause_of(error)
         self._ended = not data
-        self.deadline.content(len(data))
+        self._deadline.content(len(data))
         return data
-
-    def _closed_error(self) -> TransportError:
-        return TransportError(f"the answer of {self.peer} was closed on this side before its end", "closed")
-
-
-# ------------------------------------------------------------------------------- an event loop for threads
-
-
-class _Bridge:
-    """An event loop in its own thread, for requests of other threads. It ends when the last user leaves."""
-
-    def __init__(self, close: Callable[[], Any]) -> None:
-        self.process = os.getpid()
-        self._loop = BackgroundLoop("kernai-httpx")
-        self._close = close
-        self._lock = threading.Lock()
-        self._users = 1  # the transport, until it is closed
-
-    def run(self, awaitable: Awaitable[Any], unwanted: Callable[[], bool] | None) -> Any:
-        """Returns the awaitable's result. Raises `TransportError` once the result is unwanted."""
-        try:
-            return self._loop.run(awaitable, unwanted if unwanted is not None else lambda: False)
-        except Cancelled:
-            raise TransportError("the answer is not wanted any more", "unwanted") from None
-
-    def count(self, users: int) -> None:
-        """Adds this number of users, or -1 for one that leaves."""
-        with self._lock:
-            self._users += users
-            is_last = not self._users
-        if is_last:
-            self._loop.close(last=self._close)
-
-
-class BridgedResponse(StreamedResponse):
-    """A response of `HttpxTransport.send` through a SOCKS or https proxy."""
-
-    def __init__(self, response: HttpxResponse, bridge: _Bridge, request: Request) -> None:
-        super().__init__(response.status, response.headers, response.peer, request.max_bytes)
-        self._response = response
-        self._bridge = bridge
-        self._unwanted = request.unwanted
-
-    def _pull(self) -> bytes:
-        data: bytes = self._bridge.run(self._response.read(), self._is_unwanted)
-        return data
-
-    def _is_unwanted(self) -> bool:
-        return self._closed or (self._unwanted is not None and self._unwanted())
-
-    def _limit_wait(self, seconds: float) -> None:
-        self._response.deadline.seconds = seconds
-
-    def _release_connection(self, *, keep: bool) -> None:  # noqa: ARG002 - the inner response decides
-        try:
-            self._bridge.run(self._response.aclose(), None)
-        finally:
-            self._bridge.count(-1)
 
 
 # ------------------------------------------------------------------------------------ the network below httpx
@@ -306,6 +218,24 @@ def _plain_errors(unknown: type[OSError] = ConnectionError) -> Iterator[None]:
         raise (origin if isinstance(origin, OSError) else unknown()) from None
 
 
+class _Progress(Deadline):
+    """The deadline of a request, and how far the request is."""
+
+    def __init__(self, request: Request, peer: str) -> None:
+        super().__init__(request, peer)
+        self.timeouts = request.timeouts
+        #: how httpcore begins the request
+        self.method = request.method.upper().encode()
+        self.connecting = False
+        #: the connection that was opened for it, if any
+        self.dialed: httpcore.AsyncNetworkStream | None = None
+
+    def connects(self) -> None:
+        """Starts the time limit for connecting, which includes a proxy's handshake."""
+        self.connecting = True
+        self.begin(self.timeouts.connect)
+
+
 class _WatchedBackend(httpcore.AsyncNetworkBackend):
     """httpcore's own network, with the `Deadline` of each request. A task that waits is ended by cancelling it."""
 
@@ -317,7 +247,7 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
     async def connect_tcp(
         self, host: str, port: int, timeout: Any = None, *options: Any, **named: Any
     ) -> httpcore.AsyncNetworkStream:
-        deadline: Deadline = timeout
+        deadline: _Progress = timeout
         deadline.connects()
         with _plain_errors():
             stream = await self._inner.connect_tcp(host, port, deadline.seconds, *options, **named)
@@ -328,7 +258,7 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
 class _WatchedStream(httpcore.AsyncNetworkStream):
     """One connection. A step without a timeout, as in a proxy's handshake, belongs to the same request as the last."""
 
-    def __init__(self, inner: httpcore.AsyncNetworkStream, deadline: Deadline) -> None:
+    def __init__(self, inner: httpcore.AsyncNetworkStream, deadline: _Progress) -> None:
         self._inner = inner
         self._deadline = deadline
 
@@ -338,14 +268,16 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
         with _plain_errors():
             data = await self._inner.read(max_bytes, max(0.0, deadline.until() - time.monotonic()))
         if not data and deadline.awaits_head:
-            raise CutHeadError("in the middle of the headers" if deadline.has_received else "without an answer")
-        deadline.received(len(data))
+            raise deadline.cut_head()
+        deadline.has_received = deadline.has_received or bool(data)
+        deadline.count(len(data))
         return data
 
     async def write(self, buffer: bytes, timeout: Any = None) -> None:
         self._deadline = deadline = timeout or self._deadline
         if deadline.connecting and buffer.startswith(deadline.method):  # not a proxy's handshake
-            deadline.connects(still=False)
+            deadline.connecting = False
+            deadline.begin(deadline.timeouts.read)
         with _plain_errors():
             await self._inner.write(buffer, deadline.seconds)
         deadline.sent()
@@ -362,13 +294,6 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
-
-
-def _httpx_proxy(proxy: Proxy) -> httpx.Proxy:
-    try:
-        return httpx.Proxy(proxy.url)
-    except (ValueError, httpx.InvalidURL):
-        raise TransportError(f"httpx does not support proxy {proxy.peer} of type {proxy.scheme}", "protocol") from None
 
 
 def _may_serve_again(stream: object, status: int, headers: Mapping[str, str]) -> bool:

@@ -1,16 +1,18 @@
-"""`Deadline` and `WatchedSocket`: how long a request may wait, and a connection whose every wait can be ended.
+"""The network below `http.client`: `Deadline`, how long a request may wait, and `Connection`, whose every wait can end.
 
 Guarantees: connecting, TLS, sending and reading wait in slices of `SLICE` seconds and call `Deadline.check` between
 them, so each ends within a slice once the response is no longer wanted. The head must arrive within the time that one
 silence may last, even if its bytes arrive one by one. The overhead around a response's content (interim responses,
 chunk sizes, trailers) is limited. Only the thread that waits touches the socket.
-Assumes: one thread at a time uses a socket. Looking up a host's name cannot be interrupted.
+Assumes: one thread at a time uses a connection. Looking up a host's name cannot be interrupted.
 """
 
 from __future__ import annotations
 
 import errno
+import http.client
 import io
+import ipaddress
 import math
 import os
 import re
@@ -20,14 +22,18 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn, TypeVar
 
+from kernai_providers.request_checks import Endpoint, Proxy, Route
 from kernai_providers.transport import Request, TransportError
 
 T = TypeVar("T")
 #: seconds of one wait
 SLICE: Final = 0.05
-#: overhead in bytes: for each response, and for each byte of its content (a chunk of one byte needs five more)
+#: bytes of one read
+BLOCK: Final = 64 * 1024
+#: overhead in bytes: for each response, and for each byte of its content (a chunk of one byte takes six)
 OVERHEAD_PER_RESPONSE: Final = 256 * 1024
 OVERHEAD_PER_BYTE: Final = 8
 IN_PROGRESS: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
@@ -40,24 +46,18 @@ class Deadline:
     """The limits of one request. `seconds` is how long the server may currently be silent."""
 
     def __init__(self, request: Request, peer: str) -> None:
-        self.seconds = request.timeouts.read
-        self.connecting = False
-        #: the connection that `HttpxTransport` opened for this request, if it did
-        self.dialed: Any = None
-        #: the method, with which httpx begins the request
-        self.method = request.method.upper().encode()
-        self._timeouts = request.timeouts
+        self.begin(request.timeouts.read)
         self._peer = peer
         self._unwanted = request.unwanted
         self._cancelled = False
-        self._head_until = math.inf
-        self._overhead_left: float = OVERHEAD_PER_RESPONSE
 
-    def connects(self, *, still: bool = True) -> None:
-        """Applies the time limit for connecting, which includes a proxy's handshake; with ``still=False`` no longer."""
-        self.connecting = still
-        self.seconds = self._timeouts.connect if still else self._timeouts.read
-        self._head_until, self._overhead_left = math.inf, OVERHEAD_PER_RESPONSE
+    def begin(self, seconds: float) -> None:
+        """Starts a new phase, connecting or the request itself, in which the server may be silent for `seconds`."""
+        self.seconds = seconds
+        #: whether any byte of a response has arrived
+        self.has_received = False
+        self._head_until = math.inf
+        self._overhead_left = OVERHEAD_PER_RESPONSE
 
     def sent(self) -> None:
         """Starts the time limit for the head, because part of the request was sent. It is as long as for a silence."""
@@ -76,32 +76,27 @@ class Deadline:
         if self._cancelled or (self._unwanted is not None and self._unwanted()):
             raise TransportError(f"the answer of {self._peer} is not wanted any more", "unwanted")
         # before its first byte is read, the head may be there already, if this process had no time to look
-        if self.awaits_head and self.has_received and time.monotonic() >= self._head_until:
+        if self.has_received and time.monotonic() >= self._head_until:
             raise self.timed_out()
 
     def until(self, waited: float = 0.0) -> float:
         """Returns when a wait that began `waited` seconds ago becomes too long, in monotonic seconds."""
         return min(time.monotonic() - waited + self.seconds, self._head_until)
 
-    def received(self, size: int) -> None:
-        """Counts bytes that were read, of any kind. Raises `TransportError` if the overhead is too large."""
-        self._overhead_left -= size
+    def count(self, overhead: int) -> None:
+        """Counts bytes that are no content. Raises `TransportError` if there are too many."""
+        self._overhead_left -= overhead
         if self._overhead_left < 0:
             raise TransportError(f"{self._peer} sends more headers or chunk sizes than any answer needs", "protocol")
 
-    def content(self, size: float) -> None:
+    def content(self, size: int) -> None:
         """Counts bytes of content, which allow for more overhead."""
-        self._overhead_left += size * (1 + OVERHEAD_PER_BYTE)
+        self._overhead_left += size * OVERHEAD_PER_BYTE
 
     @property
     def awaits_head(self) -> bool:
         """Whether part of the request is out and the head has not arrived."""
         return self._head_until < math.inf
-
-    @property
-    def has_received(self) -> bool:
-        """Whether anything was received, if no content was counted yet."""
-        return self._overhead_left < OVERHEAD_PER_RESPONSE
 
     def timed_out(self) -> TransportError:
         """Returns the error for a wait that was too long."""
@@ -111,108 +106,162 @@ class Deadline:
             what = f"was silent for {self.seconds:g} seconds"
         return TransportError(f"{self._peer} {what}", "timeout")
 
+    def cut_head(self) -> CutHeadError:
+        """Returns the error for a connection that ended before the head was complete."""
+        return CutHeadError("in the middle of the headers" if self.has_received else "without an answer")
+
 
 class CutHeadError(ConnectionError):
     """The connection ended inside the head of a response."""
 
 
-def connected(host: str, port: int, seconds: float, deadline: Deadline) -> socket.socket:
-    """Opens a connection. Each of the host's addresses may take `seconds`; if all fail, the last failure is raised."""
-    failed = OSError("the host has no address")
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            _reach(sock, address, seconds, deadline)
-            return sock
-        except OSError as error:
-            sock.close()
-            failed = error
-        except BaseException:
-            sock.close()
-            raise
-    raise failed
+# -------------------------------------------------------------------------------------------------- the connection
 
 
-def _reach(sock: socket.socket, address: Any, seconds: float, deadline: Deadline) -> None:
-    deadline.check()
-    sock.setblocking(False)
-    number = sock.connect_ex(address)
-    if number in IN_PROGRESS:
-        until = time.monotonic() + seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(sock, selectors.EVENT_WRITE)
-            while not selector.select(min(SLICE, seconds)):
-                deadline.check()
-                if time.monotonic() >= until:
-                    raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-        number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if number:
-        raise OSError(number, os.strerror(number))
+def connection_class(scheme: str) -> type[http.client.HTTPConnection]:
+    """Returns the class for a connection. It is looked up each time, because vcrpy replaces it in `http.client`."""
+    return http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
 
 
-def is_readable(sock: socket.socket) -> bool:
-    """Whether there is something to read, or the end; also true for a closed socket."""
-    if sock.fileno() < 0:
-        return True
-    with selectors.DefaultSelector() as selector:
-        selector.register(sock, selectors.EVENT_READ)
-        return bool(selector.select(0))
+class Connection:
+    """One connection, which is the socket of `http`, its connection of `http.client`.
 
-
-class WatchedSocket:
-    """A connected socket for `http.client`. All attributes that are not defined here are the socket's own.
-
-    `deadline` returns the deadline of the current request.
+    `deadline` is that of the current request. `context` is for TLS to the host, to the proxy or to both. `http.client`
+    closes its socket after the last response, which is still being read then; so only `hang_up` closes the connection.
     """
 
-    def __init__(self, sock: socket.socket, deadline: Callable[[], Deadline]) -> None:
-        sock.settimeout(SLICE)
-        self.sock = sock
+    def __init__(self, route: Route, deadline: Deadline, context: ssl.SSLContext | None = None) -> None:
+        self.route = route
         self.deadline = deadline
+        self.idle_since = 0.0
         #: whether bytes arrived after the last response
         self.has_excess = False
+        #: the socket, or TLS over it; None before it is open, and always for a cassette's
+        self._wire: Any = None
+        self._context = context
+        proxy = route.proxy
+        talks_to = proxy if proxy is not None and not proxy.is_socks else route
+        options: dict[str, Any] = {}
+        if context is not None and route.scheme == "https":
+            # as much of a context as `http.client` uses
+            options["context"] = SimpleNamespace(
+                wrap_socket=self._encrypt, verify_mode=context.verify_mode, check_hostname=context.check_hostname)
+        make: Any = connection_class(route.scheme)
+        self.http = make(talks_to.host, talks_to.port, **options)
+        self.http._create_connection = self._open  # noqa: SLF001 - no public way to say how a socket is made
+        if talks_to is proxy and route.scheme == "https":
+            credentials = {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
+            self.http.set_tunnel(route.host, route.port, credentials)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.sock, name)
+    def hang_up(self) -> None:
+        """Closes the connection."""
+        self.http.close()
+        if self._wire is not None:
+            self._wire.close()
 
-    def recv_into(self, buffer: Any) -> int:
-        deadline = self.deadline()
-        size = self._wait(deadline, self.sock.recv_into, buffer)
-        deadline.received(size)
-        return size
+    @property
+    def is_stale(self) -> bool:
+        """Whether there is something to read although no request was sent: the connection's end, or nonsense."""
+        return self._wire is not None and (self.has_excess or self._wire.has_input())
+
+    def _open(self, *_: object) -> Connection:
+        proxy = self.route.proxy
+        if self._wire is not None:  # when a cassette is recorded, `http.client` may connect again
+            self._wire.close()
+        sock = _connected(proxy or self.route, self.deadline)
+        self.setsockopt = sock.setsockopt  # for `http.client`
+        self._wire = wire = _Socket(sock, self)
+        if proxy is not None and proxy.scheme == "https":
+            self._encrypt(self, proxy.host)
+        elif proxy is not None and proxy.is_socks:
+            _ask_socks(wire, proxy, self.route)
+        return self
+
+    def _encrypt(self, _: object, server_hostname: str) -> Connection:
+        assert self._context is not None
+        self._wire = _Tls(self._wire, self._context, server_hostname)
+        return self
+
+    # what `http.client` calls
 
     def sendall(self, data: Any) -> None:
-        left, deadline = memoryview(data), self.deadline()
-        while left:
-            left = left[self._wait(deadline, self.sock.send, left):]
-        deadline.sent()
+        self._wire.write(data)
+        self.deadline.sent()
 
-    def start_tls(self, context: ssl.SSLContext, server_hostname: str | None) -> WatchedSocket:
-        """Returns the same connection, encrypted. This object must not be used afterwards."""
-        self.deadline().answered()  # the proxy's response to the request for a tunnel, if there is one
-        tls = context.wrap_socket(self.sock, server_hostname=server_hostname, do_handshake_on_connect=False)
-        try:
-            secure = WatchedSocket(tls, self.deadline)
-            secure._wait(self.deadline(), tls.do_handshake)
-        except BaseException:
-            tls.close()
-            raise
-        return secure
-
-    def makefile(self, mode: str = "rb", buffering: int | None = None) -> ResponseFile:
-        """Returns a file of what arrives; `http.client` never asks for another mode."""
-        del mode, buffering
+    def makefile(self, *_: object) -> ResponseFile:
         return ResponseFile(self)
 
     def close(self) -> None:
-        self.sock.close()
+        """Does nothing; see `hang_up`."""
 
-    def _wait(self, deadline: Deadline, act: Callable[..., T], *arguments: Any) -> T:
-        until = None
+    def read(self, size: int) -> bytes:
+        data: bytes = self._wire.read(size)
+        self.deadline.has_received = self.deadline.has_received or bool(data)
+        return data
+
+
+def _connected(to: Endpoint, deadline: Deadline) -> socket.socket:
+    """Opens a socket. Each of the host's addresses has the deadline's time; if all fail, the last failure is raised."""
+    number = errno.EADDRNOTAVAIL
+    for family, kind, protocol, _, address in socket.getaddrinfo(to.host, to.port, 0, socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            number = _reach(sock, address, deadline)
+        except BaseException:
+            sock.close()
+            raise
+        if not number:
+            return sock
+        sock.close()
+    raise OSError(number, os.strerror(number))
+
+
+def _reach(sock: socket.socket, address: Any, deadline: Deadline) -> int:
+    """Returns the number of the error; 0 if there was none."""
+    sock.setblocking(False)
+    number, until = sock.connect_ex(address), deadline.until()
+    while number in IN_PROGRESS:
+        deadline.check()
+        if _is_ready(sock, selectors.EVENT_WRITE, min(SLICE, deadline.seconds)):
+            number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        elif time.monotonic() >= until:
+            number = errno.ETIMEDOUT
+    return number
+
+
+def _is_ready(sock: socket.socket, event: int, seconds: float) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(sock, event)
+        return bool(selector.select(seconds))
+
+
+class _Socket:
+    """A socket that waits in slices."""
+
+    def __init__(self, sock: socket.socket, connection: Connection) -> None:
+        sock.settimeout(SLICE)
+        self._sock = sock
+        self._connection = connection
+        self.close: Callable[[], None] = sock.close
+
+    def read(self, size: int) -> bytes:
+        return self._wait(self._sock.recv, size)
+
+    def write(self, data: Any) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self._wait(self._sock.send, left):]
+
+    def has_input(self) -> bool:
+        """Whether there is something to read, or the end; also true for a closed socket."""
+        return self._sock.fileno() < 0 or _is_ready(self._sock, selectors.EVENT_READ, 0)
+
+    def _wait(self, act: Callable[[Any], T], argument: Any) -> T:
+        deadline, until = self._connection.deadline, None
         while True:
             deadline.check()
             try:
-                return act(*arguments)
+                return act(argument)
             except TimeoutError:
                 if until is None:  # the clock is read only after a wait
                     until = deadline.until(waited=SLICE)
@@ -220,23 +269,99 @@ class WatchedSocket:
                     raise
 
 
-class _Bytes(io.RawIOBase):
-    """The raw file below a `ResponseFile`. The socket stays open until this is closed, too."""
+class _Tls:
+    """TLS over a socket, or over TLS to a proxy."""
 
-    def __init__(self, sock: WatchedSocket) -> None:
-        self._sock = sock
-        self._hold = sock.sock.makefile("rb", buffering=0)
+    def __init__(self, below: _Socket | _Tls, context: ssl.SSLContext, server_hostname: str) -> None:
+        self._below = below
+        self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._received, self._to_send, server_hostname=server_hostname)
+        self.close: Callable[[], None] = below.close
+        self._run(self._tls.do_handshake)
+
+    def read(self, size: int) -> bytes:
+        try:
+            return self._run(self._tls.read, size)
+        except ssl.SSLEOFError:  # many servers close the connection without ending TLS
+            return b""
+
+    def write(self, data: Any) -> None:
+        self._run(self._tls.write, data)
+
+    def has_input(self) -> bool:
+        return bool(self._tls.pending() or self._received.pending) or self._below.has_input()
+
+    def _run(self, act: Callable[..., T], *arguments: Any) -> T:
+        while True:
+            try:
+                return act(*arguments)
+            except ssl.SSLWantReadError:
+                pass
+            finally:
+                if self._to_send.pending:
+                    self._below.write(self._to_send.read())
+            data = self._below.read(BLOCK)
+            if data:
+                self._received.write(data)
+            else:
+                self._received.write_eof()
+
+
+def _ask_socks(wire: _Socket, proxy: Proxy, route: Route) -> None:
+    """Asks a SOCKS5 proxy for a connection to the host (RFC 1928), if need be with a password (RFC 1929)."""
+    def reply(size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            data += wire.read(size - len(data)) or _refuse()
+        return data
+
+    def sized(text: str) -> bytes:
+        return bytes([len(text.encode())]) + text.encode()
+
+    method = b"\x00" if proxy.credentials is None else b"\x02"
+    wire.write(b"\x05\x01" + method)
+    if reply(2) != b"\x05" + method:
+        _refuse()
+    if proxy.credentials is not None:
+        wire.write(b"\x01" + b"".join(map(sized, proxy.credentials)))
+        if reply(2)[1]:
+            _refuse()
+    try:
+        address = ipaddress.ip_address(route.host).packed
+        target = (b"\x01" if len(address) == 4 else b"\x04") + address  # noqa: PLR2004 - bytes of IPv4
+    except ValueError:
+        target = b"\x03" + sized(route.host)
+    wire.write(b"\x05\x01\x00" + target + route.port.to_bytes(2, "big"))
+    head = reply(4)
+    if head[:2] != b"\x05\x00":
+        _refuse()
+    reply({1: 4, 4: 16}.get(head[3]) or reply(1)[0])
+    reply(2)
+
+
+def _refuse() -> NoReturn:
+    raise http.client.HTTPException("the proxy refused")
+
+
+# ---------------------------------------------------------------------------------------------------- the response
+
+
+class _Bytes(io.RawIOBase):
+    """The raw file below a `ResponseFile`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self.has_ended = False
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        return None if self.has_ended else self._sock.recv_into(buffer)
-
-    def close(self) -> None:
-        self._hold.close()
-        super().close()
+        if self.has_ended:
+            return None
+        data = self._connection.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class ResponseFile(io.BufferedReader):
@@ -247,40 +372,36 @@ class ResponseFile(io.BufferedReader):
     (RFC 9112 section 5).
     """
 
-    def __init__(self, sock: WatchedSocket) -> None:
-        self._bytes = _Bytes(sock)
-        self._sock = sock
+    def __init__(self, connection: Connection) -> None:
+        self._bytes = _Bytes(connection)
+        self._connection = connection
         self._in_head = True
-        self._has_begun = False
         super().__init__(self._bytes)
 
     def readline(self, size: int | None = -1) -> bytes:
-        line = super().readline(size)
+        line = self._line(size)
         if not self._in_head:
             return line
         while INTERIM.match(line):  # no header line looks like this
-            while self._complete_line(line, size) not in BLANK:
-                line = super().readline(size)
-            line = super().readline(size)
-        if self._complete_line(line, size) in BLANK:
+            while self._line(size) not in BLANK:
+                pass
+            line = self._line(size)
+        if line in BLANK:
             self._in_head = False
+            self._connection.deadline.answered()
         return line.rstrip(b" \t\r\n") + b"\r\n" if line.endswith(b"\n") else line
 
-    def read(self, size: int | None = -1) -> bytes:
-        deadline = self._sock.deadline()
-        if deadline.awaits_head:  # while a cassette is recorded, the whole body is read together with the head
-            deadline.content(math.inf)
-        return super().read(size)
-
-    def _complete_line(self, line: bytes, size: int | None) -> bytes:
-        self._has_begun = self._has_begun or bool(line)
-        if not line.endswith(b"\n") and (not size or size < 0 or len(line) < size):
-            raise CutHeadError("in the middle of the headers" if self._has_begun else "without an answer")
+    def _line(self, size: int | None) -> bytes:
+        deadline = self._connection.deadline
+        line = super().readline(size)
+        deadline.count(len(line))
+        if self._in_head and not line.endswith(b"\n") and len(line) != size:
+            raise deadline.cut_head()
         return line
 
     def close(self) -> None:
         if not self.closed:
             self._bytes.has_ended = True  # from now on, `peek` only looks into the buffer
             with suppress(OSError, ValueError):
-                self._sock.has_excess = bool(self.peek(1))
+                self._connection.has_excess = bool(self.peek(1))
         super().close()

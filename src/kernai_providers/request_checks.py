@@ -190,13 +190,33 @@ PROXY_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Proxy(Endpoint):
-    """A proxy. `url` and `authorization` may contain its password, so error messages must not show them."""
+    """A proxy, and the user and password for it, which errors must not show."""
 
-    authorization: str | None
-    url: str
+    credentials: tuple[str, str] | None
 
     def __repr__(self) -> str:
         return f"Proxy({self.scheme}://{self.peer})"
+
+    @property
+    def is_socks(self) -> bool:
+        return self.scheme.startswith("socks")
+
+    @property
+    def authorization(self) -> str | None:
+        """The value of `Proxy-Authorization`."""
+        return None if self.credentials is None else f"Basic {_base64(':'.join(self.credentials))}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Route(Endpoint):
+    """Requests with equal routes may share a connection."""
+
+    proxy: Proxy | None
+
+
+def route_of(call: Outgoing) -> Route:
+    """Returns where a request goes, and through which proxy of the environment."""
+    return Route(call.scheme, call.host, call.port, proxy_for(call.scheme, call.host, call.port))
 
 
 def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
@@ -216,11 +236,14 @@ def proxy_secrets() -> list[str]:
     for url in urllib.request.getproxies().values():
         with suppress(TransportError):
             proxy = _parsed(url, "any")
-            if proxy.authorization is not None:
-                credentials = urlsplit(proxy.url).netloc.rpartition("@")[0]
-                password = credentials.partition(":")[2]
-                secrets += [proxy.authorization.removeprefix("Basic "), unquote(credentials), unquote(password)]
+            if proxy.credentials is not None:
+                both = ":".join(proxy.credentials)
+                secrets += [_base64(both), both, proxy.credentials[1]]
     return secrets
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode("ascii")
 
 
 def _is_this_machine(host: str) -> bool:
@@ -245,8 +268,5 @@ def _parsed(url: str, scheme: str) -> Proxy:
         raise TransportError(
             f"the environment's proxy for {scheme} is not a URL like http://host:port", "protocol"
         ) from None
-    authorization = None
-    if parts.username is not None:
-        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        authorization = "Basic " + base64.b64encode(credentials.encode()).decode("ascii")
-    return Proxy(parts.scheme, host, port, authorization, url)
+    user = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
+    return Proxy(parts.scheme, host, port, user)

@@ -172,6 +172,11 @@ def ends_for_certain(status: int, headers: Mapping[str, str]) -> bool:
     return status not in BODILESS and not ("transfer-encoding" in headers and "content-length" in headers)
 
 
+def closed_here(peer: str) -> TransportError:
+    """Returns the error of a reader whose response was closed."""
+    return TransportError(f"the answer of {peer} was closed on this side before its end", "closed")
+
+
 class StreamedResponse(ABC):
     """Base class of synchronous responses. A subclass reads the bytes, and keeps or closes the connection."""
 
@@ -180,8 +185,8 @@ class StreamedResponse(ABC):
         self.headers = headers
         self._peer = peer
         self._decoder = ContentDecoder(headers.get("content-encoding", ""), peer, max_bytes)
-        self._lock = threading.Lock()
-        self._reading = False
+        #: held by the thread that uses the connection
+        self._in_use = threading.Lock()
         self._ended = False
         self._closed = False
         self._released = False
@@ -201,18 +206,13 @@ class StreamedResponse(ABC):
             while size <= DRAIN_BYTES and not self._ended and (left := deadline - time.monotonic()) > 0:
                 self._limit_wait(left)
                 size += len(self._read())
-        self._release(keep=self._ended)
+        self._release()
 
     def close(self) -> None:
         """Closes the connection; an iteration in progress gets a `TransportError`."""
-        with self._lock:
-            self._closed = True
-            if self._released:
-                return
-            reading = self._reading
+        self._closed = True
         self._stop_waiting()
-        if not reading:
-            self._release(keep=False)
+        self._release()
 
     @abstractmethod
     def _pull(self) -> bytes:
@@ -232,41 +232,34 @@ class StreamedResponse(ABC):
         """Releases the connection. Called once. `keep`: the body has ended and the connection may be used again."""
 
     def _read(self) -> bytes:
-        with self._lock:
-            if self._ended:
-                return b""
-            if self._closed:
-                raise self._closed_error()
-            self._reading = True
-        data: bytes | None = None
+        data = b""
         try:
-            data = self._pull()
-        except TransportError:
-            if not self._closed:
+            with self._in_use:
+                if not self._ended and not self._closed:
+                    data = self._pull()
+                    self._ended = not data
+        except BaseException as error:
+            was_closed, self._closed = self._closed, True
+            if not (was_closed and isinstance(error, TransportError)):
                 raise
         finally:
-            with self._lock:
-                self._reading = False
-                closed_here = self._closed
-                self._ended = data == b"" and not closed_here
-            if closed_here or data is None:
-                self._release(keep=False)
-        if closed_here or data is None:
-            raise self._closed_error()
+            if self._closed:
+                self._release()
+        if self._closed and not self._ended:
+            raise closed_here(self._peer)
         return data
 
-    def _release(self, *, keep: bool) -> None:
-        with self._lock:
-            if self._released:
-                return
-            self._released = True
-            keep = keep and not self._closed
-            # the rest of a body that was not read to its end is lost
-            self._closed = not keep
-        self._release_connection(keep=keep)
-
-    def _closed_error(self) -> TransportError:
-        return TransportError(f"the answer of {self._peer} was closed on this side before its end", "closed")
+    def _release(self) -> None:
+        """Releases the connection, once. If another thread is reading, that one does it afterwards."""
+        if self._in_use.acquire(blocking=False):
+            try:
+                # the rest of a body that was not read to its end is lost
+                self._closed = self._closed or not self._ended
+                if not self._released:
+                    self._released = True
+                    self._release_connection(keep=not self._closed)
+            finally:
+                self._in_use.release()
 
 
 class BlockingResponse:
@@ -306,15 +299,16 @@ class ContentDecoder:
     def __init__(self, codings: str, peer: str, max_bytes: int | None = None) -> None:
         self._left = max_bytes
         names = [name for name in (part.strip().lower() for part in codings.split(",")) if name not in ("", "identity")]
-        if len(names) > MAX_CODINGS or not set(names) <= {"gzip", "x-gzip", "deflate"}:
-            # the name is not shown: it comes from the server
-            raise TransportError(f"{peer} answered in a Content-Encoding other than gzip and deflate", "protocol")
+        self._is_known = len(names) <= MAX_CODINGS and set(names) <= {"gzip", "x-gzip", "deflate"}
         # the last coding in the header was applied last
         self._layers = [_Layer(gzip=name != "deflate") for name in reversed(names)]
         self._peer = peer
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Yields what these bytes decode to. Consume all of it before the next call."""
+        if not self._is_known:
+            # its name is not shown: it comes from the server
+            raise TransportError(f"{self._peer} answered in a Content-Encoding other than gzip and deflate", "protocol")
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:

@@ -285,6 +285,13 @@ def test_metadata_of_an_answer_shows_no_key_in_events_recordings_and_the_log(
     assert not shows_key(logged(caplog.records))
 
 
+def test_an_error_whose_body_cannot_be_decoded_is_reported_with_its_status() -> None:
+    provider = ADAPTERS["openai"]("k", transport=MemoryTransport(MemoryReply(429, {"content-encoding": "br"}, b"?")), max_retries=0)
+    with pytest.raises(ProviderError, match="HTTP 429 Too Many Requests") as caught:
+        provider.call(HELLO, Model("m"), GenerationOptions(), str)
+    assert (caught.value.status, caught.value.retryable) == (429, True)
+
+
 @pytest.mark.parametrize("echoed", ["password", "pair", "header"])
 def test_a_proxy_that_repeats_its_credentials_in_a_refusal_shows_none(echoed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = f"me:{CORE}/+ü"

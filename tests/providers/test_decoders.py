@@ -233,7 +233,7 @@ def test_what_zlib_holds_back_when_a_piece_is_full_comes_at_once(pack: Callable[
 @pytest.mark.parametrize("coding", ["br", "zstd", "gzip, br", "compress", ", ".join(["gzip"] * 5)])
 def test_an_unknown_coding_is_refused_before_the_body(coding: str) -> None:
     with pytest.raises(TransportError, match="gzip and deflate") as caught:
-        ContentDecoder(coding, "vendor.test:443")
+        body_of(coding, [b"x"])
     assert caught.value.kind == "protocol"
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import vcr
 
-from kernai_providers.http_transport import Connection, ConnectionPool, HttpTransport, Route
-from kernai_providers.network import Deadline
-from kernai_providers.request_checks import outgoing
+from kernai_providers.http_transport import ConnectionPool, HttpTransport
+from kernai_providers.network import Connection, Deadline
+from kernai_providers.request_checks import Route, outgoing
 from kernai_providers.transport import Request, Response, Timeouts
 from transport_clients import PATIENCE, failure, read
 from wire_server import Authority, Close, Gate, Reply, WireServer, hang_up, plain
@@ -138,7 +138,7 @@ def test_a_connection_idle_for_too_long_is_closed_at_the_next_use_of_the_pool() 
     pool = ConnectionPool(max_idle=9, idle_seconds=30.0, clock=lambda: now[0])
     deadline = Deadline(Request("GET", "http://a.test"), "a.test")
     routes = [Route("http", host, 80, None) for host in ("a.test", "b.test", "a.test")]
-    first, elsewhere, last = (Connection(http.client.HTTPConnection(route.host), route, deadline) for route in routes)
+    first, elsewhere, last = (Connection(route, deadline) for route in routes)
     with socket.socket() as elsewhere.http.sock:
         for now[0], connection in ((0.0, first), (20.0, elsewhere)):
             pool.give(connection)
