@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import Value
 from kernai.durable.store import utc
-from kernai.errors import KernaiError, Pause, SkillInputError, Stop
+from kernai.errors import KernaiError, Pause, Stop
 from kernai.events import ApprovalGivenRow
 from kernai.jsonio.json_data import copied, jsonable
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Completion, Effect, SubRun
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Effect, SubRun
 from kernai.values.pending_calls import PendingCall, UntrustedValue
 from kernai.values.result import StopReason
 
@@ -154,18 +154,19 @@ def edited(run: Run, name: str, arguments: Mapping[str, Any], decision: Decision
     return skill.rebind(arguments, changes, store, repair=run.root.repair)
 
 
-def decided(run: Run, call: Call, decision: Decision) -> Call | Completion:
-    """Returns the call to make, or the outcome of a refused call."""
+def decided(run: Run, call: Call, decision: Decision) -> Call:
+    """Returns the call to make. Raises the error of a refused call, or what `edited` raises."""
     refusal = decision.refusal
     if refusal is not None:
-        error = Stop(StopReason.GUARDRAIL, refusal) if isinstance(call, CallModel) else CallRefusedError(refusal)
-        return Completion(None, error=error)
+        raise Stop(StopReason.GUARDRAIL, refusal) if isinstance(call, CallModel) else CallRefusedError(refusal)
     approved = call.replace(approval=decision)
     return approved if decision.params is None else _changed(run, approved, decision)
 
 
-def as_shown(run: Run, call: Call, params: object) -> Call | Completion:
-    """Returns a call that waits again with the inputs that people changed before; `params` are the ones last shown."""
+def as_shown(run: Run, call: Call, params: object) -> Call:
+    """Returns a call that waits again with the inputs that people changed before; `params` are the ones last shown.
+    Raises what `edited` raises.
+    """
     now = called(call)[1]
     if not isinstance(params, Mapping) or not isinstance(now, Mapping):
         return call
@@ -173,16 +174,11 @@ def as_shown(run: Run, call: Call, params: object) -> Call | Completion:
     return _changed(run, call, Decision({"params": changes})) if changes else call
 
 
-def _changed(run: Run, call: Call, decision: Decision) -> Call | Completion:
+def _changed(run: Run, call: Call, decision: Decision) -> Call:
     """Returns the call with the inputs that the decision changes."""
-    if not isinstance(call, (CallSkill, SubRun)):
-        return call
-    assert call.skill is not None
-    try:
-        given = {"input": call.input[0]} if isinstance(call, SubRun) else call.arguments
-        arguments = edited(run, call.skill, given, decision)
-    except (SkillInputError, ValueError) as error:
-        return Completion(None, error=error)
     if isinstance(call, SubRun):
+        arguments = edited(run, call.skill or "", {"input": call.input[0]}, decision)
         return call.replace(input=(str(arguments["input"]),))
-    return Effect.replace(call, arguments=arguments)
+    if isinstance(call, CallSkill):
+        return Effect.replace(call, arguments=edited(run, call.skill, call.arguments, decision))
+    return call

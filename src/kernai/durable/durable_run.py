@@ -20,6 +20,7 @@ from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of
 from kernai.durable.replay_cursor import divergence
 from kernai.durable.scope import DurableScope
 from kernai.errors import (
+    Control,
     InFlightError,
     Pause,
     RunConflictError,
@@ -276,7 +277,7 @@ class DurableRun:
         if refused or call.call_id in facts.waiting or call.call_id in self.history.never_ran:
             return None
         made = facts.as_agreed(run, call)
-        found = PendingCall(call.call_id, *called(call if isinstance(made, Completion) else made))
+        found = PendingCall(call.call_id, *called(call if made is None else made))
         verdict, known = self._verdict(run, call, found), facts.in_flight.get(call.call_id)
         if verdict.decision == "fail":
             self._failing.append(found)
@@ -355,10 +356,15 @@ class DurableRun:
                 raise said
             decision = said if isinstance(said, Decision) else Decision(said, by="approve")
             decision.check_for(asked.params)
+        except Control:
+            raise
         except Exception as error:  # noqa: BLE001 - without approval the call is not made; the model reads why
             run.root.warn("approve.failed", run_id=run.root.run_id, call_id=call.call_id, error=error_text(error))
             why = f"{type(error).__name__}: {error_text(error)}"
             return Decision(f"approval could not be asked for: {why}", by="approve")
+        except BaseException:  # Ctrl-C and the like
+            run.root.cancellation.set()
+            raise
         if not doubts or decision.refusal is not None or decision.trusted:
             return decision
         if self.journal is None:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kernai import events
 from kernai.blocks.block import final_block, neutralize, result_block
 from kernai.durable import format_1
-from kernai.durable.approvals import REPLACES, WOKEN, Call, Decision, as_shown, decided
+from kernai.durable.approvals import REPLACES, WOKEN, Call, CallRefusedError, Decision, as_shown, decided
 from kernai.durable.outcomes import message, parts, payload, response
-from kernai.errors import KernaiError, RunStoppedError, error_text
+from kernai.errors import KernaiError, RunStoppedError, SkillInputError, Stop, error_text
 from kernai.loop import corrections
-from kernai.loop.effects import Completion
 from kernai.loop.run_state import input_message
 from kernai.loop.trust import holds_results
 from kernai.loop.workflow import RESULT_NAME, planned
@@ -128,10 +127,14 @@ class Facts:
         row = self._decided.get(call_id)
         return None if row is None else Decision.recorded(row)
 
-    def as_agreed(self, run: Run, call: Call) -> Call | Completion:
-        """Returns a call with the last decision on it, or the outcome of a refused one."""
-        made, decision = as_shown(run, call, self.changed.get(call.call_id)), self.agreed(call.call_id)
-        return made if decision is None or isinstance(made, Completion) else decided(run, made, decision)
+    def as_agreed(self, run: Run, call: Call) -> Call | None:
+        """Returns a call with the last decision on it; None if it was refused."""
+        decision = self.agreed(call.call_id)
+        try:
+            made = as_shown(run, call, self.changed.get(call.call_id))
+            return made if decision is None else decided(run, made, decision)
+        except (CallRefusedError, SkillInputError, ValueError, Stop):
+            return None
 
     def approved_below(self, scope: str) -> Iterable[str]:
         """The calls within a sub-run that were approved since the last resume. If the sub-run never began, neither did

@@ -8,36 +8,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernai import events
 from kernai.durable import outcomes
-from kernai.durable.approvals import Call, CallRefusedError, as_shown, decided, pending_call
+from kernai.durable.approvals import Call, as_shown, decided, pending_call
 from kernai.durable.recorded_run import Recorded, is_broken_off, reading
 from kernai.durable.replay_cursor import Comparison, ReplayCursor, divergence
 from kernai.errors import LimitReachedError, Pause, Stop
+from kernai.loop import effects
 from kernai.loop.builtin_commands import run_builtin
-from kernai.loop.effects import (
-    CallBuiltin,
-    CallModel,
-    CallProtocol,
-    CallSkill,
-    Cancelled,
-    Commit,
-    Completion,
-    Effect,
-    Join,
-    LimitStop,
-    NotBegun,
-    NotPerformed,
-    Parked,
-    Spawn,
-    SubRun,
-    Work,
-    advance,
-    attempted,
-    task_scope,
-)
+from kernai.loop.effects import CallModel, Cancelled, Completion, Effect, NotPerformed, Parked, Spawn, SubRun
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
@@ -46,6 +27,10 @@ if TYPE_CHECKING:
     from kernai.durable.host_state import HostState, Saved
     from kernai.loop.run_state import Run
 
+#: calls of skills and protocols
+_CALLS = (effects.CallSkill, effects.CallProtocol)
+#: effects before which the rows so far are appended
+_COMMITTED = (CallModel, *_CALLS)
 #: rows of work without a result
 _ERRORS = (events.SkillErrorRow, events.ProtocolErrorRow, events.TaskErrorRow)
 
@@ -53,7 +38,7 @@ _ERRORS = (events.SkillErrorRow, events.ProtocolErrorRow, events.TaskErrorRow)
 class DurableScope:
     """One run or sub-run; `rows` are its recorded rows."""
 
-    def __init__(self, durable: DurableRun, run: Run, work: Work, rows: Sequence[Recorded] = ()) -> None:
+    def __init__(self, durable: DurableRun, run: Run, work: effects.Work, rows: Sequence[Recorded] = ()) -> None:
         self.run = run
         self.ended: Completion | None = None
         #: whether the loop waits for nothing but decisions
@@ -88,7 +73,7 @@ class DurableScope:
         """Drives the loop to the first effect whose outcome is not recorded, or to its end."""
         outcome: Completion | None = Completion(None)
         while outcome is not None:
-            effect = advance(self._work, outcome.value, outcome.error)
+            effect = effects.advance(self._work, outcome.value, outcome.error)
             self._compare_rows()
             if isinstance(effect, Completion):
                 self.ended, outcome = effect, None
@@ -119,34 +104,31 @@ class DurableScope:
 
     def _recorded_outcome(self, effect: Effect) -> Completion | None:
         """An effect's outcome, if it is recorded."""
-        if isinstance(effect, SubRun) and not self._durable.waits_to_begin(effect):
-            return self._end_of(self._durable.replayed(effect))
+        durable, following = self._durable, self._cursor.next
+        if isinstance(effect, SubRun) and not durable.waits_to_begin(effect):
+            return self._end_of(durable.replayed(effect))
         if isinstance(effect, Spawn):
-            return self._replay_spawned(effect)
-        if isinstance(effect, Join):
+            self._replay_spawned(effect.key, effect)
+            return Completion(None)
+        if isinstance(effect, effects.Join):
             return self._recorded_end()
-        assert isinstance(effect, (CallModel, CallSkill, CallProtocol, CallBuiltin, SubRun))
-        following, history = self._cursor.next, self._durable.history
-        if isinstance(effect, CallModel) and effect.call_id in history.wasted:
-            self.run.count_failed(history.wasted[effect.call_id])
-        if isinstance(effect, (CallModel, CallBuiltin)):
-            recorded = following and reading(following, self._answer, effect, following)
-            return recorded or self._unrecorded(effect)
-        call = history.outcome_of(effect.call_id)
-        return self._unrecorded(effect) if call is None else self._from_record(effect, call)
+        if isinstance(effect, CallModel) and effect.call_id in durable.history.wasted:
+            self.run.count_failed(durable.history.wasted[effect.call_id])
+        if isinstance(effect, (CallModel, effects.CallBuiltin)) and following is not None:
+            return reading(following, self._answer, effect, following)
+        assert isinstance(effect, (effects.CallBuiltin, *_COMMITTED, SubRun))
+        return self._outcome_of(effect)
 
     def _end_of(self, child: DurableScope) -> Completion | None:
         """How a sub-run ended, if it did. If it was broken off with the root, only its parent's row says how."""
         recorded = self._cursor.next
-        if recorded is not None and (child.ended is None or child.has_unrecorded or is_broken_off(recorded)):
-            if not isinstance(recorded.row, _ERRORS):
-                raise divergence(recorded, recorded.row.type, f"the run {child.run.scope} continues")
-            return Completion(None, error=self._recorded_error(recorded))
-        return child.ended
+        if recorded is None or not (child.ended is None or child.has_unrecorded or is_broken_off(recorded)):
+            return child.ended
+        return self._failure(recorded, f"the run {child.run.scope} continues")
 
-    def _answer(self, effect: CallModel | CallBuiltin, following: Recorded) -> Completion | None:
+    def _answer(self, effect: CallModel | effects.CallBuiltin, following: Recorded) -> Completion:
         row, stream = following.row, self.run.stream
-        if isinstance(effect, CallBuiltin) and isinstance(row, events.BuiltinResultRow):
+        if isinstance(effect, effects.CallBuiltin) and isinstance(row, events.BuiltinResultRow):
             return Completion(None, row.result)
         if isinstance(effect, CallModel) and isinstance(row, events.LlmResponseRow):
             if stream is not None and row.given_up is not None:
@@ -159,53 +141,61 @@ class DurableScope:
             return Completion(None, error=outcomes.model_failure(row))
         raise divergence(following, row.type, f"{type(effect).__name__} {effect.call_id}")
 
-    def _from_record(self, effect: Effect, recorded: Recorded) -> Completion:
-        check = self._durable.check_skill
-        if check is not None and isinstance(effect, CallSkill):
-            check(self.run, effect, recorded)
-        return reading(recorded, self._completion, recorded)
+    def _outcome_of(self, effect: Call | effects.CallBuiltin) -> Completion | None:
+        """The outcome of a call; None if it is to be performed, or waits."""
+        durable, history = self._durable, self._durable.history
+        recorded = history.outcome_of(effect.call_id)
+        if recorded is not None:
+            if durable.check_skill is not None and isinstance(effect, effects.CallSkill):
+                durable.check_skill(self.run, effect, recorded)
+            return reading(recorded, self._completion, recorded)
+        if durable.closes:
+            if isinstance(effect, effects.CallBuiltin):
+                return Completion(None, run_builtin(self.run, effect.command))
+            return Completion(None, error=durable.broken_off(effect.call_id))
+        if isinstance(effect, _CALLS) and history.was_announced(effect.call_id):
+            return durable.settle(self.run, effect)
+        return None
 
     def _completion(self, recorded: Recorded) -> Completion:
+        """The outcome of a call, or of a task that failed, from its row."""
         row = recorded.row
+        if isinstance(row, events.TaskErrorRow):
+            stopped = NotPerformed() if row.not_run else Cancelled() if row.interrupted else None
+            return Completion(None, error=stopped or outcomes.RecordedError(row.error))
         if isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow)):
             in_task = self.run.scope != "" and self.run.task_id is not None
             exits = outcomes.exit_of(row) if in_task else None  # outside a task, an exit ended the whole run
             resumed = (exits or row.stop_reason) is not None and self._durable.history.was_resumed_after(recorded)
-            if exits is not None and not resumed:
-                return Completion(None, error=exits)
-            return Completion(None, error=outcomes.error(row, resumed=resumed))
+            error = outcomes.error(row, resumed=resumed) if exits is None or resumed else exits
+            return Completion(None, error=error)
         assert isinstance(row, (events.SkillResultRow, events.ProtocolResultRow))
         return Completion(None, outcomes.value(row, self.run.context.media_store))
 
-    def _unrecorded(self, effect: CallModel | CallSkill | CallProtocol | CallBuiltin | SubRun) -> Completion | None:
-        """The outcome of a call without a recorded one; None if it is to be performed, or waits."""
-        if self._durable.closes:
-            if isinstance(effect, CallBuiltin):
-                return Completion(None, run_builtin(self.run, effect.command))
-            return Completion(None, error=self._durable.broken_off(effect.call_id))
-        if isinstance(effect, (CallSkill, CallProtocol)) and self._durable.history.was_announced(effect.call_id):
-            return self._durable.settle(self.run, effect)
-        return None
+    def _failure(self, recorded: Recorded, otherwise: str) -> Completion:
+        """The error of work whose own end is not recorded, from its parent's row. If there is none, the run diverges:
+        `otherwise` is what happens now.
+        """
+        if not isinstance(recorded.row, _ERRORS):
+            raise divergence(recorded, recorded.row.type, otherwise)
+        return reading(recorded, self._completion, recorded)
 
-    def _replay_spawned(self, effect: Spawn) -> Completion:
-        what, key = effect.what, effect.key
+    def _replay_spawned(self, key: Any, effect: Spawn) -> None:
+        what, durable = effect.what, self._durable
         self._keys[what.call_id] = key
         if isinstance(what, SubRun) and what.skill is None and self._was_dropped(what, key):
-            return Completion(None)
-        if isinstance(what, SubRun) and not self._durable.waits_to_begin(what):
-            child = self._children[key] = self._durable.replayed(what)
+            return
+        if isinstance(what, SubRun) and not durable.waits_to_begin(what):
+            child = self._children[key] = durable.replayed(what)
             ended, waits = child.ended, child.is_parked
         else:
-            recorded = self._durable.history.outcome_of(what.call_id)
-            ended = self._unrecorded(what) if recorded is None else self._from_record(what, recorded)
-            waits = self._durable.waits(what.call_id)
+            ended, waits = self._outcome_of(what), durable.waits(what.call_id)
         if ended is not None:
             self._done[key] = Completion(key, ended.value, ended.error)
         elif waits:
             self._parked.add(key)
         else:
             self._to_spawn.append(effect)
-        return Completion(None)
 
     def _was_dropped(self, task: SubRun, task_id: Any) -> bool:
         """Whether the recording says that a task ended before it began."""
@@ -222,44 +212,29 @@ class DurableScope:
         row = recorded.row
         spawned = getattr(row, "call_id", None)
         if isinstance(row, events.TaskEndedRow):
-            spawned = task_scope(self.run.scope, self.run.step, row.task_id)
+            spawned = effects.task_scope(self.run.scope, self.run.step, row.task_id)
         if spawned not in self._keys:
             raise divergence(recorded, row.type, "no such call or task was started")
         key = self._keys[spawned]
         child, ended = self._children.pop(key, None), self._done.pop(key, None)
         if child is not None:
-            of_child = self._end_of(child)
-            ended = of_child and Completion(key, of_child.value, of_child.error)
-        if ended is None:
-            if not isinstance(row, _ERRORS):
-                raise divergence(recorded, row.type, "the run is waiting for a call or task to end")
-            ended = Completion(key, error=self._recorded_error(recorded))
+            ended = self._end_of(child)
+        ended = ended or self._failure(recorded, "the run is waiting for a call or task to end")
         self._parked.discard(key)
         self._to_spawn = [spawn for spawn in self._to_spawn if spawn.key != key]
-        return Completion(None, ended)
-
-    def _recorded_error(self, recorded: Recorded) -> BaseException:
-        """The error of spawned work, from its parent's row."""
-        row = recorded.row
-        if not isinstance(row, events.TaskErrorRow):
-            assert isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow))
-            resumed = self._durable.history.was_resumed_after(recorded)
-            return reading(recorded, lambda: outcomes.error(row, resumed=resumed))
-        if row.not_run:
-            return NotPerformed()
-        return Cancelled() if row.interrupted else outcomes.RecordedError(row.error)
+        return Completion(None, Completion(key, ended.value, ended.error))
 
     def _waits_for_decisions(self, frontier: Effect) -> bool:
-        if isinstance(frontier, Join):
+        if isinstance(frontier, effects.Join):
             return not self._to_spawn
         if isinstance(frontier, SubRun) and frontier.scope in self._durable.scopes:
             return self._durable.scopes[frontier.scope].is_parked
-        calls = (CallModel, CallSkill, CallProtocol, SubRun)
-        return isinstance(frontier, calls) and self._durable.waits(frontier.call_id)
+        return isinstance(frontier, (*_COMMITTED, SubRun)) and self._durable.waits(frontier.call_id)
 
     # ----------------------------------------------------------------------------------------------- after the record
+    # Here a failed effect is an exception, which `_continue` throws into the loop.
 
-    def live(self) -> Work:
+    def live(self) -> effects.Work:
         """The rest of the run, for a driver."""
         run = self.run
         run.gate = run.root.gate
@@ -278,108 +253,95 @@ class DurableScope:
 
     def _continue(self) -> Generator[Effect, Any, None]:
         """Continues from the frontier until the loop has ended."""
-        effect = self._frontier
-        state = self._durable.state_of(self.run)
+        run, effect, state = self.run, self._frontier, self._durable.state_of(self.run)
+        waiting, value, error = run.outbox.waiting, None, None
         if state is not None:
-            state.begin(self.run)
+            state.begin(run)
         while self.ended is None:
-            value = error = None
+            added = None
             changed: list[Saved] = []
-            added: events.TrustAddedRow | None = None
             if effect is not None:
                 try:
-                    outcome = yield from self._performed(effect)
-                    value, error = outcome.value, outcome.error
-                    if state is not None:
-                        changed = yield from self._changed(state, effect, outcome)
-                    added = None if self.run.trust is None else self.run.trust.note_host()
-                except (Exception, Parked, GeneratorExit):
+                    value = yield from self._performed(effect)
+                except (Parked, GeneratorExit):
                     raise
-                except BaseException as raised:  # noqa: BLE001 - from `approve` or `Context.save`
-                    self.run.root.cancellation.set()
+                except BaseException as raised:  # noqa: BLE001 - the loop decides what to do about it
                     error = raised
-            waiting = self.run.outbox.waiting
+                if state is not None:
+                    try:
+                        changed = yield from self._changed(state, effect, value)
+                    except KeyboardInterrupt as raised:  # from `Context.save`
+                        run.root.cancellation.set()
+                        error = raised
+                added = None if run.trust is None else run.trust.note_host()
             at = len(waiting)
-            following = advance(self._work, value, error)
+            following = effects.advance(self._work, value, error)
+            value = error = None  # the traceback of an error refers to this frame
             if isinstance(following, Completion):
                 self.ended = following
             else:
                 effect = following
             if added is not None:
-                waiting.insert(at + 1, self.run.sealed(added))
+                waiting.insert(at + 1, run.sealed(added))
             if state is not None and changed:
                 for after, saved in enumerate(changed, at + 1):
                     waiting.insert(after, saved.row)
                 state.accompany(waiting[at], changed)  # the loop writes the outcome first
 
-    def _changed(self, state: HostState, effect: Effect, outcome: Completion) -> Generator[Effect, Any, list[Saved]]:
+    def _changed(self, state: HostState, effect: Effect, value: Any) -> Generator[Effect, Any, list[Saved]]:
         """The changes of an outcome to the host's state, without half-finished changes by other calls."""
-        run = self.run
-        changed = self._durable.changed_state(run)
-        if not changed or isinstance(effect, (CallSkill, CallProtocol)):
+        changed = self._durable.changed_state(self.run)
+        of_call = isinstance(effect, _CALLS) or (isinstance(value, Completion) and value.key in self._calls)
+        if not changed or of_call:
             return changed
-        if isinstance(effect, Join) and outcome.value is not None and outcome.value.key in self._calls:
-            return changed
-        yield from state.in_turn(run)
-        changed = self._durable.changed_state(run)
+        yield from state.in_turn(self.run)
+        changed = self._durable.changed_state(self.run)
         if not changed:  # another call made the change, and has recorded it in the meantime
-            state.end_turn(run.scope)
+            state.end_turn(self.run.scope)
         return changed
 
-    def _performed(self, effect: Effect) -> Generator[Effect, Any, Completion]:
+    def _performed(self, effect: Effect) -> effects.Work:
+        """Performs an effect and returns its outcome."""
         if isinstance(effect, Spawn):
             self._to_spawn.append(effect)
-            return Completion(None)
-        if isinstance(effect, Join):
+            return None
+        if isinstance(effect, effects.Join):
             return (yield from self._joined())
         if self._durable.is_unwanted:
-            failed = yield from self._leave_to_others()
-            if failed is None:
-                raise Parked
-            return failed
-        if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
-            return (yield from self._called(effect))
-        asks = isinstance(effect, SubRun) and self._durable.waits_to_begin(effect)
-        approved = self._approved(effect) if asks else effect  # type: ignore[arg-type]  # it is a call then
-        outcome = (yield from attempted(approved)) if isinstance(approved, Effect) else approved
-        if isinstance(outcome.error, Parked):
+            yield from self._leave_to_others()
             raise Parked
-        return outcome
+        if isinstance(effect, _COMMITTED):
+            return (yield from self._called(effect))
+        if isinstance(effect, SubRun) and self._durable.waits_to_begin(effect):
+            effect = self._approved(effect)
+        return (yield effect)
 
-    def _called(self, effect: CallModel | CallSkill | CallProtocol) -> Generator[Effect, Any, Completion]:
+    def _called(self, effect: CallModel | effects.CallSkill | effects.CallProtocol) -> effects.Work:
         approved = self._approved(effect)
-        if not isinstance(approved, Effect):
-            return approved
         if not isinstance(effect, CallModel) and (state := self._durable.state_of(self.run)) is not None:
             yield from state.in_turn(self.run, effect)
-        outcome = (yield from self._commit()) or self._forbidden(effect)
-        outcome = outcome or (yield from attempted(approved))
-        if isinstance(outcome.error, Pause):
-            self._park(approved, outcome.error)
-        return outcome
-
-    def _forbidden(self, effect: Effect) -> Completion | None:
-        """The outcome of an announced call that may no longer begin; None if it may."""
+        yield from self._commit()
         if self._is_stopped():
-            return Completion(None, error=NotBegun())
+            raise effects.NotBegun
         if effect is self._frontier and isinstance(effect, CallModel):
             try:
                 self.run.root.budget.check_call(self._cursor.spent)
             except LimitReachedError as error:
-                return Completion(None, error=LimitStop(error.reason, str(error)))
-        return None
+                raise effects.LimitStop(error.reason, str(error)) from None
+        try:
+            return (yield approved)
+        except Pause as pause:
+            self._park(approved, pause)
 
-    def _commit(self) -> Generator[Effect, Any, Completion | None]:
-        """Appends the rows so far. Returns an outcome only if that failed, in which case nothing may be performed."""
+    def _commit(self) -> effects.Work:
+        """Appends the rows so far, if they must be stored before anything is performed."""
         journal = self._durable.journal
-        if journal is None or not (any(row.stored_first for row in self.run.outbox.waiting) or journal.due):
-            return None
-        outcome = yield from attempted(Commit())
-        return None if outcome.error is None else outcome
+        if journal is not None and (any(row.stored_first for row in self.run.outbox.waiting) or journal.due):
+            yield effects.Commit()
 
-    def _leave_to_others(self) -> Generator[Effect, Any, Completion | None]:
-        """Appends the rows so far, except those of calls that were about to begin: another worker will make them.
-        Returns an outcome only if that failed; otherwise the caller parks the work.
+    def _leave_to_others(self) -> effects.Work:
+        """Appends the rows so far, except those of calls that were about to begin: another worker will make them. The
+        caller parks the work.
         """
         waiting = self.run.outbox.waiting
         kinds = (events.CallBegunRow, events.MessagesSentRow)
@@ -387,37 +349,52 @@ class DurableScope:
         for _ in range(next(announced, len(waiting)), len(waiting)):
             waiting.pop()
         self._durable.is_left = True
-        outcome = yield from attempted(Commit())
-        return None if outcome.error is None else outcome
+        yield effects.Commit()
 
-    def _begin_spawned(self) -> Generator[Effect, Any, Completion | None]:
-        """Begins all spawned work. Returns an outcome only if that failed.
+    def _joined(self) -> Generator[Effect, Any, Completion]:
+        if not self._has_failed and (self._to_spawn or not self._done):
+            self._has_failed = True  # a failure is thrown only once, since the loop still waits for running work
+            yield from (self._begin_spawned() if self._to_spawn else self._commit())
+            self._has_failed = False
+        while not self._done:
+            if self._running:
+                ended: Completion = yield effects.Join()
+                self._running.discard(ended.key)
+                if not isinstance(ended.error, (Parked, Pause)):
+                    return ended
+                if isinstance(ended.error, Pause):
+                    self._request(self._calls[ended.key], ended.error)
+                self._parked.add(ended.key)
+            elif not self._parked:  # a second Ctrl-C may come anywhere
+                raise NotPerformed
+            elif not self._is_stopped():
+                raise Parked
+            else:
+                self._done = {key: Completion(key, error=Cancelled()) for key in self._parked}
+                self._parked.clear()
+        return self._done.pop(next(iter(self._done)))
 
-        All approvals are requested first, so that the waiting calls are recorded before anything is performed.
+    def _begin_spawned(self) -> effects.Work:
+        """Begins all spawned work. All approvals are requested first, so that the waiting calls are recorded before
+        anything is performed.
         """
         asked, self._to_spawn = self._to_spawn, []
         if self._durable.is_unwanted:
             self._parked.update(spawn.key for spawn in asked)
-            return (yield from self._leave_to_others())
-        ready: list[Spawn] = []
-        failed: Completion | None = None
-        for spawn in asked:
-            try:
-                one = spawn if failed is not None or self._is_stopped() else self._ready(spawn)
-            except BaseException as error:  # noqa: BLE001 - from `approve`
-                one, failed = spawn, Completion(None, error=error)
-            if one is not None:
-                ready.append(one)
-        failed = failed or (yield from self._commit())
-        for spawn in ready:
-            if failed is None and not self._is_stopped():
-                outcome = yield from attempted(spawn)
-                failed = None if outcome.error is None else outcome
-                if outcome.error is None:
-                    self._running.add(spawn.key)
-                    continue
-            self._done[spawn.key] = Completion(spawn.key, error=NotPerformed())
-        return failed
+            yield from self._leave_to_others()
+            return
+        try:
+            ready = [one for spawn in asked if not self._is_stopped() and (one := self._ready(spawn)) is not None]
+            yield from self._commit()
+            for spawn in ready:
+                if self._is_stopped():
+                    break
+                yield spawn
+                self._running.add(spawn.key)
+        finally:
+            for key in [spawn.key for spawn in asked]:
+                if key not in self._running and key not in self._parked and key not in self._done:
+                    self._done[key] = Completion(key, error=NotPerformed())
 
     def _is_stopped(self) -> bool:
         return self.run.root.cancellation.is_set()
@@ -432,73 +409,37 @@ class DurableScope:
         except Parked:
             self._parked.add(key)
             return None
-        if not isinstance(approved, Effect):
-            self._done[key] = Completion(key, approved.value, approved.error)
+        except (Exception, Stop) as refused:  # noqa: BLE001 - the call's own failure
+            self._done[key] = Completion(key, error=refused)
             return None
         if not isinstance(what, SubRun):
             self._calls[key] = approved
         return spawn.replace(what=approved)
 
-    def _joined(self) -> Generator[Effect, Any, Completion]:
-        if self._to_spawn or not self._done:
-            failed = yield from (self._begin_spawned() if self._to_spawn else self._commit())
-            if failed is not None and not self._has_failed:
-                self._has_failed = True  # reported once, since the loop still waits for running work
-                return failed
-        while not self._done:
-            if not self._running:
-                if not self._parked:  # a second Ctrl-C may come anywhere
-                    return Completion(None, error=NotPerformed())
-                self._wake_parked()
-                continue
-            outcome = yield from attempted(Join())
-            if outcome.error is not None:
-                return outcome
-            ended: Completion = outcome.value
-            self._running.discard(ended.key)
-            if not isinstance(ended.error, (Parked, Pause)):
-                return outcome
-            if isinstance(ended.error, Pause):
-                self._request(self._calls[ended.key], ended.error)
-            self._parked.add(ended.key)
-        return Completion(None, self._done.pop(next(iter(self._done))))
-
-    def _wake_parked(self) -> None:
-        """Handles the case that all work left waits for decisions. Parks the loop too, unless the run is to stop."""
-        if not self._is_stopped():
-            raise Parked
-        for key in self._parked:
-            self._done[key] = Completion(key, error=Cancelled())
-        self._parked.clear()
-
     # ------------------------------------------------------------------------------------------------- approvals
 
-    def _approved(self, effect: Call) -> Call | Completion:
-        """The call to make, or the outcome of a refused one. Parks the call if nobody has decided yet."""
-        shown = as_shown(self.run, effect, self._durable.history.facts.changed.get(effect.call_id))
-        if isinstance(shown, Completion):
-            return shown
-        effect = shown
-        decision = self._durable.decisions.pop(effect.call_id, None)
+    def _approved(self, effect: Call) -> Call:
+        """Returns the call to make. Raises the error of a refused one, and `Parked` if nobody has decided yet."""
+        durable, run, call_id = self._durable, self.run, effect.call_id
+        effect = as_shown(run, effect, durable.history.facts.changed.get(call_id))
+        decision = durable.decisions.pop(call_id, None)
         if decision is not None and decision.is_woken:  # not a consent, unless somebody agreed before the call paused
-            self._durable.woken.add(effect.call_id)
-            decision = self._durable.history.facts.agreed(effect.call_id)
+            durable.woken.add(call_id)
+            decision = durable.history.facts.agreed(call_id)
         if decision is None and not isinstance(effect, CallModel):
             try:
-                decision = self._durable.ask(self.run, effect)
+                decision = durable.ask(run, effect)
             except Pause as pause:
                 self._park(effect, pause)
-            except (Stop, CallRefusedError) as refused:
-                return Completion(None, error=refused)
             if decision is not None:
-                row = decision.row(effect.call_id)
-                if self.run.trust is not None and not isinstance(decision.value, bool):
+                row = decision.row(call_id)
+                if run.trust is not None and not isinstance(decision.value, bool):
                     row.trusted = decision.trusted  # the `approve` function may quote the model's own text
-                    self.run.trust.restore([row])
-                self.run.write(row)
-        return effect if decision is None else decided(self.run, effect, decision)
+                    run.trust.restore([row])
+                run.write(row)
+        return effect if decision is None else decided(run, effect, decision)
 
-    def _park(self, effect: Call, pause: Pause) -> None:
+    def _park(self, effect: Call, pause: Pause) -> NoReturn:
         self._request(effect, pause)
         raise Parked
 
