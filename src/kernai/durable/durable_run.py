@@ -7,7 +7,7 @@ before that, so an error found during the replay changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -139,24 +139,16 @@ class DurableRun:
     # ------------------------------------------------------------------------------------------------- resuming
 
     def replay(
-        self,
-        run: Run,
-        content: tuple[InputPart, ...],
-        recorded: RecordedRun,
-        history: History,
-        *,
-        inputs: list[tuple[InputPart, ...]],
-        approvals: Mapping[str, Decision],
-        in_flight: InFlight,
-        verdicts: Mapping[str, Decision] = MappingProxyType({}),
-        compares: bool = False,
+        self, run: Run, recorded: RecordedRun, history: History, *, added: Sequence[tuple[InputPart, ...]] = (),
+        approvals: Mapping[str, Decision] = MappingProxyType({}), in_flight: InFlight = "skip",
+        verdicts: Mapping[str, Decision] = MappingProxyType({}), compares: bool = False,
     ) -> DurableScope:
         """Replays every scope to its frontier and returns the root's. Raises whatever prevents the resume. Call
         `continued` next.
 
-        `verdicts` are people's decisions on calls in flight; `in_flight` decides on the others.
-        With `compares`, the run stops at the end of its recording. A closed run ends there too, and the last of the
-        `inputs` reopens it.
+        `added` are new inputs. `verdicts` are people's decisions on calls in flight; `in_flight` decides on the others.
+        With `compares`, the run stops at the end of its recording. A closed run ends there too, and the last input
+        reopens it.
         """
         self.compares = compares
         if recorded.is_closed and not compares:
@@ -172,7 +164,8 @@ class DurableRun:
         # skills that are called again change the host's state again, from its beginning
         self._state = HostState({} if self.check_skill is not None else facts.contexts)
         self._restore(run)
-        root = DurableScope(self, run, self._conversation(run, content, inputs), history.of(""))
+        inputs = [*recorded.inputs(run.context.media_store), *added]
+        root = DurableScope(self, run, self._conversation(run, inputs), history.of(""))
         self.scopes[""] = root
         repair, run.root.repair = run.root.repair, recorded.repair(run.root.repair)
         root.replay()
@@ -311,10 +304,11 @@ class DurableRun:
         """Keeps a row until the resume writes it."""
         self.news.append(run.sealed(row))
 
-    def _conversation(self, run: Run, content: tuple[InputPart, ...], inputs: list[tuple[InputPart, ...]]) -> Work:
+    def _conversation(self, run: Run, inputs: Sequence[tuple[InputPart, ...]]) -> Work:
         """Runs the loop for the first input, then again for each input that was added later."""
-        turn: Work = run_loop(run, content)
-        for left, added in enumerate(inputs, 1 - len(inputs)):
+        first, *later = inputs
+        turn: Work = run_loop(run, first)
+        for left, added in enumerate(later, 1 - len(later)):
             self._is_input_left = True
             try:
                 result = yield from turn

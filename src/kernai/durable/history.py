@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: rows that a run no longer writes once it is to stop
 _BEGUN = (events.InputAddedRow, events.MessagesSentRow, events.CallBegunRow)
 #: stop reasons that the loop does not decide on
-_NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
+NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
 
 
 class History:
@@ -98,7 +98,7 @@ class History:
         """
         root = recorded.scopes[""]
         count = len(root)
-        while isinstance(end := root[count - 1].row, events.ResultRow) and end.stop_reason in _NOT_DECIDED:
+        while isinstance(end := root[count - 1].row, events.ResultRow) and end.stop_reason in NOT_DECIDED:
             count -= 1
         return cls(recorded, {**recorded.scopes, "": root[:count]})
 

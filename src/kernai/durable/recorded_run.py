@@ -330,9 +330,9 @@ class RecordedRun:
         return parts_of(self.scopes[""][0], self.start.input, media)
 
     def inputs(self, media: MediaStore) -> list[tuple[InputPart, ...]]:
-        return [
-            parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, events.InputAddedRow)
-        ]
+        """The first input, and those that were added later."""
+        kinds = (events.RunStartRow, events.InputAddedRow)
+        return [parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, kinds)]
 
 
 def _in_order(calls: Iterable[Outcome]) -> list[Outcome]:

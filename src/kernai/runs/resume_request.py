@@ -18,7 +18,7 @@ from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.delivery import ThreadsDelivery
 from kernai.durable.approvals import WOKEN, Decision, DecisionError
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
-from kernai.durable.history import History
+from kernai.durable.history import NOT_DECIDED, History
 from kernai.durable.host_state import HostState
 from kernai.durable.lease import key_of
 from kernai.durable.recorded_run import Recorded, RecordedRun, reading
@@ -35,15 +35,16 @@ from kernai.errors import (
 )
 from kernai.events import Event, RunStartRow, SkillErrorRow, SkillResultRow
 from kernai.loop.calls import recorded_result as recorded_skill_result
-from kernai.loop.effects import CallSkill, Completion, Effect, Raise, Sleep, Work, advance, alone
+from kernai.loop.effects import CallSkill, Effect, Raise, Sleep, Work, alone
 from kernai.loop.run_state import Run
+from kernai.middleware.chain import wrap
 from kernai.recording_file import read_recording
 from kernai.registry.skill_context import SkillContext
 from kernai.runs.plan_request import checked_agents, checked_plan
 from kernai.runs.run_request import ResumeOptions, RunRequest, UserInput, check_options, checked_context
 from kernai.values.context import Context
 from kernai.values.message import INPUT_PARTS, as_parts
-from kernai.values.result import Output_co, Result, StopReason
+from kernai.values.result import Output_co, Result
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
@@ -119,8 +120,7 @@ class ResumeRequest(_RecordedRequest):
         recorded = RecordedRun(run_id, entries)
         may_call = not recorded.is_over or input is not None
         super().__init__(agent, recorded, agents, context, options, may_call=may_call)
-        self._input = None if input is None else as_parts(input, "input", INPUT_PARTS)
-        self._waiting = recorded.waiting
+        self._added = [] if input is None else [as_parts(input, "input", INPUT_PARTS)]
         self._approvals = self._checked_approvals(approvals)
         self._in_flight = in_flight
         if not callable(in_flight) and in_flight not in IN_FLIGHT:
@@ -128,35 +128,35 @@ class ResumeRequest(_RecordedRequest):
         decisions = {} if self._info is None else self._info.decisions
         #: people's decisions in the store; those of the caller take precedence
         self._verdicts = {call: Decision(one["decision"], one["by"]) for call, one in decisions.items()}
-        waits = RunInfo(run_id, pending=tuple(self._waiting.values()))  # a store without leases has no clock
+        waits = RunInfo(run_id, pending=tuple(recorded.waiting.values()))  # a store without leases has no clock
         due = dict.fromkeys(waits.due_by(time()) if self._info is None else self._info.due, Decision(WOKEN))
         for call_id, decision in {**due, **self._verdicts}.items():
-            if call_id in self._waiting:
+            if call_id in recorded.waiting:
                 self._approvals.setdefault(call_id, decision)
         self._check_input()
 
     def _check_input(self) -> None:
         """Raises `ValueError` for an input if a call still waits for a decision."""
-        left = [call_id for call_id in self._waiting if call_id not in self._approvals]
-        if self._input is not None and left:
+        left = [call_id for call_id in self._recorded.waiting if call_id not in self._approvals]
+        if self._added and left:
             raise ValueError(f"input: the run waits for a decision on {', '.join(left)}; pass approvals=... first")
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
-        recorded = self._recorded
+        recorded, end = self._recorded, self._recorded.result
         self.cancellation.begin(self._limits.timeout, recorded.seconds())
         delivery.kept = None  # replayed rows must be compared, not recorded directly
         run = self._run(delivery)
-        if recorded.is_over and self._input is None:
+        if recorded.is_over and not self._added:
             self.writer.record_nothing()
             return run, _recorded_end(run, recorded)
         self._asks(run)
         durable = DurableRun(run.root)
-        inputs = recorded.inputs(run.context.media_store)
+        # an input follows the end of the run, so that this end stays; otherwise rows written because of a stop go
+        is_whole = self._added and end is not None and end.stop_reason not in NOT_DECIDED
         try:
             root = durable.replay(
-                run, self.parts, recorded, self._history_to_keep(), approvals=self._approvals,
-                in_flight=self._in_flight, verdicts=self._verdicts,
-                inputs=inputs if self._input is None else [*inputs, self._input],
+                run, recorded, (History.whole if is_whole else History.truncated)(recorded), added=self._added,
+                approvals=self._approvals, in_flight=self._in_flight, verdicts=self._verdicts,
             )
         except DecisionError as invalid:
             if self._runs is None or self._info is None or invalid.call_id not in self._info.decisions:
@@ -169,7 +169,7 @@ class ResumeRequest(_RecordedRequest):
         if self._accept is not None:
             self._changes(run, self._accept)
         waits = root.is_parked and not durable.news
-        if waits and recorded.result is not None:
+        if waits and end is not None:
             self.writer.record_nothing()
             durable.parked_result(run)
             return run, _ended(run)
@@ -178,15 +178,8 @@ class ResumeRequest(_RecordedRequest):
         )
         return run, durable.waiting_on() if waits else durable.continued()
 
-    def _history_to_keep(self) -> History:
-        """The whole recording if an input follows the end of the run, else without rows written because of a stop."""
-        end = self._recorded.result
-        if self._input is None or end is None or end.stop_reason in (StopReason.INTERRUPT, StopReason.CLOSED):
-            return History.truncated(self._recorded)
-        return History.whole(self._recorded)
-
     def _checked_approvals(self, given: object) -> dict[str, Decision]:
-        waiting, given = self._waiting, {} if given is None else given
+        waiting, given = self._recorded.waiting, {} if given is None else given
         if not isinstance(given, Mapping):
             raise TypeError(f"approvals must be a mapping of call ids to decisions, got {type(given).__name__}")
         approvals = {}
@@ -263,15 +256,11 @@ class ReplayRequest(_RecordedRequest):
         delivery = ThreadsDelivery(self.writer)
         delivery.kept = None  # replayed rows must be compared, not recorded directly
         run = self._run(delivery)
-        wrap = run.root.wrap
         durable = DurableRun(run.root)
-        checks = _SkillChecks(wrap, history, self._same, self._key)
+        checks = _SkillChecks(history, self._same or eq, self._key)
         durable.check_skill = checks.check if self._runs_skills else None
         try:
-            root = durable.replay(
-                run, self.parts, self._recorded, history, approvals={}, in_flight="skip", compares=True,
-                inputs=self._recorded.inputs(run.context.media_store),
-            )
+            root = durable.replay(run, self._recorded, history, compares=True)
         finally:
             checks.close()
         if self._recorded.is_closed:
@@ -289,29 +278,23 @@ class _SkillChecks:
     is a text, or a list of texts and media references.
     """
 
-    def __init__(
-        self, wrap: Callable[[Run, Effect, Work], Work], history: History, same: Same | None, key: str | None
-    ) -> None:
-        self._wrap = wrap
-        self._history = history
+    def __init__(self, history: History, same: Same, key: str | None) -> None:
+        self._facts = history.facts
         self._same = same
         self._key = key
         self._loop = BackgroundLoop("kernai-async")
-
-    def close(self) -> None:
-        self._loop.close()
+        self.close = self._loop.close
 
     def check(self, run: Run, call: CallSkill, recorded: Recorded) -> None:
         """Raises `ReplayDivergenceError` if a skill does not return the same as before."""
         row = recorded.row
         assert isinstance(row, (SkillResultRow, SkillErrorRow))
-        made = self._history.facts.as_agreed(run, call)
+        made = self._facts.as_agreed(run, call)
         if row.is_broken_off or not isinstance(made, CallSkill):
             return
         then = row.result if isinstance(row, SkillResultRow) else f"{row.exception}: {row.error}"
-        failed, now = self._outcome(run, made)
-        same = eq if self._same is None or failed else self._same
-        if failed == isinstance(row, SkillErrorRow) and same(then, now):
+        has_failed, now = self._outcome(run, made)
+        if has_failed == isinstance(row, SkillErrorRow) and (eq if has_failed else self._same)(then, now):
             return
         raise ReplayDivergenceError(
             f"skill {row.skill} returned something else than in the recording: event {recorded.seq} ({row.type}, "
@@ -321,25 +304,32 @@ class _SkillChecks:
 
     def _outcome(self, run: Run, call: CallSkill) -> tuple[bool, Any]:
         """Returns whether the call fails, and its result or failure as it would be recorded."""
-        work, answer = self._wrap(run, call, alone(call)), Completion(None)
-        context = self._context(run, call)
-        while True:
-            effect = advance(work, answer.value, answer.error)
-            if isinstance(effect, Completion):
-                break
-            try:
-                answer = Completion(None, self._performed(run, effect, context))
-            except (Exception, SystemExit, Control) as error:  # noqa: BLE001 - thrown into the middleware, which may handle it
-                answer = Completion(None, error=error)
-        if effect.error is None:
-            try:
-                return False, recorded_skill_result(context.scrub(SkillResult.of(context.scrub(effect.value))))
-            except Exception as error:  # noqa: BLE001 - as `Call.end` does
-                effect = Completion(None, error=error)
-        assert effect.error is not None
-        if not isinstance(effect.error, (Exception, SystemExit, Control)):
-            raise effect.error
-        return True, f"{type(effect.error).__name__}: {context.scrub(error_text(effect.error))}"
+        root, skill = run.root, run.held_skill(call.skill)
+        is_woken = self._facts.woken.get(call.call_id, False)
+        context = SkillContext[Any](
+            skill, run.context, run.context.media_store, root.credential_resolver, root.setting_resolver,
+            call_id=call.call_id, run_id=root.run_id, key=self._key, approval=None if is_woken else call.approval,
+        )
+        context.woken = is_woken
+        try:
+            value = self._called(run, call, context)
+            return False, recorded_skill_result(context.scrub(SkillResult.of(context.scrub(value))))
+        except (Exception, SystemExit, Control) as error:  # noqa: BLE001 - compared with the recorded failure
+            return True, f"{type(error).__name__}: {context.scrub(error_text(error))}"
+
+    def _called(self, run: Run, call: CallSkill, context: SkillContext[Any]) -> Any:
+        work = wrap(run, call, alone(call))
+        try:
+            effect = next(work)
+            while True:
+                try:
+                    value = self._performed(run, effect, context)
+                except (Exception, SystemExit, Control) as error:  # noqa: BLE001 - the middleware may handle it
+                    effect = work.throw(error)
+                else:
+                    effect = work.send(value)
+        except StopIteration as end:
+            return end.value
 
     def _performed(self, run: Run, effect: Effect, context: SkillContext[Any]) -> Any:
         if isinstance(effect, Sleep):
@@ -350,16 +340,6 @@ class _SkillChecks:
             raise KernaiError(f"skills='run' only calls skills, but a middleware yielded {type(effect).__name__}")
         value = run.held_skill(effect.skill).invoke(effect.arguments, context)
         return self._loop.run(value) if hasattr(value, "__await__") else value
-
-    def _context(self, run: Run, call: CallSkill) -> SkillContext[Any]:
-        root, skill = run.root, run.held_skill(call.skill)
-        is_woken = self._history.facts.woken.get(call.call_id, False)
-        context = SkillContext(
-            skill, run.context, run.context.media_store, root.credential_resolver, root.setting_resolver,
-            call_id=call.call_id, run_id=root.run_id, key=self._key, approval=None if is_woken else call.approval,
-        )
-        context.woken = is_woken
-        return context
 
 
 def recorded_result(agent: Agent[Any], run_id: str, store: Store, context: Context | None = None) -> Result[Any] | None:
