@@ -66,6 +66,15 @@ def test_stop_from_a_callback_ends_the_run_with_its_reason(way: Way, kind: str, 
 
 
 @WAYS
+def test_calls_that_were_announced_when_a_callback_cancelled_the_run_are_not_made(way: Way) -> None:
+    SEEN.clear()
+    cancel = threading.Event()
+    model = agent("Look: " + 2 * command("look"))
+    result = way(model, on_event=lambda event: event.type == "skill_execute" and cancel.set(), cancel=cancel)
+    assert (result.stop_reason, len(SEEN)) == ("cancelled", 0)
+
+
+@WAYS
 @pytest.mark.parametrize("callbacks, message", [
     ({"on_event": lambda: None}, "on_event must be a function of the event: too many positional arguments"),
     ({"on_event": lambda event, *, run: None}, "on_event must be a function of the event: missing a required .*'run'"),

@@ -267,6 +267,7 @@ DAMAGE: list[tuple[Callable[[list[Entry]], list[Any]], str]] = [
     (changed_at(0, event="result"), "recording of run 'r' is damaged"),
     (changed_at(0, data={}), "recording of run 'r' is damaged"),
     (started_with(format="x"), "run 'r' was recorded in format 'x'"),
+    (changed_at(5, scope="9.9"), r"step 0 of 9\.9\)\n  recorded: final\n  now:      the run never gets to this event"),
     *[(changed_at(2, data=odd), r"\(llm_response\) cannot be read: its data is a \w+, not an object") for odd in NO_DATA],
     *[(changed_at(5, event="run_resumed", data=odd), r"its event 5 \(run_resumed\) cannot be read") for odd in NO_SEAMS],
     *[(started_with(rules=odd), r"its event 0 \(run_start\) cannot be read") for odd in NO_RULES],

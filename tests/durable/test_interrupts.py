@@ -369,6 +369,8 @@ def test_a_replay_is_not_content_with_a_run_that_says_it_was_interrupted() -> No
     for changes in ({"error": INTERRUPTED}, {"error": INTERRUPTED, "stop_reason": "cancelled", "text": None}):
         with pytest.raises(kernai.ReplayDivergenceError):
             kernai.replay(run.agent, recording=[*entries, {**end, "data": end["data"] | changes}])
+    with pytest.raises(kernai.ReplayDivergenceError, match="recorded: result\n  now:      the run ends\n"):
+        kernai.replay(run.agent, recording=[*entries, end, end])
 
 
 # ----------------------------------------------------------------------------------------------------------- appends

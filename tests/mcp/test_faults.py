@@ -321,8 +321,9 @@ def test_no_part_of_a_token_that_a_gateway_echoes_is_shown(
 def test_each_request_is_authorized_and_an_expired_token_is_renewed() -> None:
     with Server(Skill("echo", execute=str, inputs={"object": str}), port=0, token=TOKEN) as server:
         servers = {"servers": {"it": {"url": server.url}}}
-        with setup(servers, register=False, auth={"it": Bearer("expired", TOKEN)}) as adapter:
+        with setup(servers, register=False, auth={"it": Bearer("aged", TOKEN)}) as adapter:
             assert call(adapter, "echo", object="hello").text == "hello"
+            assert adapter._connections["it"].redactor.text("aged") == "[header Authorization]"
         with setup(servers, register=False) as adapter:
             assert "HTTP status 401" in str(call(adapter, "echo", object="hello").error)
 

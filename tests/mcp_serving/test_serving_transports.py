@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import signal
 import socket
 import threading
 from contextlib import suppress
@@ -231,8 +232,11 @@ def test_serve_refuses_options_that_do_not_fit_the_transport(
         serve(served.SKILLS, **options)
 
 
-def test_an_exception_from_on_ready_is_raised_and_ends_the_server(served: Any, recwarn: pytest.WarningsRecorder) -> None:
+def test_an_exception_from_on_ready_is_raised_ends_the_server_and_restores_the_signal_handlers(
+    served: Any, recwarn: pytest.WarningsRecorder
+) -> None:
     urls: list[str] = []
+    before = signal.signal(signal.SIGTERM, print)
 
     def on_ready(url: str) -> None:
         urls.append(url)
@@ -242,6 +246,7 @@ def test_an_exception_from_on_ready_is_raised_and_ends_the_server(served: Any, r
         serve(served.SKILLS, transport="http", port=0, on_ready=on_ready)
     with pytest.raises(ConnectionRefusedError):
         post(urls[0])
+    assert signal.signal(signal.SIGTERM, before) is print
     assert not recwarn.list
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, LlmResponse, MockProvider, Protocol, ProviderError, Recorder, Skill, Stop, aexecute, skill
+from kernai import Agent, Input, LlmResponse, MockProvider, Protocol, ProviderError, Recorder, Skill, Stop, aexecute, skill
 from kernai.loop.effects import Join, Raise
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Effect, Flow, Sleep
 from kernai.middleware.chain import through
@@ -377,10 +377,11 @@ def test_arguments_changed_by_a_middleware_are_validated_and_the_others_stay(
     def pay(number: int, amount: int = 5) -> str:
         return f"paid {amount} for {number}"
 
-    def refund(number: int, reason: str = "none") -> str:
+    def refund(number: int, reason: str) -> str:
         return f"{number}: {reason}"
 
-    recorder, skills = Recorder(), [Skill(one.__name__, execute=one) for one in (pay, refund)]
+    recorder, inputs = Recorder(), {"number": int, "reason": Input(str, default="none")}
+    skills = [Skill("pay", execute=pay), Skill("refund", execute=refund, inputs=inputs)]
     calls = MockProvider(command("pay", '{"number": 1, "amount": 7}'), FINAL)
     way(agent_with(for_skills(lambda effect: (yield effect.replace(**change))), passing, provider=calls, skills=skills), recorder=recorder)
     errors = [one["error"] for one in data_of(recorder, "skill_error")]

@@ -147,6 +147,7 @@ def test_the_same_turns_have_the_same_outcome_natively_and_with_blocks(vendor: s
             said = json.dumps(server.bodies[-1])
             assert all("".join(parse(text).text_segments).strip() in said for text in TAPES[tape][:-1]), "what it said beside its calls"
             assert not any(f'<block type=\\"{kind}' in said for kind in ("command", "result"))
+            assert said.count(PICTURE.to_base64()) == (tape == "a picture")
     assert outcomes[0] == outcomes[1]
 
 
@@ -598,3 +599,15 @@ def test_a_constrained_agent_holds_ollama_to_a_schema_of_all_it_may_say(texts: l
     assert "- search: Searches the shelf." in told
     assert '{"tool": NAME, "arguments": {...}} calls a tool; {"answer": ...} gives your answer.' in told
     assert "tools" not in bodies[0]
+
+
+@pytest.mark.parametrize("skills, answer, how", [
+    (None, {"answer": {"amount": 2.5, "currency": "EUR"}}, '{"answer": ...} gives your answer.'),
+    ([search], {"tool": "final", "arguments": {"amount": 2.5, "currency": "EUR"}}, '{"tool": NAME, "arguments": {...}} calls a tool.'),
+])
+def test_a_typed_answer_of_a_constrained_agent_is_in_the_schema_once(skills: Any, answer: Any, how: str) -> None:
+    server = Server("ollama", [WIRES["ollama"].stream([json.dumps(answer)])])
+    assert kernai.execute(server.agent(skills=skills, output=Price, constrain=True), "Go.").output == Price(2.5, "EUR")
+    (body,) = server.bodies
+    assert json.dumps(body["format"]).count('"currency": {') == 1
+    assert how in body["messages"][0]["content"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
 import socket
@@ -474,6 +475,13 @@ def test_an_exception_among_the_pieces_is_raised_in_its_place_and_pieces_may_be_
     with pytest.raises(TransportError) as caught:
         next(body)
     assert caught.value is broken
+
+
+async def test_other_tasks_run_while_an_answer_from_memory_is_read() -> None:
+    other = asyncio.create_task(asyncio.sleep(0))
+    response = await MemoryTransport(MemoryReply(pieces=[b"a", b"b"])).asend(REQUEST)
+    assert [piece async for piece in response] == [b"a", b"b"]
+    assert other.done()
 
 
 def test_answers_that_were_neither_finished_nor_closed_are_counted() -> None:

@@ -215,7 +215,7 @@ def test_closing_ends_waiting_requests_and_idle_connections(client: Client, monk
 def test_silent_connections_without_a_token_do_not_block_the_others(client: Client) -> None:
     seen = client.news()
     known = client.waiting(seen)
-    strangers = [socket.create_connection(("127.0.0.1", client.server.port)) for _ in range(follow_server.MOST_STRANGERS + 20)]
+    strangers = [socket.create_connection(("127.0.0.1", client.server.port)) for _ in range(64 + 20)]
     try:
         for stranger in strangers[:20]:
             stranger.settimeout(20)
