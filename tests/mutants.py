@@ -22,13 +22,14 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ PYTEST = [
 ]
 FIRST = 30  # tests that run before all the others of a mutant
 FIRST_FILES = 3  # files these come from: loading a file takes longer than most of its tests
+FEW = 10  # tests that run a line
 BUDGET = 90.0  # seconds of tests for one mutant, by their measured durations
 SLACK = 30.0  # a mutant hangs if its tests take this many seconds more than three times their measured durations
 
@@ -225,7 +227,10 @@ def _wait(child: int, patience: float | None) -> int:
 
 
 class Chooser:
-    """Chooses the tests that cover a mutant: first those in the files with the most of them, the quickest first."""
+    """Chooses the tests that cover a mutant: first those in the files with the most of them, the quickest first.
+
+    Adds the package's tests of processes at the end, since coverage does not see what runs in another process.
+    """
 
     def __init__(self, data: Path, seconds: dict[str, float]) -> None:
         from coverage import CoverageData
@@ -235,22 +240,25 @@ class Chooser:
         self._files = {"src/" + path.rpartition("/src/")[2]: path for path in self._data.measured_files()}
 
     def tests(self, mutant: Mutant) -> list[str]:
-        if mutant.path not in self._files:
-            return []
-        contexts = self._data.contexts_by_lineno(self._files[mutant.path])
+        contexts = self._data.contexts_by_lineno(self._files.get(mutant.path, mutant.path))
         here = contexts.get(mutant.line) or contexts.get(mutant.statement) or []
-        if set(here) == {""}:  # the line runs only at import, so any test of the file may notice
-            here = {one for every in contexts.values() for one in every}  # type: ignore[assignment]
-        names = sorted({one.rpartition("|")[0] for one in here} & set(self._seconds), key=self._seconds.__getitem__)
+        names = self._quickest(here)
+        if 0 < len(here) < FEW:  # the line may run only at import or fill a cache, so any test of the file may notice
+            names += self._quickest(one for every in contexts.values() for one in every)
         total, chosen = 0.0, []
-        for name in names:
+        for name in dict.fromkeys(names):
             total += self._seconds[name]
             if total > BUDGET:
                 break
             chosen.append(name)
+        processes = re.compile(rf"tests/{mutant.package.rpartition('/')[2]}\w*/test_\w*processes\.py")
+        chosen += [name for name in self._seconds if processes.match(name) and name not in chosen]
         files = {file for file, _ in Counter(name.partition("::")[0] for name in chosen).most_common(FIRST_FILES)}
         first = [name for name in chosen if name.partition("::")[0] in files][:FIRST]
         return [*first, *(name for name in chosen if name not in first)]
+
+    def _quickest(self, contexts: Iterable[str]) -> list[str]:
+        return sorted({one.rpartition("|")[0] for one in contexts} & set(self._seconds), key=self._seconds.__getitem__)
 
 
 _tree: Path  # this worker's copy of the source tree

@@ -160,7 +160,7 @@ def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, pau
     first, second = [row.split(maxsplit=7) for row in rows]
     assert [*first[:6], first[7][:15]] == ["lamps", "-", "error", "2", "1,500", "$0.0020", "How many lamps?"]
     assert [*second[:6], second[7]] == ["r42", "clerk", "waiting", "2", "-", "-", "Refund order 42"]
-    assert max(map(len, rows)) <= 120
+    assert max(map(len, rows)) == 120
     limited = here("runs", "runs.db", "--limit", "1").stdout.splitlines()
     assert [row.split()[0] for row in limited] == ["RUN", "lamps"]
     last, earlier = as_json(here("runs", "runs.db", "--json").stdout)
@@ -242,6 +242,7 @@ def test_a_run_without_an_id_gets_one_that_is_shown(here: Here, tmp_path: Path) 
 
 ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "an id that is taken": (START, "runs.db already has a run 'r42'", "`kernai resume clerk.py runs.db r42` continues it"),
+    "an id that no conversation can have": (("chat", "clerk.py", "--store", "no.db", "--run-id", "a/b"), "cannot be called 'a/b'", "1 to 128"),
     "an id that none can have": (("run", "clerk.py", "x", "--store", "runs.db", "--run-id", "a/b"), "cannot be called 'a/b'", "1 to 128"),
     "no id": (("run", "clerk.py", "x", "--run-id", ""), "--run-id is empty", "leave it out"),
     "a store that is none": (("runs", "clerk.py"), "not a database", "that kernai created"),

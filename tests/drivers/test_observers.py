@@ -70,7 +70,12 @@ def test_calls_that_were_announced_when_a_callback_cancelled_the_run_are_not_mad
     SEEN.clear()
     cancel = threading.Event()
     model = agent("Look: " + 2 * command("look"))
-    result = way(model, on_event=lambda event: event.type == "skill_execute" and cancel.set(), cancel=cancel)
+
+    def on_event(event: Event) -> None:
+        if event.type == "skill_execute":
+            cancel.set()
+
+    result = way(model, on_event=on_event, cancel=cancel)
     assert (result.stop_reason, len(SEEN)) == ("cancelled", 0)
 
 

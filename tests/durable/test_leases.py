@@ -196,7 +196,7 @@ def test_a_lease_is_renewed_during_a_long_call_even_if_the_store_was_down(way: W
     store = Renewing(answer)
     if is_away:
         store.cancel_requests = cancel_requests  # type: ignore[method-assign]
-    texts: list[str] = []
+    texts: list[str | None] = []
     options: Any = {"store": store, "run_id": "r", "lease": lease}
     outer = acting(lambda: texts.append(way.execute(acting(lambda: renewed.wait(PATIENCE)), "go", **options).text))
     kernai.execute(outer, "go", store=MemoryStore(), run_id="outer")  # its longer lease is not due that soon

@@ -577,7 +577,7 @@ PROTOCOL_CASES = [
          [("protocol_execute", {}), THINKING, ("protocol_error", {"protocol": "slow", "error": FORGERY})]),
     done("a protocol the agent may not speak is refused", '<block type="oracle">x</block>',
          [error("oracle", "Protocol 'oracle' is not allowed")],
-         [("protocol_error", {"call_id": "0.0", "protocol": "oracle", "error": "Protocol 'oracle' is not allowed"})],
+         [("protocol_error", {"call_id": "0.0", "protocol": "oracle", "error": "Protocol 'oracle' is not allowed", "duration_ms": 0})],
          agent={"protocols": ["slow", "nope"]}),
     done("a protocol given to the agent needs no registry", '<block type="own">x</block>', [result("own", "mine")],
          [*asked("own", "x", "mine")], agent={"protocols": [Protocol("own", lambda *_: "mine")]}),

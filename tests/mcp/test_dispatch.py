@@ -17,13 +17,14 @@ from mcp_types import (
     CallToolResult,
     EmbeddedResource,
     ImageContent,
+    ReadResourceResult,
     ResourceLink,
     TextContent,
     TextResourceContents,
 )
 
 from kernai.mcp import Adapter, McpError, setup
-from kernai.mcp.language import METHODS, error_text, read_request, tool_answer
+from kernai.mcp.language import METHODS, error_text, read_request, resource_answer, tool_answer
 from tests.mcp.support import Answer, ask, raw
 
 
@@ -260,6 +261,17 @@ def test_a_result_becomes_text_and_media_for_the_model(content: list[Any], struc
     assert len(shown) == len(wanted)
     for part, expected in zip(shown, wanted, strict=True):
         assert part.startswith(expected) if expected.startswith("[") else part == expected
+
+
+def test_a_null_result_is_shown_unless_there_is_a_text() -> None:
+    assert tool_answer(CallToolResult(content=[], structured_content=None)) == "null"
+    assert tool_answer(CallToolResult(content=[TextContent(text="a")], structured_content=None)) == "a"
+
+
+def test_several_pieces_of_a_resource_are_each_below_their_uri() -> None:
+    pieces: list[Any] = [TextResourceContents(uri=f"a:{text}", text=text) for text in "bc"]
+    assert resource_answer(ReadResourceResult(contents=pieces)) == "[a:b]\nb\n[a:c]\nc"
+    assert resource_answer(ReadResourceResult(contents=pieces[:1])) == "b"
 
 
 def test_an_image_in_an_error_is_mentioned_in_its_text() -> None:

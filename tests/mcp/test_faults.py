@@ -128,7 +128,7 @@ def useless(how: str, tried: list[str]) -> Callable[[], Any]:
     def make() -> Any:
         tried.append("start")
         if how == "crashes":
-            raise RuntimeError("no such server today")
+            raise RuntimeError("no such server today\nSee the manual.")
         return silent_transport() if how == "hangs" else SdkServer("it", on_list_tools=hang)
 
     return make

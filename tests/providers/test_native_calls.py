@@ -607,7 +607,8 @@ def test_a_constrained_agent_holds_ollama_to_a_schema_of_all_it_may_say(texts: l
 ])
 def test_a_typed_answer_of_a_constrained_agent_is_in_the_schema_once(skills: Any, answer: Any, how: str) -> None:
     server = Server("ollama", [WIRES["ollama"].stream([json.dumps(answer)])])
-    assert kernai.execute(server.agent(skills=skills, output=Price, constrain=True), "Go.").output == Price(2.5, "EUR")
+    result: Any = kernai.execute(server.agent(skills=skills, output=Price, constrain=True), "Go.")
+    assert result.output == Price(2.5, "EUR")
     (body,) = server.bodies
     assert json.dumps(body["format"]).count('"currency": {') == 1
     assert how in body["messages"][0]["content"]

@@ -220,10 +220,10 @@ def test_silent_connections_without_a_token_do_not_block_the_others(client: Clie
         for stranger in strangers[:20]:
             stranger.settimeout(20)
             assert stranger.recv(1) == b""  # the oldest were closed
-        strangers[20].settimeout(0)
+        assert client.get(f"/{client.token}/")[0].status == 200  # also a stranger until it has sent the token
+        strangers[21].settimeout(0)
         with pytest.raises(BlockingIOError):
-            strangers[20].recv(1)  # and no more of them
-        assert client.get(f"/{client.token}/")[0].status == 200
+            strangers[21].recv(1)  # and no more of them
         assert known.is_alive()  # a client that sent the token is not closed
     finally:
         for stranger in strangers:

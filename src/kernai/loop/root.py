@@ -91,7 +91,6 @@ class Cancellation:
     def reopen(self) -> None:
         """Undoes `set` and `stop`: the run continues."""
         self._set, self._stop = False, None
-        self.is_quiet = not self.must_be_watched
 
     def is_set(self) -> bool:
         if not self._set and self._outer is not None:

@@ -344,7 +344,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, "text/plain", b"There is nothing here.\n")
 
     def _news(self, query: str) -> str:
-        fields = parse_qs(query, max_num_fields=3) if query.count("&") < 3 else {}  # noqa: PLR2004 - there are three
+        fields = parse_qs(query)
         after = fields.get("after", ["0"])[0]
         number = int(after) if after.isascii() and after.isdigit() and len(after) < 10 else 0  # noqa: PLR2004 - enough
         return self.server.feed.news(number, fields.get("generation", [""])[0], fields.get("seen", [""])[0])

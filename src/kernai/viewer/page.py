@@ -138,7 +138,7 @@ class Thumbnails:
         found = {}
         for media_id in sorted(ids & self._data.keys()):
             data = self._data[media_id]
-            found[media_id] = self._picture(data[: MAX_BYTES + 1], len(data))
+            found[media_id] = self._picture(data, len(data))
         for media_id, path in sorted(self._files(ids - self._data.keys()).items()):
             picture = self._read(path)
             if picture is not None:
