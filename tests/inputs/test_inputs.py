@@ -160,23 +160,15 @@ FITS: list[tuple[Any, object, object]] = [
     (tuple[()], [], ()),
     (tuple, [1, "a"], (1, "a")),
     (Dict[str, List[Tuple[int, str]]], {"a": [[1, "b"]]}, {"a": [(1, "b")]}),  # noqa: UP006
-    (int | str, 1, 1),
-    (float | int, 1, 1),
+    (int | str, 1, 1), (float | int, 1, 1),
     (Union[list[int], list[str]], ["a"], ["a"]),  # noqa: UP007
     (date | str, "2024-02-29", date(2024, 2, 29)),
-    (date | str, "soon", "soon"),
-    (str | date, "2024-02-29", "2024-02-29"),
+    (date | str, "soon", "soon"), (str | date, "2024-02-29", "2024-02-29"),
     (Literal["a", 1, None], None, None),
     (Literal[Level.LOW, "x"], "low", Level.LOW),
-    (Level, "low", Level.LOW),
-    (Level, "LOW", Level.LOW),
-    (Level, "ALSO_LOW", Level.LOW),
+    (Level, "low", Level.LOW), (Level, "LOW", Level.LOW), (Level, "ALSO_LOW", Level.LOW), (Level, 2, Level.HIGH),
     (Set | Append, {"op": "append", "value": "a", "at": 1}, Append("append", "a", 1)),
-    (Level, 2, Level.HIGH),
-    (Level, "ODD", Level.ODD),
-    (Colour, "red", Colour.RED),
-    (Rank, 1, Rank.FIRST),
-    (Rate, 1, Rate.FULL),
+    (Level, "ODD", Level.ODD), (Colour, "red", Colour.RED), (Rank, 1, Rank.FIRST), (Rate, 1, Rate.FULL),
     (Options, {"retries": 1, "note": "n", "unknown": 2}, {"retries": 1, "note": "n"}),
     (Ticket, {"title": "t", "labels": ["x"], "estimate": 3, "more": 1}, Ticket("t", labels=["x"], estimate=3)),
     (Counted, {"n": 2, "double": 9}, Counted(2)),
@@ -434,6 +426,16 @@ def test_changes_that_a_skill_makes_to_its_input_do_not_change_the_parameters() 
     taken["list"].append(2)
     taken["dict"].clear()
     assert params == {"x": {"list": [1], "dict": {"a": 1}}}
+
+
+@pytest.mark.parametrize("item", [list[int] | list[str], date | list[int] | list[str]])
+def test_values_that_a_mapping_makes_when_it_is_read_are_not_confused(item: Any) -> None:
+    class Making(dict[str, Any]):
+        def items(self) -> Any:
+            return ((key, [int(key)]) for key in self)
+
+    made = Making.fromkeys(map(str, range(300)))
+    assert bound(dict[str, item], made) == {key: [int(key)] for key in made}
 
 
 @pytest.mark.parametrize("annotation, instance",

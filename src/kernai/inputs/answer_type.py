@@ -27,9 +27,6 @@ Unknown = Literal["ignore", "note", "check"]
 the repairs; ``"check"`` also reports a fault for each that is close to a missing field, and so probably misspelled.
 """
 
-_JSON_SHAPE = "Your final block holds one JSON value and nothing else: {label}"
-_TEXT_SHAPE = "Your final block holds the answer and nothing else: {label}"
-
 
 class AnswerType:
     """The type of an agent's answers: any type that an input can have. Raises `TypeError` for others."""
@@ -115,10 +112,9 @@ class AnswerType:
 
     def section(self) -> str:
         """The section of the system message about the answer."""
-        shape = (_TEXT_SHAPE if self.is_text else _JSON_SHAPE).format(label=self._type.label)
-        if self._description:
-            shape += f" ({self._description})"
-        lines = ["## Your answer", "", f"{shape}."]
+        what = "the answer" if self.is_text else "one JSON value"
+        about = f" ({self._description})" if self._description else ""
+        lines = ["## Your answer", "", f"Your final block holds {what} and nothing else: {self._type.label}{about}."]
         lines += [f"- {line}" for line in outline_of(self._type.schema, "")]
         usage = "" if self.is_text else self.usage()  # small models copy the placeholder of a text
         return "\n".join([*lines, *(["Example:", usage] if usage else [])])

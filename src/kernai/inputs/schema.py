@@ -159,7 +159,10 @@ def label_of(schema: Any, inside: tuple[Definition, ...] = ()) -> str:
     if WORDS in found:
         return str(found[WORDS])
     if "enum" in found or "const" in found:
-        return _choices(found.get("enum", [found.get("const")]))
+        values = found.get("enum", [found.get("const")])
+        named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in values[:_SHOWN_CHOICES]]
+        more = ["…"] if len(values) > _SHOWN_CHOICES else []
+        return ("one of " if len(values) > 1 else "") + ", ".join([*named, *more])
     if definition in inside:
         return definition.name
     if definition is not None and "anyOf" not in found and found.get("type", "object") == "object":
@@ -169,12 +172,6 @@ def label_of(schema: Any, inside: tuple[Definition, ...] = ()) -> str:
     if "anyOf" in found:
         return " or ".join(dict.fromkeys(label_of(one, inside) for one in found["anyOf"]))
     return ", ".join([_kind(found, inside), *_conditions(found)])
-
-
-def _choices(values: list[Any]) -> str:
-    named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in values[:_SHOWN_CHOICES]]
-    more = ["…"] if len(values) > _SHOWN_CHOICES else []
-    return ("one of " if len(values) > 1 else "") + ", ".join([*named, *more])
 
 
 def _kind(found: Schema, inside: tuple[Definition, ...]) -> str:

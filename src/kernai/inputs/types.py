@@ -18,6 +18,7 @@ from contextlib import suppress
 from copy import copy
 from enum import Enum
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kernai._util.api import Once
@@ -56,7 +57,7 @@ class Validation:
     ) -> None:
         self.media_store = media_store
         self.repair = repair
-        self.memo: dict[tuple[int, int, bool], tuple[Any, list[Fault]]] = {} if memo is None else memo
+        self.memo: dict[tuple[int, int, bool], tuple[object, Any, list[Fault]]] = {} if memo is None else memo
         self.faults: list[Fault] = []
 
     def refuse(self, expected: str, received: object, path: tuple[str, ...] = ()) -> Any:
@@ -96,16 +97,9 @@ def shown(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"list of {len(value)} item{'s' if len(value) != 1 else ''}" if value else "empty list"
     if isinstance(value, Mapping):
-        return _shown_object(value)
+        keys = [quoted(str(key)) for key in islice(value, _SHOWN_KEYS)] + (["…"] if len(value) > _SHOWN_KEYS else [])
+        return f"object with key{'s' if len(value) != 1 else ''} {', '.join(keys)}" if value else "empty object"
     return f"a Python {type(value).__name__}"
-
-
-def _shown_object(value: Mapping[Any, Any]) -> str:
-    if not value:
-        return "empty object"
-    keys = [quoted(str(key)) for key, _ in zip(value, range(_SHOWN_KEYS), strict=False)]
-    more = ", …" if len(value) > _SHOWN_KEYS else ""
-    return f"object with {'keys' if len(value) > 1 else 'key'} {', '.join(keys)}{more}"
 
 
 def dotted(path: Iterable[str | int]) -> str:
