@@ -6,21 +6,18 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from kernai._util.api import close_matches
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.containers import ModelType, unknown_fields, ways_of
+from kernai.inputs.containers import ModelType, misspelled, unknown_fields, ways_of
 from kernai.inputs.schema import NO_VALUE, Schema, json_in_block, marks_of, outline_of, published, sample_of
-from kernai.inputs.table import Repair, read_json
+from kernai.inputs.table import MOST_UNKNOWN, Repair, read_json
 from kernai.inputs.types import ANY, PLAIN, Fault, Validation, dotted, input_error, shown, underlying
 from kernai.jsonio.json_data import JsonSyntaxError, quoted
 from kernai.jsonio.tolerant_json import FENCED
 from kernai.values.media import MediaStore
 from kernai.values.skill_result import answer_json
-
-_MOST_UNKNOWN = 5  # how many unknown fields a note lists
 
 Unknown = Literal["ignore", "note", "check"]
 """What happens to fields that the type does not have. They are never part of the value. ``"note"`` lists them beside
@@ -62,11 +59,11 @@ class AnswerType:
             fields = [] if validation.faults or unknown == "ignore" else list(unknown_fields(self._type, data))
             if unknown == "check":
                 validation.faults += [
-                    Fault(path, f"there is no such field, did you mean {quoted(close[0])}?")
-                    for path, left_out in fields if (close := close_matches(str(path[-1]), left_out))
+                    Fault(path, f"there is no such field, did you mean {quoted(name)}?")
+                    for path, name in misspelled(fields)
                 ]
             if not validation.faults:
-                return value, [*repairs, *(f"unknown field {dotted(path)}" for path, _ in fields[:_MOST_UNKNOWN])]
+                return value, [*repairs, *(f"unknown field {dotted(path)}" for path, _ in fields[:MOST_UNKNOWN])]
             first = first or validation.faults
         raise self._refusal(first)
 

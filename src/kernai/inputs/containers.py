@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from kernai._util.api import Once
+from kernai._util.api import Once, close_matches
 from kernai.inputs.schema import NO_VALUE, WORDS, Definition, Schema, adopted, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
 from kernai.jsonio.json_data import MAX_DEPTH, copy_of
@@ -214,15 +214,14 @@ def ways_of(kind: InputType, seen: set[InputType]) -> Iterator[InputType]:
 # ----------------------------------------------------------------------------------------------------------- records
 
 
-class Field:
+class Field(NamedTuple):
     """An input, or a field of a record. `default` is the default that a listing shows, NO_VALUE if it shows none."""
 
-    __slots__ = ("default", "description", "name", "required", "type")
-
-    def __init__(
-        self, name: str, type: InputType, required: bool, description: str = "", default: object = NO_VALUE
-    ) -> None:
-        self.name, self.type, self.required, self.description, self.default = name, type, required, description, default
+    name: str
+    type: InputType
+    required: bool
+    description: str = ""
+    default: object = NO_VALUE
 
     def json_default(self) -> Any:
         """The default as JSON, or NO_VALUE if the type does not accept it, as in ``x: str = None``."""
@@ -329,6 +328,11 @@ def unknown_fields(kind: InputType, value: object) -> Iterator[tuple[_Path, list
             inside = [(key, item, part) for key, part in (enumerate(given) if type(given) is list else given.items())]
         if len(path) < MAX_DEPTH:
             waiting += reversed([((*path, key), *one) for key, *one in inside if type(one[1]) in (dict, list)])
+
+
+def misspelled(unknown: Iterable[tuple[_Path, list[str]]]) -> list[tuple[_Path, str]]:
+    """The unknown fields that are close to one that is left out, each with that one's name."""
+    return [(path, close[0]) for path, left_out in unknown if (close := close_matches(str(path[-1]), left_out))]
 
 
 class ModelType(InputType):

@@ -16,11 +16,11 @@ from functools import reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from kernai._util.api import Once, Value, close_matches
+from kernai._util.api import Once, Value
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
-from kernai.inputs.containers import Field, RecordType, object_schema, unknown_fields
+from kernai.inputs.containers import Field, RecordType, misspelled, object_schema, unknown_fields
 from kernai.inputs.schema import (
     NO_VALUE,
     Schema,
@@ -40,7 +40,7 @@ from kernai.values.media import MediaStore
 if TYPE_CHECKING:
     from kernai.inputs.annotations import TypeBuilder
 
-_MOST_UNKNOWN = 5
+MOST_UNKNOWN = 5  # unknown fields that are listed
 _LONGEST_CORRECTION = 2000  # characters
 _LONGEST_DEFAULT = 60  # characters of a default in a sample
 
@@ -115,7 +115,6 @@ class InputTable:
         self.is_flat = not builder.has_records
 
     def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
-        """The parameters in a command block's text."""
         return read_params(content, self._fields, repair if self._fields else False)
 
     def prepare(self, content: str) -> tuple[dict[str, object], dict[str, object]] | None:
@@ -186,7 +185,7 @@ class InputTable:
         notes = [f"Note: {params.hint}"] if isinstance(params, ReadParams) and params.hint else []
         dropped = self.dropped(params)
         if dropped:
-            shown = ", ".join([*map(quoted, dropped[:_MOST_UNKNOWN]), *(["…"] if len(dropped) > _MOST_UNKNOWN else [])])
+            shown = ", ".join([*map(quoted, dropped[:MOST_UNKNOWN]), *(["…"] if len(dropped) > MOST_UNKNOWN else [])])
             notes.append(f"Note: ignored, for there is no such input: {shown}")
         usage = self.usage
         # a Python caller may pass values that JSON cannot express, and the last correction does not suit every fault
@@ -210,7 +209,7 @@ class InputTable:
             if isinstance(text, str) and text.lstrip(JSON_SPACE)[:1] == "[":
                 yield {only: read_json(text, repair=True)[0]}, f"the list {unnamed}"
             return
-        meant = self._meant(params)
+        meant = misspelled(self._unknown(params))
         if meant and len({(*path[:-1], name) for path, name in meant}) == len(meant):
             renamed: Any = copy_of(dict(params))
             for path, name in meant:
@@ -224,8 +223,8 @@ class InputTable:
                 yield {only: value}, f"the JSON object {unnamed}"
         given: Any = copy_of({name: value for name, value in params.items() if name in self.inputs})
         for fault in faults:
-            *path, last = fault.path
-            holder = reduce(getitem, path, given)
+            *above, last = fault.path
+            holder = reduce(getitem, above, given)
             holder[last] = _in_other_form(holder[last])
         yield given, "texts have quotes, numbers and booleans have none; this call is written so"
 
@@ -235,7 +234,6 @@ class InputTable:
         return not validation.faults
 
     def _call_of(self, params: Mapping[str, object]) -> str:
-        """A call with these parameters, as a block."""
         return str(Block("command", self.skill_name, json_in_block(params) if params else ""))
 
     def dropped(self, params: Mapping[str, object]) -> list[str]:
@@ -244,13 +242,9 @@ class InputTable:
 
     def meant(self, params: Mapping[str, object]) -> dict[str, str]:
         """The dropped parameters and fields that are probably misspelled, each with the missing one that was meant."""
-        return {_place(path): _place((*path[:-1], name)) for path, name in self._meant(params)}
+        return {_place(path): _place((*path[:-1], name)) for path, name in misspelled(self._unknown(params))}
 
-    def _meant(self, params: Mapping[str, object]) -> list[tuple[Sequence[str | int], str]]:
-        unknown = self._unknown(params)
-        return [(path, close[0]) for path, left_out in unknown if (close := close_matches(str(path[-1]), left_out))]
-
-    def _unknown(self, params: Mapping[str, object]) -> Iterator[tuple[Sequence[str | int], list[str]]]:
+    def _unknown(self, params: Mapping[str, object]) -> Iterator[tuple[tuple[str | int, ...], list[str]]]:
         is_text = isinstance(params, ReadParams) and params.is_text
         return iter(()) if is_text else unknown_fields(self._record, dict(params))
 
@@ -275,7 +269,6 @@ class InputTable:
 
     @property
     def types(self) -> dict[str, str]:
-        """The type of each input in words."""
         return {one.name: one.type.label for one in self._fields}
 
     def describe(self) -> Iterator[str]:

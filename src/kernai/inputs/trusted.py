@@ -106,7 +106,9 @@ def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *
     # a mark in a keyword that is not followed counts for the whole value, since it may concern any part
     others = ({key: part for key, part in one.items() if key not in _FOLLOWED} for one in found)
     trusted = trusted or any(True for one in others for _ in marks_of(one))
-    if isinstance(value, (bool, Enum, Media)) or value is None or any(_is_closed(one, value) for one in found):
+    if isinstance(value, (bool, Enum, Media)) or value is None or any(
+        value in one.get("enum", ()) or ("const" in one and value == one["const"]) for one in found
+    ):  # nothing that a text could hold, or a member of a closed set
         return
     if isinstance(value, dict):
         yield from _in_object(found, sent, value, path, trusted=trusted)
@@ -182,10 +184,6 @@ def _all_of(schemas: Iterable[object], value: object) -> list[Schema]:
 _FOLLOWED = frozenset({
     "properties", "additionalProperties", "patternProperties", "items", "prefixItems", "allOf", "anyOf", "oneOf",
 })
-
-
-def _is_closed(schema: Schema, value: object) -> bool:
-    return value in schema.get("enum", ()) or ("const" in schema and value == schema["const"])
 
 
 _KINDS: dict[str, Any] = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float, Decimal)}

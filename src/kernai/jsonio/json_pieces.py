@@ -206,7 +206,6 @@ class PartialJson(JsonBuilder):
         self._is_done = False
 
     def push(self, text: str) -> None:
-        """Reads the next piece."""
         if not self._is_done:
             try:
                 self._is_done = self.feed(text) is not None
