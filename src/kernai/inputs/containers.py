@@ -127,9 +127,9 @@ class UnionType(InputType):
         if len(natural) == 1 and kind in (list, dict):  # no other member accepts such a value, so only its faults count
             return natural[0].convert(value, validation)
         place = (id(value), id(self), validation.repair)
-        if place not in validation.memo:  # with the value, since another one may get the id of a value that is freed
-            validation.memo[place] = (value, *self._tried(value, natural, validation))
-        _, made, faults = validation.memo[place]
+        _, made, faults = validation.memo.get(place) or (value, *self._tried(value, natural, validation))
+        if kind in (list, dict):  # with the value, since another one may get the id of a value that is freed
+            validation.memo[place] = (value, made, faults)
         validation.faults.extend(faults)
         return made
 
