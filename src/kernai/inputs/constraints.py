@@ -12,8 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernai._util.api import Once
 from kernai.inputs.containers import DictType, ListType, ReferenceType, UnionType, ways_of
@@ -30,6 +29,7 @@ _DESCRIPTIVE = {"description", "title", "examples", "annotation"}
 _HINTS = {"unit", "documentation"}
 #: values to try if the sample of a schema does not satisfy the constraints
 _SAMPLES: tuple[Any, ...] = ("text", "TEXT", "1", "12345", "2024-01-31", "name@example.com", "", 0, 2, 10, [], {})
+_LENGTHS = ("min_length", "max_length")
 #: the keywords of JSON Schema for bounds
 _BOUNDS = {
     "ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum", "multiple_of": "multipleOf",
@@ -43,25 +43,41 @@ _CHECKS: dict[str, Callable[[Any, Any], object]] = {
 }
 
 
-@dataclass(frozen=True)
-class Constraint:
+class Constraint(NamedTuple):
     """One condition. `name` is the attribute it comes from, ``func`` for a predicate."""
 
     name: str
     value: Any
 
-    def keyword(self, kind: InputType) -> str:
-        """The keyword of JSON Schema that has the same meaning for a type; "" for a predicate, which has none."""
-        if self.name in ("min_length", "max_length"):
-            of = "Length" if kind is _TEXT else "Items" if isinstance(kind, ListType) else "Properties"
-            return self.name[:3] + of
-        return self.name if self.name == "pattern" else _BOUNDS.get(self.name, "")
+    def keyword(self, kind: InputType) -> str | None:
+        """The keyword of JSON Schema that has the same meaning for a type, "" for a predicate, which has none.
+
+        None if the constraint does not apply to values of the type.
+        """
+        kind, name, value = underlying(kind), self.name, self.value
+        if name == "func":
+            return ""
+        if name == "pattern":
+            return name if kind is _TEXT else None
+        if name in _LENGTHS:
+            of = "Items" if isinstance(kind, ListType) else "Properties" if isinstance(kind, DictType) else "Length"
+            is_sized = of != "Length" or kind is _TEXT
+            return name[:3] + of if is_sized and isinstance(value, int) and value >= 0 else None
+        if kind in _NUMBERS:
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            return _BOUNDS[name] if is_number and (name != "multiple_of" or value > 0) else None
+        for sample in (kind.schema["examples"][0], _WITH_ZONE) if isinstance(kind, TextType) else ():
+            with suppress(Exception):  # such as a date compared to a number
+                _CHECKS[name](kind.convert(sample, Validation()), value)
+                return _BOUNDS[name]
+        return None
 
     def words(self, kind: InputType) -> str:
         """The condition in words, for the model."""
-        if self.name == "func":
+        keyword = self.keyword(kind)
+        if not keyword:
             return f"that passes {getattr(self.value, '__name__', 'a check')}".replace("<lambda>", "a check")
-        return condition(self.keyword(kind), _source(self.value) if self.name == "pattern" else plain(self.value))
+        return condition(keyword, _source(self.value) if self.name == "pattern" else plain(self.value))
 
     def holds(self, value: Any) -> bool:
         """Whether a converted value satisfies it. A predicate that raises refuses the value."""
@@ -69,27 +85,6 @@ class Constraint:
             return bool(_CHECKS[self.name](value, self.value))
         except Exception:  # noqa: BLE001 - the author's own function may not expect this value
             return False
-
-    def fits(self, kind: InputType) -> bool:
-        """Whether the constraint applies to values of a type."""
-        kind = underlying(kind)
-        if self.name == "func":
-            return True
-        if self.name == "pattern":
-            return kind is _TEXT
-        if self.name in ("min_length", "max_length"):
-            has_length = kind is _TEXT or isinstance(kind, (ListType, DictType))
-            return has_length and isinstance(self.value, int) and self.value >= 0
-        if kind in _NUMBERS:
-            is_number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
-            return is_number and (self.name != "multiple_of" or self.value > 0)
-        if not isinstance(kind, TextType):
-            return False
-        for sample in (kind.schema["examples"][0], _WITH_ZONE):
-            with suppress(Exception):  # such as a date compared to a number
-                _CHECKS[self.name](kind.convert(sample, Validation()), self.value)
-                return True
-        return False
 
 
 class ConstrainedType(WrapperType):
@@ -178,17 +173,17 @@ def constrained(kind: InputType, metadata: Iterable[object]) -> InputType:
             raise TypeError(f"the type {way.name} cannot be constrained inside itself")
     members = kind.members if isinstance(kind, UnionType) else (kind,)
     for one in found:
-        if not any(one.fits(member) for member in members):
+        if all(one.keyword(member) is None for member in members):
             label = " or ".join(member.label for member in members)
             raise TypeError(f"the constraint {one.name}={one.value!r} does not apply to {label}")
     if not isinstance(kind, UnionType):
         return ConstrainedType(kind, found)
     # each member of a union gets the constraints that apply to it: ``int | None`` with ``ge=1`` still accepts None
-    predicates = [one for one in found if one.name == "func"]
     made = []
     for member in members:
-        own = [one for one in found if one not in predicates and one.fits(member)]
+        own = [one for one in found if one.keyword(member)]
         made.append(ConstrainedType(member, own) if own else member)
+    predicates = [one for one in found if one.name == "func"]
     return ConstrainedType(UnionType(made), predicates) if predicates else UnionType(made)
 
 
@@ -210,7 +205,7 @@ def constraints_of(given: Any) -> Iterator[Constraint]:
     for name, value in _attributes(given).items():
         if value is None and module != "annotated_types":  # not set; a `Timezone(None)` has a meaning
             continue
-        if name in _BOUNDS or name in ("min_length", "max_length") or (name == "pattern" and module == "pydantic"):
+        if name in _BOUNDS or name in _LENGTHS or (name == "pattern" and module == "pydantic"):
             yield Constraint(name, value)
         elif name == "func" and callable(value) and type(given).__name__ in ("Predicate", "Not"):
             wanted = value if type(given).__name__ == "Predicate" else _negated(value)
