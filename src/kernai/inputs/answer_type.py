@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -54,17 +53,14 @@ class AnswerType:
         """
         first: list[Fault] = []
         for data, repairs in self._readings(text, repair):
-            validation = Validation(media_store, repair=repair is True)
-            value = self._type.convert(data, validation)
-            fields = [] if validation.faults or unknown == "ignore" else list(unknown_fields(self._type, data))
+            value, faults = Validation(media_store).tried(self._type, data, repair=repair is True)
+            fields = [] if faults or unknown == "ignore" else list(unknown_fields(self._type, data))
             if unknown == "check":
-                validation.faults += [
-                    Fault(path, f"there is no such field, did you mean {quoted(name)}?")
-                    for path, name in misspelled(fields)
-                ]
-            if not validation.faults:
+                near = misspelled(fields)
+                faults += [Fault(path, f"there is no such field, did you mean {quoted(name)}?") for path, name in near]
+            if not faults:
                 return value, [*repairs, *(f"unknown field {dotted(path)}" for path, _ in fields[:MOST_UNKNOWN])]
-            first = first or validation.faults
+            first = first or faults
         raise self._refusal(first)
 
     def _readings(self, text: str, repair: Repair) -> list[tuple[Any, Sequence[str]]]:
@@ -119,15 +115,10 @@ class AnswerType:
     def usage(self) -> str:
         """A correct answer as a block; empty if none is known."""
         sample = sample_of(self._type.schema)
-        if sample is NO_VALUE:
-            return ""
-        for shown_text in ("ANSWER", str(sample)) if self.is_text else (json_in_block(sample),):
-            if self._has_media or self._is_right(shown_text):
-                return str(Block("final", None, shown_text))
+        for value in ("ANSWER", str(sample)) if self.is_text else (sample,):
+            if value is not NO_VALUE and (self._has_media or self._type.takes(value)):
+                return str(Block("final", None, value if self.is_text else json_in_block(value)))
         return ""
-
-    def _is_right(self, text: str) -> bool:
-        return self._type.takes(text if self.is_text else json.loads(text))
 
     def schema(self) -> Schema:
         """The JSON Schema of the answer's value."""
@@ -138,7 +129,7 @@ class AnswerType:
         """Whether an answer can be any text, which cannot be distinguished from prose."""
         # only a pydantic model itself knows what it accepts
         return any(
-            self._is_right('"…"') if isinstance(one, ModelType) else one is PLAIN[str] or one is ANY
+            self._type.takes("…") if isinstance(one, ModelType) else one is PLAIN[str] or one is ANY
             for one in ways_of(self._type, set())
         )
 
