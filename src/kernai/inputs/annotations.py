@@ -215,7 +215,7 @@ class TypeBuilder:
         if issubclass(plain, Enum):
             if not plain.__members__:
                 raise TypeError(f"{plain.__name__} has no members, so no value fits")
-            return ChoiceType(list(plain), plain.__members__)
+            return ChoiceType(plain, plain.__members__)
         if plain in text_types():
             return text_types()[plain]
         if annotation in self._named:
@@ -326,7 +326,7 @@ def _literal(values: tuple[object, ...]) -> InputType:
     for value in values:
         if not (value is None or isinstance(value, Enum) or type(value) in (str, int, bool)):
             raise TypeError(f"Literal[{value!r}] is not a JSON value; it may hold str, int, bool, None, enum members")
-    return ChoiceType(values)
+    return ChoiceType(values, {one.name: one for one in values if isinstance(one, Enum)})
 
 
 def _unsupported(annotation: Any) -> TypeError:

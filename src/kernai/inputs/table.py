@@ -303,15 +303,14 @@ class InputTable:
 
 def _is_mutable(default: object) -> bool:
     """Whether each call gets a copy of a default: if it has no hash. Raises `TypeError` if it cannot be copied."""
-    try:
+    with suppress(TypeError):
         hash(default)
-    except TypeError:
-        try:
-            deepcopy(default)
-        except Exception as error:
-            raise TypeError(f"its default cannot be copied for each call: {error}") from error
-        return True
-    return False
+        return False
+    try:
+        deepcopy(default)
+    except Exception as error:
+        raise TypeError(f"its default cannot be copied for each call: {error}") from error
+    return True
 
 
 def _place(path: Sequence[str | int]) -> str:

@@ -303,10 +303,10 @@ class MediaType(InputType):
 class ChoiceType(InputType):
     """`Literal` and `Enum`: one of several values, which are distinguished by type too (`True` is not 1).
 
-    A member of an enum is found by its value, else by its name. The member itself is accepted as well.
+    A member of an enum is found by its value, else by its name, one of `members`. It is itself accepted as well.
     """
 
-    def __init__(self, choices: Sequence[object], aliases: Mapping[str, object] | None = None) -> None:
+    def __init__(self, choices: Iterable[object], members: Mapping[str, Enum]) -> None:
         self._results: dict[tuple[type, object], object] = {}
         offered: dict[tuple[type, object], object] = {}  # by type and value: True equals 1
         for choice in choices:
@@ -316,9 +316,9 @@ class ChoiceType(InputType):
                 offered[type(value), value] = value
             elif isinstance(choice, Enum):
                 offered[str, choice.name] = choice.name
-        self._members = tuple(choice for choice in choices if isinstance(choice, Enum))
-        for name, choice in [*((one.name, one) for one in self._members), *(aliases or {}).items()]:
-            self._add(name, choice)
+        self._members = members.values()
+        for name, member in members.items():
+            self._add(name, member)
         self.natural = frozenset(kind for kind, _ in self._results)
         kinds = {PLAIN[type(one)].label for one in offered.values()}
         self.schema = {"enum": [*offered.values()], **({"type": kinds.pop()} if len(kinds) == 1 else {})}
