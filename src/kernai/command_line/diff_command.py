@@ -22,6 +22,7 @@ from kernai.command_line import output
 from kernai.command_line.output import NO, OK, CommandError, count
 from kernai.command_line.program import Argument, Command
 from kernai.command_line.recording import FORMS, Source, sources
+from kernai.recording.recorder import Shortening
 
 DESCRIPTION = """\
 Show where two recorded runs differ. Events are compared scope by scope (the run, each sub-run), in order. Times,
@@ -128,9 +129,9 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
     begun: set[str] = set()
     runs = 0
     found: dict[Place, list[Entry]] = {}
-    sent: dict[Place, list[Any]] = {}
+    shortening = Shortening()
     for event in recorded:
-        run_id, scope, data = str(event.get("run_id")), str(event.get("scope") or ""), event.get("data")
+        run_id, scope = str(event.get("run_id")), str(event.get("scope") or "")
         begins = event["event"] == events.RunStartRow.type and not scope
         if run_id not in numbers or (begins and run_id in begun):
             runs += 1
@@ -138,11 +139,9 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
             begun.discard(run_id)
         if begins:
             begun.add(run_id)
-        place = Place(numbers[run_id], scope)
-        if event["event"] == events.MessagesSentRow.type and isinstance(data, list):
-            data, sent[place] = _new_messages(sent.get(place, []), data), data
+        data = shortening.entry(event).get("data")
         entry = {"event": event["event"], "step": event.get("step"), "data": _comparable(data)}
-        found.setdefault(place, []).append(entry)
+        found.setdefault(Place(numbers[run_id], scope), []).append(entry)
     return {place: list(_in_order(entries)) for place, entries in found.items()}
 
 
@@ -168,13 +167,6 @@ def without_dropped(recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
             left_out.add(at)
         places.append(at)
     return [event for at, event in enumerate(known) if at not in left_out]
-
-
-def _new_messages(before: list[Any], now: list[Any]) -> list[Any]:
-    """The messages added since the last request, and the system message, which is the first, if it has changed."""
-    if not before:
-        return now
-    return [*(now[:1] if now[:1] != before[:1] else []), *now[len(before):]]
 
 
 def _comparable(data: Any) -> Any:

@@ -285,6 +285,34 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> lis
     return whole
 
 
+class Shortening:
+    """Undoes `expand`, entry by entry: leaves only the messages in each `messages_sent` that are new in its scope.
+
+    If the messages do not continue those before, they stay whole. Any field of an entry may be missing or malformed.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[str, dict[str, list[Any]]] = {}  # by run and scope
+
+    def entry(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        kind, sent = entry.get("event"), entry.get("data")
+        run, scope = _name(entry.get("run_id")), _name(entry.get("scope"))
+        if kind == RunStartRow.type and not entry.get("scope"):
+            self._sent.pop(run, None)  # a run that reuses an id is another run
+        if kind != MessagesSentRow.type or not isinstance(sent, list) or entry.get("since") is not None:
+            return entry
+        sent_by = self._sent.setdefault(run, {})
+        before, sent_by[scope] = sent_by.get(scope), sent
+        if not before or len(sent) < len(before) or sent[1 : len(before)] != before[1:]:
+            return entry
+        new = sent[len(before) :]
+        return {**entry, "data": new if sent[0] == before[0] else [sent[0], *new], "since": len(before)}
+
+
+def _name(value: object) -> str:
+    return value if isinstance(value, str) else type(value).__name__
+
+
 class MessageDelta:
     """Reduces each `messages_sent` to the messages that its scope has not sent before.
 

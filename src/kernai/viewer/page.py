@@ -29,8 +29,9 @@ from kernai._util.private_file import open_regular, write_private
 from kernai._util.redaction import printable
 from kernai.blocks.parser import parts_of
 from kernai.errors import KernaiError
-from kernai.events import KINDS, LlmResponseRow, MessagesSentRow, Row, RunStartRow
+from kernai.events import KINDS, LlmResponseRow, Row
 from kernai.jsonio.json_data import dumps, jsonable
+from kernai.recording.recorder import Shortening
 from kernai.values.media import Media
 
 # an integer with more than fifteen digits, which a browser may round (or a text that looks like one)
@@ -44,42 +45,21 @@ class Records:
     """Converts entries to records, one by one and in order.
 
     A record is ``{"entry": ENTRY}``; that of a model's response also has an ``"outline"``. A `messages_sent` keeps only
-    the messages that are new in its scope, with ``"since"``, as `JsonlSink` writes it; otherwise the page's size would
-    be quadratic in the length of the run. Any field of an entry may be missing, or have any value.
+    the messages that are new in its scope, as `JsonlSink` writes it; otherwise the page's size would be quadratic in
+    the length of the run. Any field of an entry may be missing, or have any value.
     """
 
     def __init__(self) -> None:
-        self._sent: dict[str, dict[str, list[Any]]] = {}  # by run and scope
+        self._shortening = Shortening()
 
     def record(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        kind = entry.get("event")
-        run = _name(entry.get("run_id"))
-        if kind == RunStartRow.type and not entry.get("scope"):
-            self._sent.pop(run, None)  # another `run_start` of a root begins a new run, even with the same id
-        if kind == MessagesSentRow.type:
-            return {"entry": self._news(self._sent.setdefault(run, {}), entry)}
-        if kind == LlmResponseRow.type:
+        record: dict[str, Any] = {"entry": self._shortening.entry(entry)}
+        if entry.get("event") == LlmResponseRow.type:
             data = entry.get("data")
             content = data.get("content") if isinstance(data, Mapping) else None
             if isinstance(content, str) and (parts := outline(content)) is not None:
-                return {"entry": entry, "outline": parts}
-        return {"entry": entry}
-
-    def _news(self, sent_by: dict[str, list[Any]], entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        sent = entry.get("data")
-        if not isinstance(sent, list) or entry.get("since") is not None:
-            return entry  # from a file whose lines contain only new messages already
-        scope = _name(entry.get("scope"))
-        before = sent_by.get(scope)
-        sent_by[scope] = sent
-        if not before or len(sent) < len(before) or sent[1 : len(before)] != before[1:]:
-            return entry
-        new = sent[len(before) :]
-        return {**entry, "data": new if sent[0] == before[0] else [sent[0], *new], "since": len(before)}
-
-
-def _name(value: object) -> str:
-    return value if isinstance(value, str) else type(value).__name__
+                record["outline"] = parts
+        return record
 
 
 def encode(value: object) -> str:
