@@ -125,23 +125,17 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
 
     A second `run_start` of a root begins another run, even if the run id is the same.
     """
-    numbers: dict[str, int] = {}
-    begun: set[str] = set()
-    runs = 0
+    starts: Counter[str] = Counter()  # by run id
+    runs: dict[tuple[str, int], int] = {}  # the number of each run
     found: dict[Place, list[Entry]] = {}
     shortening = Shortening()
     for event in recorded:
         run_id, scope = str(event.get("run_id")), str(event.get("scope") or "")
-        begins = event["event"] == events.RunStartRow.type and not scope
-        if run_id not in numbers or (begins and run_id in begun):
-            runs += 1
-            numbers[run_id] = runs
-            begun.discard(run_id)
-        if begins:
-            begun.add(run_id)
-        data = shortening.entry(event).get("data")
-        entry = {"event": event["event"], "step": event.get("step"), "data": _comparable(data)}
-        found.setdefault(Place(numbers[run_id], scope), []).append(entry)
+        starts[run_id] += event["event"] == events.RunStartRow.type and not scope
+        run = runs.setdefault((run_id, max(starts[run_id], 1)), len(runs) + 1)
+        data = _comparable(shortening.entry(event).get("data"))
+        entry = {"event": event["event"], "step": event.get("step"), "data": data}
+        found.setdefault(Place(run, scope), []).append(entry)
     return {place: list(_in_order(entries)) for place, entries in found.items()}
 
 
@@ -154,7 +148,7 @@ def without_dropped(recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
     by_run: dict[str, list[int]] = {}
     left_out: set[int] = set()
     known = [dict(event) for event in recorded]
-    marks: frozenset[str] = frozenset()
+    is_resuming = False
     for at, event in enumerate(known):
         kind, data = event["event"], event.get("data")
         places = by_run.setdefault(str(event.get("run_id")), [])
@@ -162,8 +156,8 @@ def without_dropped(recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
             dropped = data.get("dropped")
             if data.get("from_seq") == len(places) and isinstance(dropped, list):
                 left_out.update(places[seq] for seq in dropped if isinstance(seq, int) and 0 <= seq < len(places))
-        marks = _RESUME_EVENTS if kind == events.RunResumedRow.type else marks if kind in _AFTER_RESUME else frozenset()
-        if kind in marks:
+        is_resuming = kind == events.RunResumedRow.type or (is_resuming and kind in _AFTER_RESUME)
+        if is_resuming and kind in _RESUME_EVENTS:
             left_out.add(at)
         places.append(at)
     return [event for at, event in enumerate(known) if at not in left_out]

@@ -15,7 +15,7 @@ import textwrap
 import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
@@ -64,12 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         output.discard(sys.stdout, sys.stderr)
         return output.PIPE_CLOSED
-    except KeyboardInterrupt as error:
-        return _report(error, CommandError("interrupted", status=output.INTERRUPTED), debug=debug)
-    except Terminated as error:
-        return _report(error, CommandError("terminated", status=output.TERMINATED), debug=debug)
-    except Exception as error:  # noqa: BLE001 - the user gets one line for any exception
-        return _report(error, _explained(error), debug=debug)
+    except (Exception, KeyboardInterrupt, Terminated) as error:  # noqa: BLE001 - the user gets one line for any of them
+        explained, trace = _explained(error), error if debug else None
+    try:
+        output.report(explained, trace)
+        sys.stdout.flush()
+    except OSError:  # the reader has left, or the disk is full: nobody can be informed
+        output.discard(sys.stdout, sys.stderr)
+    return explained.status
 
 
 @contextmanager
@@ -126,9 +128,13 @@ def command_of(name: str) -> tuple[Command, Parser]:
     return command, Parser(name, command)
 
 
-def _explained(error: Exception) -> CommandError:
+def _explained(error: BaseException) -> CommandError:
     if isinstance(error, CommandError):
         return error
+    if isinstance(error, KeyboardInterrupt):
+        return CommandError("interrupted", status=output.INTERRUPTED)
+    if isinstance(error, Terminated):
+        return CommandError("terminated", status=output.TERMINATED)
     if isinstance(error, StoreNeededError):
         how = "with --store STORE the run waits until you decide with `kernai resume`"
         return CommandError(f"{error.why}, and a run can only wait in a store", how, NO)
@@ -144,21 +150,9 @@ def _explained(error: Exception) -> CommandError:
 
 
 def _in_a_folder() -> bool:
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _report(error: BaseException, explained: CommandError, *, debug: bool) -> int:
-    """Writes the error to stderr and returns the exit status."""
-    try:
-        output.report(explained, error if debug else None)
-        sys.stdout.flush()
-    except OSError:  # the reader has left, or the disk is full: nobody can be informed
-        output.discard(sys.stdout, sys.stderr)
-    return explained.status
+    with suppress(FileNotFoundError):
+        return bool(os.getcwd())
+    return False
 
 
 def _help() -> str:
