@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -40,8 +41,8 @@ from tests.command_line.conftest import Here, Keys, Screen
 from tests.command_line.support import ECHO, PATIENCE, write
 
 
-def session(agent: Agent, **options: Any) -> ChatSession:
-    return ChatSession(agent, limits=options.pop("limits", Limits()), media=MediaStore(), **options)
+def session(agent: Agent, *, verbose: bool = False, quiet: bool = False) -> ChatSession:
+    return ChatSession(agent, Limits(), Namespace(verbose=verbose, quiet=quiet), MediaStore())
 
 
 def test_a_limit_ends_the_turn_and_its_messages_stay(capsys: pytest.CaptureFixture[str]) -> None:

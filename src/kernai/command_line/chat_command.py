@@ -53,8 +53,9 @@ printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
 def run(options: Namespace) -> int:
     if options.store is None and options.run_id is not None:
         raise CommandError("--run-id is for a conversation in a store", "add --store STORE")
-    run_id = stores.new_run_id() if options.run_id is None else options.run_id
-    stores.check_id(run_id)
+    if options.run_id is None:
+        options.run_id = stores.new_run_id()
+    stores.check_id(options.run_id)
     media = MediaStore()
     with (
         agents.prepared(options, "chat") as (agent, limits),
@@ -62,18 +63,15 @@ def run(options: Namespace) -> int:
         recording_of(options, media) as recording,
     ):
         reader = output.LineReader()
-        session = ChatSession(
-            agent, limits=limits, media=media, store=store, run_id=run_id, words=agents.same_agent(options),
-            verbose=options.verbose, quiet=options.quiet, recorder=None if recording is None else recording.recorder,
-        )
+        session = ChatSession(agent, limits, options, media, store, None if recording is None else recording.recorder)
         if reader.interactive and not options.quiet:
             output.note(f"{agent.model.id}. /help lists the commands, Ctrl-D leaves.")
         if store is not None and not options.quiet:
-            output.note(f"Run {run_id}; to continue it later: {session.again}")
+            output.note(f"Run {options.run_id}; to continue it later: {session.again}")
         status: list[int] = []
         try:
             # raises Ctrl-C only while a line is read or a turn is shown, never in between
-            INTERRUPTS.during(lambda: status.append(_talk(session, reader, debug=options.debug)))
+            INTERRUPTS.during(lambda: status.append(_talk(session, reader)))
         except KeyboardInterrupt:
             if not status:  # with a status it was a second press during a turn, and that turn has ended
                 raise
@@ -82,7 +80,7 @@ def run(options: Namespace) -> int:
     return status[0]
 
 
-def _talk(session: ChatSession, reader: output.LineReader, *, debug: bool) -> int:
+def _talk(session: ChatSession, reader: output.LineReader) -> int:
     """Reads lines and runs turns to the end of the input, and returns the exit status.
 
     If input is piped in, that is the status of the last turn that failed.
@@ -105,7 +103,7 @@ def _talk(session: ChatSession, reader: output.LineReader, *, debug: bool) -> in
             if line is None or not session.take(line):
                 return OK if reader.interactive else status
         except CommandError as error:
-            output.report(error, error if debug else None)
+            output.report(error, error if session.options.debug else None)
             status = error.status
         except KeyboardInterrupt:
             if not reader.interactive:
@@ -161,19 +159,15 @@ def questions(
 class ChatSession:
     """A conversation. `take` handles one line of input.
 
-    With a `store`, it is the run `run_id`, and each turn continues the run. `words` describe the agent on a command
-    line, as `same_agent` returns them.
+    With a `store`, it is the run `options.run_id`, and each turn continues the run.
     """
 
     agent: Agent[Any]
     limits: Limits
+    options: Namespace
     media: MediaStore
-    recorder: Recorder | None = None
     store: stores.RunStore | None = None
-    run_id: str = ""
-    words: tuple[str, ...] = ()
-    verbose: bool = False
-    quiet: bool = False
+    recorder: Recorder | None = None
     #: whether Ctrl-C has cancelled a turn
     was_interrupted: bool = False
     _questions: Generator[None, str, dict[str, Any]] | None = None
@@ -190,24 +184,26 @@ class ChatSession:
     def again(self) -> str:
         """The command line that continues a conversation in a store."""
         path = "" if self.store is None else self.store.path
-        return stores.command("chat", *self.words, "--store", path, "--run-id", self.run_id)
+        words = agents.same_agent(self.options)
+        return stores.command("chat", *words, "--store", path, "--run-id", self.options.run_id)
 
     def restore(self) -> None:
         """Loads the messages of a conversation in a store, or continues its turn if that was interrupted or waits."""
-        info = None if self.store is None else self.store.info(self.run_id)
-        if self.store is None or info is None:
+        run_id, store = self.options.run_id, self.store
+        info = None if store is None else store.info(run_id)
+        if store is None or info is None:
             return
         if info.status in (RUNNING, ABANDONED, BLOCKED, WAITING):
             output.note("(continuing the interrupted turn)")
             self._turn(None)
             return
-        with self._continuing(self.store):
-            result = recorded_result(self.agent, self.run_id, self.store.store, Context(media_store=self.media))
+        with self._continuing():
+            result = recorded_result(self.agent, run_id, store.store, Context(media_store=self.media))
         self._history = () if result is None else result.messages
         output.note(f"(the conversation continues; {len(self._history)} messages so far)")
 
-    def _continuing(self, store: stores.RunStore) -> AbstractContextManager[None]:
-        where = f"kernai replay AGENT {store.path} {self.run_id}"
+    def _continuing(self) -> AbstractContextManager[None]:
+        where = "" if self.store is None else f"kernai replay AGENT {self.store.path} {self.options.run_id}"
         return stores.continuing(None, where, another="begin another conversation, with another --run-id")
 
     def take(self, line: str) -> bool:
@@ -261,8 +257,8 @@ class ChatSession:
         if self.store is None:
             output.note("(the conversation is forgotten)")
             return
-        before, self.run_id = self.again, stores.new_run_id()
-        output.note(f"(a new conversation, run {self.run_id}; the one before: {before})")
+        before, self.options.run_id = self.again, stores.new_run_id()
+        output.note(f"(a new conversation, run {self.options.run_id}; the one before: {before})")
 
     def _attach(self, given: str) -> None:
         if not given:
@@ -291,19 +287,20 @@ class ChatSession:
         """Runs a turn of the conversation; without content, continues one that was interrupted or waited."""
         started = time.monotonic()
         more |= {"context": Context(media_store=self.media), "limits": self.limits, "recorder": self.recorder}
+        if self.store is None:
+            more["history"] = self._history
+        else:
+            run_id = self.options.run_id
+            more |= {"store": self.store.store, "run_id": run_id, "resume": self.store.info(run_id) is not None}
         try:
-            if self.store is None:
-                events = stream(self.agent, content, history=self._history, **more)
-            else:
-                more |= {"resume": self.store.info(self.run_id) is not None, "store": self.store.store}
-                with self._continuing(self.store):
-                    events = stream(self.agent, content, run_id=self.run_id, **more)
+            with self._continuing():
+                events = stream(self.agent, content, **more)
         except InFlightError as error:
             self._ask("in_flight", error.calls)
             return
         kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
         with output.stdout_is_stderr() as out:  # stdout is for what the model says, not for what its skills print
-            view = kind(out, verbose=self.verbose, quiet=self.quiet)
+            view = kind(out, verbose=self.options.verbose, quiet=self.options.quiet)
             failure = self._show(events, view)
             if isinstance(failure, BrokenPipeError):
                 raise failure
@@ -316,7 +313,7 @@ class ChatSession:
             if self.store is not None or result.ok or any(message.role == "assistant" for message in new):
                 self._history = result.messages
                 self._attached.clear()
-            if self.verbose:
+            if self.options.verbose:
                 output.note(summary(result, time.monotonic() - started))
         if isinstance(failure, StoreNeededError):
             how = "with `kernai chat --store STORE` you are asked here"
