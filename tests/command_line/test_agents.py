@@ -139,7 +139,8 @@ def test_a_faulty_file_is_reported_and_the_others_are_listed(here: Here, tmp_pat
     assert error.startswith(f"kernai: error: bad.py:{line}: {reason}")
     assert hint == "hint: --debug shows the traceback"
     assert "Traceback" not in done.stderr
-    assert "Traceback" in here("skills", "bad.py", "--debug").stderr
+    alone = here("skills", "bad.py", "--debug")
+    assert ("Traceback" in alone.stderr, alone.stdout) == (True, "")
     used = here("run", "x", "--skills", "bad.py", "--model", "ollama/m")
     assert (used.returncode, used.stdout) == (1, "")
     assert error_lines(used.stderr)[0].startswith(f"kernai: error: --skills: bad.py:{line}: {reason}")

@@ -161,6 +161,8 @@ def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, pau
     assert [*first[:6], first[7][:15]] == ["lamps", "-", "error", "2", "1,500", "$0.0020", "How many lamps?"]
     assert [*second[:6], second[7]] == ["r42", "clerk", "waiting", "2", "-", "-", "Refund order 42"]
     assert max(map(len, rows)) == 120
+    narrow = here("runs", "runs.db", env=environment(COLUMNS="60")).stdout.splitlines()
+    assert [row.split("Z  ")[1] for row in narrow[1:]] == ["How many lamps? x...", "Refund order 42"]
     limited = here("runs", "runs.db", "--limit", "1").stdout.splitlines()
     assert [row.split()[0] for row in limited] == ["RUN", "lamps"]
     last, earlier = as_json(here("runs", "runs.db", "--json").stdout)
@@ -291,6 +293,8 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a replay without an agent": (("replay", "run.jsonl"), "there is no agent before 'run.jsonl'", "or make one: --system"),
     "a replay without a run": (("replay", "clerk.py", "--store", "runs.db"), "there is no recording after 'clerk.py'", "STORE RUN for a run"),
     "a diff with a store": (("diff", "runs.db", "r42", "runs.db"), "runs.db is a store", "`kernai runs runs.db`"),
+    "a run to list": (("runs", "runs.db", "r42"), "unrecognized arguments: r42", "`kernai view STORE RUN` shows one"),
+    "a run to show": (("runs", "show", "x.db", "r"), "unrecognized arguments: x.db r", "`kernai view STORE RUN` shows one"),
     "a conversation's id without a store": (("chat", "clerk.py", "--run-id", "m"), "--run-id is for", "add --store STORE"),
 }  # fmt: skip
 

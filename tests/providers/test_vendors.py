@@ -197,7 +197,7 @@ def test_a_name_without_vendor_or_model_says_what_one_looks_like(name: str) -> N
 
 @pytest.mark.parametrize(
     "name,close",
-    [("opnai", "openai"), ("antropic", "anthropic"), ("Mistal", "mistral"), ("open-router", "openrouter"), ("zzz", None), ("azur", "azure")],
+    [("opnai", "openai"), ("antropic", "anthropic"), ("Mistal", "mistral"), ("open-router", "openrouter"), ("zzz", None), ("nope", None), ("azur", "azure")],
 )
 def test_an_unknown_vendor_is_an_error_with_a_close_name_and_all_names(name: str, close: str | None) -> None:
     with pytest.raises(kernai_providers.UnknownVendorError) as caught:

@@ -223,7 +223,7 @@ _LONGEST = 200
 _MOST = 5_000
 #: comparing two names takes quadratic time, so only the most promising names are compared
 _MOST_COMPARED = 20
-_LEAST_SIMILAR = 0.6
+_LEAST_SIMILAR = 0.65  # `nope` and `openai` have 0.6
 #: other libraries' words, and kernai's words for the same
 _ELSEWHERE = {
     "answer": "text", "as_tool": "as_skill", "callback": "on_event", "callbacks": "on_event", "checkpointer": "store",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentTypeError, Namespace
+import sys
+from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -58,6 +59,9 @@ def _delete(options: Namespace, store: stores.RunStore) -> int:
 
 
 def _runs(options: Namespace) -> int:
+    if options.more:
+        hint = "`kernai runs STORE` lists the runs of a store, `kernai view STORE RUN` shows one"
+        raise CommandError(f"unrecognized arguments: {' '.join(options.more)}", hint)
     with stores.RunStore(options.store) as store:
         if options.delete:
             return _delete(options, store)
@@ -98,11 +102,17 @@ def _show(runs: list[dict[str, Any]]) -> None:
     ]
     widths = [max(map(len, column)) for column in zip(_HEADS[:-1], *rows, strict=True)]
     left = max(output.columns() - sum(widths) - 2 * len(widths), _LEAST_INPUT)
-    inputs = ["-" if one["input"] is None else one_line(one["input"], left) for one in runs]
+    inputs = ["-" if one["input"] is None else _shortened(one["input"], left) for one in runs]
     for line in (_HEADS, *((*row, given) for row, given in zip(rows, inputs, strict=True))):
         cells = [f"{cell:{align}{width}}" for cell, align, width in zip(line, "<<<>>><", widths, strict=False)]
         style = "dim" if line is _HEADS else _STYLES.get(line[2], "red")
         output.write("  ".join([*cells, line[-1]]), style)
+
+
+def _shortened(value: object, width: int) -> str:
+    """Like `one_line`, but without the length of what is cut: the column is narrow."""
+    line = one_line(value, sys.maxsize)
+    return line if len(line) <= width else f"{line[: width - 3]}..."
 
 
 def _approve(options: Namespace) -> int:
@@ -157,7 +167,7 @@ def _migrate(options: Namespace) -> int:
 
 
 _RUNS_ARGUMENTS = (
-    stores.STORE,
+    stores.STORE, Argument("more", SUPPRESS, nargs="*"),
     Argument("--status STATUS", "only runs with this status, such as waiting", _status, choices=STATUSES),
     Argument("--agent NAME", "only runs of this agent"),
     Argument("--older-than AGE", "only runs unchanged for this long: 90d, 12h, 5m", _age),

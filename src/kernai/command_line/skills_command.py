@@ -134,7 +134,8 @@ def run(options: Namespace) -> int:
                 "faults": [{"file": file, "line": line, "reason": reason} for file, line, reason, _ in faults],
             })
         else:
-            output.write(SkillRegistry().listing(listed))
+            if found or not faults:
+                output.write(SkillRegistry().listing(listed))
             for skill in skills:
                 if skill not in listed:
                     needed = ", ".join(skill.requires)
