@@ -94,7 +94,7 @@ def test_each_server_has_its_own_token_which_is_not_logged(
     with FollowServer(path) as other:
         assert other.url != client.server.url
         assert len(other.url.split("/")[3]) >= 32
-        assert b"<title>run.jsonl</title>" in other._server.page
+        assert b"<title>run.jsonl</title>" in other.page
 
 
 #: requests, with {token} and {port}, and the status of the answer
@@ -125,7 +125,7 @@ def test_other_requests_than_the_pages_are_refused_without_being_repeated(client
 
 
 def test_the_server_listens_only_on_loopback(client: Client) -> None:
-    assert client.server._server.socket.getsockname()[0] == "127.0.0.1"
+    assert client.server.socket.getsockname()[0] == "127.0.0.1"
     for family, host in ((socket.AF_INET, "127.0.0.2"), (socket.AF_INET6, "::1")):
         with socket.socket(family) as other, pytest.raises(OSError):
             other.settimeout(5)
@@ -191,7 +191,7 @@ def test_a_request_without_news_is_answered_after_a_while(path: Path, monkeypatc
 def test_closing_ends_waiting_requests_and_idle_connections(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_server, "GRACE", 60.0)  # so that closing does not simply end after the grace period
     seen = client.news()
-    server = client.server._server
+    server = client.server
 
     def wait_until(holds: Callable[[], bool]) -> None:
         while not holds():
@@ -272,7 +272,7 @@ def test_a_page_that_disconnects_while_it_waits_is_no_error(
         leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # makes closing send a reset
     path.write_text('{"event": "a"}\n')
     assert len(client.news(generation=0, seen=seen)["records"]) == 1
-    while client.server._server._clients:
+    while client.server._clients:
         time.sleep(0.001)
     assert capfd.readouterr() == ("", "")
 

@@ -21,15 +21,12 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import parse_qs
 
 from kernai._util.private_file import open_regular
 from kernai.jsonio.json_data import dumps
 from kernai.viewer.page import MEDIA_ID, UNREADABLE, Records, Thumbnails, encode, live_page, policy
-
-if TYPE_CHECKING:
-    from typing import Self
 
 #: characters that are shown of an unreadable line
 SHOWN = 2_000
@@ -200,12 +197,15 @@ MOST_STRANGERS = 64
 _HTTP_PORT, _LAST_PORT = 80, 65_535
 
 
-class FollowServer:
+class FollowServer(ThreadingHTTPServer):
     """Serves the file of JSON lines at `path`, which need not exist yet. A context manager.
 
-    `url` is the page's address. `port` 0 uses any free port; if the port is in use, the constructor raises `OSError`.
-    `serve` runs until `close` or Ctrl-C.
+    `url` is the page's address with its token: whoever has it can read the recording. `port` 0 uses any free port; if
+    the port is in use, the constructor raises `OSError`. `serve` runs until `close` or Ctrl-C.
     """
+
+    daemon_threads = False  # `close` waits for them
+    request_queue_size = MOST_STRANGERS
 
     def __init__(
         self,
@@ -219,64 +219,32 @@ class FollowServer:
             raise ValueError(f"port must be a number from 0 to {_LAST_PORT}, got {port!r}")
         self.path = os.fsdecode(path)
         shown = os.path.basename(self.path) if title is None else title  # noqa: PTH119 - `path` is a str
-        self._server = _Server(port, live_page(shown, "events"), Feed(path, media_folder))
-
-    @property
-    def port(self) -> int:
-        return self._server.server_port
-
-    @property
-    def url(self) -> str:
-        """The page's address with its token: whoever has it can read the recording."""
-        return f"http://{HOST}:{self.port}/{self._server.token}/"
-
-    def serve(self) -> None:
-        """Answers requests, each in its own thread, until another thread calls `close` or Ctrl-C is pressed."""
-        self._server.serve()
-
-    def close(self) -> None:
-        """Ends `serve` and all pending answers, and frees the port. May be called twice."""
-        self._server.end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = False  # `end` waits for them
-    request_queue_size = MOST_STRANGERS
-
-    def __init__(self, port: int, page: str, feed: Feed) -> None:
-        self.page = page.encode("utf-8")
-        self.feed = feed
+        self.page = live_page(shown, "events").encode("utf-8")
+        self.feed = Feed(path, media_folder)
         self.token = secrets.token_urlsafe(24)
         self._clients: dict[socket.socket, bool] = {}  # in the order of their arrival, whether each is a stranger
         self._clients_change = threading.Condition()
         self._serving = self._ended = False
         super().__init__((HOST, port), _Handler)
+        self.port: int = self.server_address[1]
+        self.url = f"http://{HOST}:{self.port}/{self.token}/"
+        names = (HOST, "localhost")
+        self.hosts = {f"{name}:{self.port}" for name in names} | (set(names) if self.port == _HTTP_PORT else set())
 
     def server_bind(self) -> None:
-        # bypasses HTTPServer's method, which looks up this machine's name; that may take seconds
+        # skips HTTPServer's method, which looks up this machine's name; that may take seconds
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = HOST, self.server_address[1]
-
-    @property
-    def hosts(self) -> frozenset[str]:
-        names = (HOST, "localhost")
-        bare = names if self.server_port == _HTTP_PORT else ()
-        return frozenset([f"{name}:{self.server_port}" for name in names] + list(bare))
 
     def serve(self) -> None:
+        """Answers requests, each in its own thread, until another thread calls `close` or Ctrl-C is pressed."""
         with self._clients_change:
             if self._ended:
                 return
             self._serving = True
         self.serve_forever(poll_interval=0.1)
 
-    def end(self) -> None:
+    def close(self) -> None:
+        """Ends `serve` and all pending answers, and frees the port. May be called twice."""
         self.feed.close()
         with self._clients_change:
             self._ended = True
@@ -287,6 +255,9 @@ class _Server(ThreadingHTTPServer):
             self._clients_change.wait_for(lambda: not self._clients, GRACE)
             self._shut(socket.SHUT_RDWR)  # do not wait for clients that do not read their answer
         self.server_close()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def _shut(self, how: int) -> None:
         for client in self._clients:
@@ -304,7 +275,7 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def know(self, client: socket.socket) -> None:
-        """Marks a client that has sent the token: it no longer counts towards `MOST_STRANGERS`."""
+        # it has sent the token, so it no longer counts towards MOST_STRANGERS
         with self._clients_change:
             self._clients[client] = False
 
@@ -320,7 +291,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: FollowServer
     timeout = TIMEOUT
     server_version = "kernai"
     sys_version = ""
