@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Semaphore
 from typing import Any
@@ -13,8 +15,9 @@ from typing import Any
 import httpx2
 import pytest
 from mcp import Client, MCPError
+from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import HEADER_MISMATCH, CallToolResult, ElicitResult, EmptyResult, Tool
+from mcp_types import HEADER_MISMATCH, CallToolResult, ElicitResult, EmptyResult, ListToolsResult, Tool
 
 import kernai
 from kernai import Agent, MockProvider
@@ -149,6 +152,24 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
         inputs[:] = ["newest"]
         assert '"required": ["newest"]' in ask(adapter, {"method": "tools/describe", "params": {"name": "take"}}).text
     assert of_others == ["listed"]
+
+
+def test_two_threads_that_list_the_tools_of_a_new_server_at_once_both_get_them() -> None:
+    begun: list[Any] = []
+
+    async def listing(*_: Any) -> ListToolsResult:
+        begun.append("listing")
+        while len(begun) < 2:
+            await asyncio.sleep(0)
+        return ListToolsResult(tools=[Tool(name="go", input_schema={"type": "object"})])
+
+    server = Server("it", on_list_tools=listing)
+    with ThreadPoolExecutor(1) as pool, setup({}, {"it": server}, register=False) as adapter:
+        first = pool.submit(adapter.skills, "it")
+        while not begun:
+            pass
+        assert [one.name for one in adapter.skills("it")] == ["go"]
+        assert [one.name for one in first.result()] == ["go"]
 
 
 def test_a_call_that_lacks_headers_is_sent_again_after_its_tool_was_listed_again() -> None:

@@ -120,8 +120,9 @@ class Session:
         self.about: dict[str, Any] = {}
         #: whether it speaks revision 2026-07-28 or later
         self.is_modern = False
-        #: whether its tools have been listed and have not changed since, as far as is known
-        self.has_listed = False
+        #: how often its tools may have changed, and how often they had when the last listing was asked for
+        self.changes = 0
+        self.changes_listed: int | None = None
         self.failure: BaseException | None = None
         self._config = config
         self._listeners: list[Emit] = []
@@ -176,10 +177,10 @@ class Session:
             with suppress(Exception):  # servers, and proxies in between, end such streams
                 async with client.listen(tools_list_changed=True) as changes:
                     async for _ in changes:
-                        self.has_listed = False
-            self.has_listed = False  # until the server is asked again, it reports no changes
+                        self.changes += 1
+            self.changes += 1  # until the server is asked again, it reports no changes
             await asyncio.sleep(LISTEN_AGAIN_SECONDS)
-            self.has_listed = False
+            self.changes += 1
 
     def check_lost(self, error: Exception, statuses: list[int]) -> None:
         """Raises `Gone` if an error means that this session cannot be used any more."""
@@ -207,7 +208,7 @@ class Session:
 
     async def on_message(self, message: object) -> None:
         if isinstance(message, mcp_types.ToolListChangedNotification):
-            self.has_listed = False
+            self.changes += 1
 
 
 class Connection:
@@ -233,7 +234,7 @@ class Connection:
     def has_listed(self) -> bool:
         """Whether `tools` is up to date, as far as is known."""
         session = self._session
-        return session is not None and session.is_usable and session.has_listed
+        return session is not None and session.is_usable and session.changes_listed == session.changes
 
     def about(self) -> dict[str, Any]:
         """What `servers/list` shows about this server. There is more to show if it is open."""
@@ -275,13 +276,8 @@ class Connection:
         return await self.use(exchange, lambda attempt: every_page(attempt.client, kind), what=what, repeatable=True)
 
     async def _list_tools(self, attempt: Attempt) -> Listing:
-        session = attempt.session
-        session.has_listed = True  # set before the request, so that a change reported meanwhile is not lost
-        try:
-            listed, is_cut, _ = await every_page(attempt.client, "tools")
-        except BaseException:
-            session.has_listed = False
-            raise
+        session, changes = attempt.session, attempt.session.changes
+        listed, is_cut, _ = await every_page(attempt.client, "tools")
         # a tool that needs a task of revision 2025-11-25 cannot be called
         refused = [
             name for name, tool in listed.items() if not self.config.allows(name)
@@ -293,6 +289,7 @@ class Connection:
         self.tools = Listing({name: listed[name] for name in listed if name not in refused}, is_cut, refused)
         for name, tool in self.tools.found.items():
             self._first.setdefault(name, _definition(tool))
+        session.changes_listed = changes
         return self.tools
 
     async def use(self, exchange: Exchange, ask: Ask[Answer], *, what: str, repeatable: bool) -> Answer:
