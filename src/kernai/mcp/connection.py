@@ -58,14 +58,6 @@ class Listing(NamedTuple):
     refused: Collection[str] = ()
 
 
-class Gone(Exception):  # noqa: N818 - internal; no user sees it as an error
-    """The connection to the server was lost. `sent` is False if the request cannot have been executed."""
-
-    def __init__(self, *, sent: bool) -> None:
-        super().__init__()
-        self.sent = sent
-
-
 class Exchange(NamedTuple):
     """One call of a model, which may send several requests to several servers."""
 
@@ -81,6 +73,8 @@ class Attempt:
         self.session = session
         self.client = session.client
         self.emit = emit
+        #: HTTP error statuses that its requests got
+        self.statuses: list[int] = []
         self.timeout = asyncio.timeout(seconds)
         self._seconds = seconds
 
@@ -102,7 +96,7 @@ MakeClient = Callable[["Session"], Client]
 class Session:
     """One client, which starts to open at once."""
 
-    def __init__(self, config: ServerConfig, make_client: MakeClient, redactor: Redactor) -> None:
+    def __init__(self, name: str, make_client: MakeClient, redactor: Redactor) -> None:
         #: the SDK's client, once it is open
         self.client: Client
         self.is_open = False
@@ -124,7 +118,7 @@ class Session:
         self.changes = 0
         self.changes_listed: int | None = None
         self.failure: BaseException | None = None
-        self._config = config
+        self._name = name
         self._listeners: list[Emit] = []
         self._scope = anyio.CancelScope()
         self.task = asyncio.create_task(self._run(make_client))
@@ -182,16 +176,6 @@ class Session:
             await asyncio.sleep(LISTEN_AGAIN_SECONDS)
             self.changes += 1
 
-    def check_lost(self, error: Exception, statuses: list[int]) -> None:
-        """Raises `Gone` if an error means that this session cannot be used any more."""
-        code = error.code if isinstance(error, MCPError) else None
-        # since revision 2026-07-28 there are no sessions that a restarted server could not know any more
-        has_sessions = self._config.transport == "streamable_http" and not self.is_modern
-        if has_sessions and code is not None and statuses and statuses[-1] in UNKNOWN_SESSION:
-            raise Gone(sent=False) from None
-        if self.end_reached.is_set() or code == mcp_types.CONNECTION_CLOSED:
-            raise Gone(sent=True) from None
-
     @contextmanager
     def logging_to(self, emit: Emit) -> Iterator[None]:
         """Emits all log messages of the server during the block, since they do not say which call they belong to."""
@@ -204,7 +188,7 @@ class Session:
     async def on_log(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
         said = {"level": params.level, "logger": params.logger, "data": params.data}
         for emit in list(self._listeners):
-            emit({"mcp": "log", "server": self._config.name, **said})
+            emit({"mcp": "log", "server": self._name, **said})
 
     async def on_message(self, message: object) -> None:
         if isinstance(message, mcp_types.ToolListChangedNotification):
@@ -300,19 +284,28 @@ class Connection:
         """
         while True:
             session = await self._open()
+            attempt = Attempt(session, lambda event: exchange.emit(self.redactor.data(event)), self.config.timeout)
+            talking.set((self.redactor.text, attempt.statuses))  # each request has a task, and a context of its own
+            may_be_done = False
             try:
-                return await self._ask(session, ask, exchange, what, repeatable)
-            except Gone as gone:
-                reason = await self._end_failed(session)
-                in_doubt, is_second = gone.sent and not repeatable, self.name in exchange.restarted
-                if in_doubt or is_second:
-                    died = "was started again and died again" if is_second else "died"
-                    again = "starts it again" if self.config.url is None else "connects to it again"
-                    effect = " Nobody knows whether this one took effect: check that before you repeat it"
-                    raise McpUnavailableError(
-                        f"server {self.name!r} {died} during {what}: {reason}\nThe next call {again}."
-                        f"{effect if in_doubt else ''}"
-                    ) from None
+                if session.is_usable:
+                    with session.logging_to(attempt.emit):
+                        async with attempt.timeout:
+                            return await ask(attempt)
+            except (McpError, asyncio.CancelledError):
+                raise
+            except Exception as error:  # noqa: BLE001 - any exception of a transport or server becomes an `McpError`
+                may_be_done = self._lost(attempt, error, what, repeatable=repeatable)
+            reason = await self._end_failed(session)
+            in_doubt, is_second = may_be_done and not repeatable, self.name in exchange.restarted
+            if in_doubt or is_second:
+                died = "was started again and died again" if is_second else "died"
+                again = "starts it again" if self.config.url is None else "connects to it again"
+                effect = " Nobody knows whether this one took effect: check that before you repeat it"
+                raise McpUnavailableError(
+                    f"server {self.name!r} {died} during {what}: {reason}\nThe next call {again}."
+                    f"{effect if in_doubt else ''}"
+                )
             exchange.restarted.add(self.name)
             exchange.emit({"mcp": "restart", "server": self.name, "error": reason})
 
@@ -329,7 +322,7 @@ class Connection:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
         session = self._session
         if session is None or (session.end_reached.is_set() and not session.is_open):
-            session = self._session = Session(self.config, self._make_client, self.redactor)
+            session = self._session = Session(self.name, self._make_client, self.redactor)
             self._sessions.add(session)
             session.task.add_done_callback(lambda _: self._sessions.discard(session))
         try:
@@ -344,32 +337,25 @@ class Connection:
             reason = await self._end_failed(session)
         raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}")
 
-    async def _ask(
-        self, session: Session, ask: Ask[Answer], exchange: Exchange, what: str, repeatable: bool
-    ) -> Answer:
-        if not session.is_usable:
-            raise Gone(sent=False)
-        seconds = self.config.timeout
-        attempt = Attempt(session, lambda event: exchange.emit(self.redactor.data(event)), seconds)
-        statuses: list[int] = []
-        talking.set((self.redactor.text, statuses))  # a context variable of this task: each request has its own
-        try:
-            with session.logging_to(attempt.emit):
-                async with attempt.timeout:
-                    return await ask(attempt)
-        except (McpError, asyncio.CancelledError):
-            raise
-        except Exception as error:  # noqa: BLE001 - any exception of a transport or server becomes an `McpError`
-            if attempt.timeout.expired():
-                late = "; ".join([f"did not answer {what} within {seconds:g} s", *session.noise_lines()])
-                effect = "It was asked to stop, but may have done it anyway: check before you repeat it"
-                raise McpUnavailableError(
-                    f"server {self.name!r} {late}{'' if repeatable else f'. {effect}'}"
-                ) from None
-            session.check_lost(error, statuses)
-            status = f" (HTTP status {statuses[-1]})" if statuses else ""
-            reason = reason_of(error, self.redactor.text)
-            raise McpError(f"server {self.name!r} failed at {what}: {reason}{status}") from None
+    def _lost(self, attempt: Attempt, error: Exception, what: str, *, repeatable: bool) -> bool:
+        """Whether the request may have been executed before the connection was lost. Raises `McpError` if the
+        connection was not lost.
+        """
+        session, statuses = attempt.session, attempt.statuses
+        if attempt.timeout.expired():
+            late = "; ".join([f"did not answer {what} within {self.config.timeout:g} s", *session.noise_lines()])
+            effect = ". It was asked to stop, but may have done it anyway: check before you repeat it"
+            raise McpUnavailableError(f"server {self.name!r} {late}{'' if repeatable else effect}") from None
+        code = error.code if isinstance(error, MCPError) else None
+        # since revision 2026-07-28 there are no sessions that a restarted server could not know any more
+        has_sessions = self.config.transport == "streamable_http" and not session.is_modern
+        if has_sessions and code is not None and statuses and statuses[-1] in UNKNOWN_SESSION:
+            return False
+        if session.end_reached.is_set() or code == mcp_types.CONNECTION_CLOSED:
+            return True
+        status = f" (HTTP status {statuses[-1]})" if statuses else ""
+        reason = reason_of(error, self.redactor.text)
+        raise McpError(f"server {self.name!r} failed at {what}: {reason}{status}") from None
 
     async def _end_failed(self, session: Session) -> str:
         """Ends a session that failed or was lost, and returns the reason, as far as it is known."""
