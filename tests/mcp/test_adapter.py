@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Semaphore
+from threading import Event, Semaphore
 from typing import Any
 
 import httpx2
@@ -155,19 +155,17 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
 
 
 def test_two_threads_that_list_the_tools_of_a_new_server_at_once_both_get_them() -> None:
-    begun: list[Any] = []
+    begun = [Event(), Event()]
 
     async def listing(*_: Any) -> ListToolsResult:
-        begun.append("listing")
-        while len(begun) < 2:
+        begun[begun[0].is_set()].set()
+        while not begun[1].is_set():
             await asyncio.sleep(0)
         return ListToolsResult(tools=[Tool(name="go", input_schema={"type": "object"})])
 
-    server = Server("it", on_list_tools=listing)
-    with ThreadPoolExecutor(1) as pool, setup({}, {"it": server}, register=False) as adapter:
+    with ThreadPoolExecutor(1) as pool, setup({}, {"it": Server("it", on_list_tools=listing)}, register=False) as adapter:
         first = pool.submit(adapter.skills, "it")
-        while not begun:
-            pass
+        assert begun[0].wait(20)
         assert [one.name for one in adapter.skills("it")] == ["go"]
         assert [one.name for one in first.result()] == ["go"]
 

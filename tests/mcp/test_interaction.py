@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import pytest
 from mcp import MCPError
-from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve
 from mcp_types import (
@@ -21,7 +20,6 @@ from mcp_types import (
     InputRequiredResult,
     ListPromptsResult,
     ListResourcesResult,
-    ListToolsResult,
     Prompt,
     ReadResourceResult,
     Result,
@@ -334,17 +332,14 @@ class Jobs:
         self.updates: list[Any] = []
         self.cancelled = asyncio.Event()
         self.polls = 0
-        self.server = Server("jobs", on_list_tools=self.list_tools, on_call_tool=self.call_tool)
+        build = Tool(name="build", input_schema={"type": "object"}, execution=ToolExecution(task_support="required"))
+        self.server = sdk_server(lambda: [build], self.begin)
         self.server.add_request_handler("tasks/get", TaskParams, self.get)
         self.server.add_request_handler("tasks/update", TaskParams, self.update)
         self.server.add_request_handler("tasks/cancel", TaskParams, self.cancel)
 
-    async def list_tools(self, *_: Any) -> ListToolsResult:
-        execution = ToolExecution(task_support="required")
-        return ListToolsResult(tools=[Tool(name="build", input_schema={"type": "object"}, execution=execution)])
-
-    async def call_tool(self, context: Any, params: Any) -> Any:
-        assert "io.modelcontextprotocol/tasks" in json.dumps(context.params["_meta"])
+    def begin(self, params: Any) -> Any:
+        assert "io.modelcontextprotocol/tasks" in json.dumps(params.meta)
         return {"resultType": "task", "taskId": "t1", "status": "working", "createdAt": "", "lastUpdatedAt": "", "ttlMs": None}
 
     async def get(self, _: Any, params: Any) -> Any:

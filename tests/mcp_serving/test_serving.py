@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from collections.abc import Awaitable
 from typing import Any
 
@@ -153,8 +154,7 @@ async def test_wrong_arguments_are_reported_with_example_arguments_instead_of_a_
         (text,) = texts(result)
         assert text.startswith(faults)
         assert text.rpartition("\n")[2] == f"Right arguments: {right}"
-        assert "Usage" not in text
-        assert "<block" not in text
+        assert not re.search("Usage|<block", text)
     assert texts(await client.call_tool("relay", {})) == [
         'a: required, but missing: expected integer, received nothing\nb: expected integer, received string "many"'
     ]
@@ -178,17 +178,14 @@ async def test_a_media_input_accepts_its_payload(client: Client) -> None:
 
 async def test_credentials_are_scrubbed_from_results_errors_and_progress(client: Client) -> None:
     got, _, on_progress = progress()
-    right = await client.call_tool("login", {"how": "right"}, progress_callback=on_progress)
-    wrong = await client.call_tool("login", {"how": "wrong"})
-    data = await client.call_tool("login", {"how": "data"})
-    of_an_object = await client.call_tool("login", {"how": "object"})
-    assert texts(right) == ["in with [credential key]"]
-    assert data.structured_content == {"key": "[credential key]"}
-    assert texts(data) == ['{"key": "[credential key]"}']
-    assert texts(of_an_object) == ["/[credential key]"]
-    assert wrong.is_error
-    assert texts(wrong) == ["no access with [credential key]"]
-    assert got == [(1.0, None, '{"with": "[credential key]"}')]
+    data = {"key": "[credential key]"}
+    for how, text, structured in (
+        ("right", "in with [credential key]", None), ("wrong", "no access with [credential key]", None),
+        ("data", json.dumps(data), data), ("object", "/[credential key]", None),
+    ):
+        result = await client.call_tool("login", {"how": how}, progress_callback=on_progress)
+        assert (texts(result), result.structured_content, result.is_error) == ([text], structured, how == "wrong")
+    assert got == [(1.0, None, '{"with": "[credential key]"}')] * 4
 
 
 @each_way
@@ -230,9 +227,7 @@ async def test_a_skill_notices_that_the_client_cancelled_its_call(client: Client
 
 async def test_fifty_calls_at_once_leave_the_server_responsive(client: Client) -> None:
     _, held, on_progress = progress(50)
-    calls = [
-        asyncio.ensure_future(client.call_tool("hold", progress_callback=on_progress)) for _ in range(50)
-    ]
+    calls = [asyncio.ensure_future(client.call_tool("hold", progress_callback=on_progress)) for _ in range(50)]
     await soon(held.wait())
     sums = await soon(asyncio.gather(*(client.call_tool("add_later", {"a": n, "b": n}) for n in range(50))))
     assert [texts(one) for one in sums] == [[str(2 * n)] for n in range(50)]

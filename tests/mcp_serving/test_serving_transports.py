@@ -269,10 +269,9 @@ def test_a_server_starts_once_and_may_be_stopped_repeatedly(served: Any) -> None
     server.stop()
     with server:
         assert post(server.url)[0] == 200
-        with pytest.raises(RuntimeError, match="started only once"):
-            server.start()
-        with pytest.raises(RuntimeError, match="started only once"):
-            server.run(print)
+        for again in (server.start, lambda: server.run(print)):
+            with pytest.raises(RuntimeError, match="started only once"):
+                again()
     server.stop()
     assert repr(server) == f"Server({server.url})"
 
