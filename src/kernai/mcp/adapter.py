@@ -300,7 +300,7 @@ def _client_maker(
         return Client(
             found, client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
             log_level="info",  # since revision 2026-07-28, servers send log messages only to clients that ask
-            cache=None,  # `Catalogue` does the caching
+            cache=None,  # a `Connection` keeps the listing of tools
             **given,
         )
 

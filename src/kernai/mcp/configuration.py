@@ -36,7 +36,6 @@ SHORTEST_SECRET = 4
 _LAYOUTS = ("servers", "mcpServers")
 _OF_STDIO = ("command", "args", "env", "cwd")
 _OF_HTTP = ("url", "headers")
-_KEYS = ("transport", *_OF_STDIO, *_OF_HTTP, "timeout", "tools", "roots")
 _TRANSPORTS: dict[str, Transport] = {
     "stdio": "stdio", "sse": "sse", "streamable_http": "streamable_http", "streamablehttp": "streamable_http",
     "http": "streamable_http",
@@ -117,8 +116,8 @@ def _server(name: Any, entry: Any, *, foreign: bool, given: bool) -> ServerConfi
         found["transport"] = found.pop("type")  # several other clients call it "type"
     try:
         for key in found:
-            if key not in _KEYS and not foreign:  # files of other clients have further keys
-                hint = likely(str(key), _KEYS) or f"; remove it; there are {', '.join(_KEYS)}"
+            if key not in _READERS and not foreign:  # files of other clients have further keys
+                hint = likely(str(key), _READERS, "remove it; there are")
                 raise _FaultError(str(key), f"there is no such key{hint}")
         read = {key: _READERS[key](key, value) for key, value in found.items() if key in _READERS}
         return ServerConfig(name, **{**read, "transport": _transport(read, given=given)})
@@ -223,10 +222,10 @@ def _root(key: str, value: Any) -> tuple[str, str | None]:
     return value if "://" in value else Path(value).expanduser().resolve().as_uri(), name
 
 
-#: for each key, the function that checks and converts its value
+#: for each key that there is, the function that checks and converts its value
 _READERS: dict[str, Callable[[str, Any], Any]] = {
-    "transport": _text, "command": _text, "cwd": _text, "url": _url, "env": _pairs, "headers": _headers,
-    "timeout": _timeout, "args": partial(_each, read=_plain),
+    "transport": _text, "command": _text, "args": partial(_each, read=_plain), "env": _pairs, "cwd": _text,
+    "url": _url, "headers": _headers, "timeout": _timeout,
     "tools": lambda key, value: frozenset(_each(key, value, _plain)),
     "roots": partial(_each, read=_root, what="folders or file:// URIs"),
 }

@@ -9,8 +9,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -122,38 +122,38 @@ class StderrTail:
         self._kept = bytearray()
         self._read_end: int | None = None
 
-    def open(self) -> TextIO:
-        """Returns the file to pass to the process. Close it once the process has its own copy."""
+    @contextmanager
+    def file(self) -> Iterator[TextIO]:
+        """Yields the file to pass to the process."""
         if sys.platform == "win32":  # the event loop there cannot wait for a pipe
-            return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - closed by the caller
-        self._read_end, write_end = os.pipe()
-        os.set_blocking(self._read_end, False)
-        asyncio.get_running_loop().add_reader(self._read_end, self.drain)
-        return os.fdopen(write_end, "w", encoding="utf-8")
+            with Path(os.devnull).open("w", encoding="utf-8") as nothing:
+                yield nothing
+            return
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        self._read_end, loop = read_end, asyncio.get_running_loop()
+        loop.add_reader(read_end, self._drain)
+        try:
+            with os.fdopen(write_end, "w", encoding="utf-8") as errors:
+                yield errors
+        finally:
+            self._drain()
+            self._read_end = None
+            loop.remove_reader(read_end)
+            os.close(read_end)
 
-    def drain(self) -> None:
-        while self._read_end is not None:
-            try:
-                data = os.read(self._read_end, 65536)
-            except BlockingIOError:
-                return
-            if not data:
-                self.close()
-            self._kept += data
-            if len(self._kept) > MAX_STDERR:
-                self._kept = bytearray(self._hidden().encode("utf-8", "surrogateescape")[-LEAST_STDERR:])
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):  # raised when everything has been read
+            while self._read_end is not None and (data := os.read(self._read_end, 65536)):
+                self._kept += data
+                if len(self._kept) > MAX_STDERR:
+                    self._kept = bytearray(self._hidden().encode("utf-8", "surrogateescape")[-LEAST_STDERR:])
 
     def _hidden(self) -> str:
         return self._hide(self._kept.decode("utf-8", "surrogateescape"))
 
-    def close(self) -> None:
-        if self._read_end is not None:
-            asyncio.get_running_loop().remove_reader(self._read_end)
-            os.close(self._read_end)
-            self._read_end = None
-
     def lines(self) -> list[str]:
-        self.drain()
+        self._drain()
         text = self._hidden()[-STDERR_CHARACTERS:].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         return [line.rstrip() for line in text.splitlines() if line.strip()][-STDERR_LINES:]
 
@@ -179,15 +179,9 @@ async def _stdio(config: ServerConfig, stderr: StderrTail) -> AsyncGenerator[Any
         env=dict(config.env),  # added to the SDK's small default environment; never our whole environment
         encoding_error_handler="replace",  # invalid UTF-8 spoils one line, not the connection
     )
-    errors = stderr.open()
-    try:
+    with stderr.file() as errors:
         async with stdio_client(parameters, errlog=errors) as streams:
-            errors.close()
             yield streams
-    finally:
-        errors.close()
-        stderr.drain()
-        stderr.close()
 
 
 def _check_command(config: ServerConfig, command: str) -> None:
