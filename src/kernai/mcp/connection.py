@@ -229,9 +229,10 @@ class Connection:
 
     def change(self, name: str) -> dict[str, Any] | None:
         """The event for a tool whose definition has changed since it was first listed; None if it has not."""
-        if name not in self.tools.found:
+        tool = self.tools.found.get(name)  # only once, since another listing may replace it
+        if tool is None:
             return None
-        before, after = self._first[name], _definition(self.tools.found[name])
+        before, after = self._first[name], _definition(tool)
         changed = [key for key in _DEFINING if before.get(key) != after.get(key)]
         return None if not changed else {
             "mcp": "tool_changed", "server": self.name, "tool": name, "changed": changed,
@@ -263,16 +264,16 @@ class Connection:
         session, changes = attempt.session, attempt.session.changes
         listed, is_cut, _ = await every_page(attempt.client, "tools")
         # a tool that needs a task of revision 2025-11-25 cannot be called
-        refused = [
+        refused = {
             name for name, tool in listed.items() if not self.config.allows(name)
             or (not session.is_modern and tool.execution is not None and tool.execution.task_support == "required")
-        ]
+        }
         missing = sorted((self.config.tools or frozenset()) - listed.keys())
         if missing:
             _LOG.warning("server %r has no tools %s, which its configuration allows", self.name, missing)
-        self.tools = Listing({name: listed[name] for name in listed if name not in refused}, is_cut, refused)
-        for name, tool in self.tools.found.items():
+        for name, tool in listed.items():  # before other threads can find the tool, and ask whether it has changed
             self._first.setdefault(name, _definition(tool))
+        self.tools = Listing({name: listed[name] for name in listed if name not in refused}, is_cut, refused)
         session.changes_listed = changes
         return self.tools
 
