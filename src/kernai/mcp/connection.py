@@ -24,7 +24,7 @@ from kernai._util.redaction import Redactor
 from kernai.mcp.background import Emit
 from kernai.mcp.configuration import ServerConfig, redactor_of
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
-from kernai.mcp.transports import TOO_DEEP, StderrTail, talking
+from kernai.mcp.transports import StderrTail, talking, why_unreadable
 
 Answer = TypeVar("Answer")
 #: seconds for a transport to close: the SDK gives a process about 6.5 seconds
@@ -420,7 +420,6 @@ def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
         return "its answer does not follow the protocol: " + hide("; ".join(faults))[:300]
     text = str(error).strip()
     # the SDK also quotes the data, in the text of its own error
-    reason = TOO_DEEP if "recursion limit" in text else "it does not follow the protocol"
-    text = hide(_QUOTED.sub(rf"\1: {reason}", text)) or type(error).__name__
+    text = hide(_QUOTED.sub(rf"\1: {why_unreadable(text)}", text)) or type(error).__name__
     # of other errors only the first line, because the rest is advice for programmers
     return text if isinstance(error, (MCPError, McpError)) else text.partition("\n")[0]

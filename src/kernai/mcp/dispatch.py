@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mcp import MCPError
-from mcp_types import HEADER_MISMATCH, Prompt, Tool
+from mcp_types import HEADER_MISMATCH, Tool
 
 from kernai._util.api import close_matches
 from kernai.mcp import language
@@ -159,16 +159,17 @@ class Dispatch:
         return language.resource_answer(self._result(connection, what, send, uri, repeatable=True))
 
     def _get_prompt(self, request: Request) -> Returned:
-        connection, prompt = self._prompt(request)
+        listed, failures = self._listings(self._servers_for(request), "prompts")
+        connection, prompt = self._only(request, "prompt", listed, failures)
         # in MCP, arguments of prompts must be texts
         arguments = {
             key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for key, value in request.arguments.items() if value is not None
         }
-        listed = prompt.arguments or []
+        inputs = prompt.arguments or []
         schema = {
-            "properties": {one.name: {"type": "string"} for one in listed},
-            "required": [one.name for one in listed if one.required], "additionalProperties": False,
+            "properties": {one.name: {"type": "string"} for one in inputs},
+            "required": [one.name for one in inputs if one.required], "additionalProperties": False,
         }
         _check_arguments(request, connection, "prompt", schema, arguments)
 
@@ -257,9 +258,6 @@ class Dispatch:
         """The tool as its server lists it now, because not every server reports a changed tool."""
         return self._tool(Request(request.method, {**request.params, "server": owner.name}), again=True)
 
-    def _prompt(self, request: Request) -> tuple[Connection, Prompt]:
-        return self._only(request, "prompt", *self._listings(self._servers_for(request), "prompts"))
-
     def _only(self, request: Request, what: str, listed: Listings, failures: Failures) -> tuple[Connection, Any]:
         """The tool or prompt that the request means. Raises `McpError` if there is none, or more than one."""
         having = [one for one in listed if request.name in listed[one].found]
@@ -328,7 +326,8 @@ class Dispatch:
         if found is not None:
             connection, tool = found
             _refuse_guarded(connection, tool)
-            right = language.tool_call(connection.name, tool, _arguments_of(request, tool))
+            params = {"server": connection.name, "name": tool.name, "arguments": _arguments_of(request, tool)}
+            right = request_text("tools/call", params)
             return McpError(f"{request.method!r} is a tool, not a method. Write: {right}")
         hint = f" Did you mean {close[0]!r}?" if close else ""
         general = request_text("tools/call", {"name": "TOOL", "arguments": {}})

@@ -109,11 +109,6 @@ def request_text(method: str, params: Mapping[str, Any]) -> str:
     return _json({"method": method, "params": dict(params)})
 
 
-def tool_call(server: str, tool: types.Tool, arguments: Mapping[str, Any]) -> str:
-    """The text of a request that calls a tool."""
-    return request_text("tools/call", {"server": server, "name": tool.name, "arguments": arguments})
-
-
 def read_request(text: str) -> Request:
     """Reads the request in a block. Raises `McpError`, which says what is wrong and shows the right request."""
     simple = request_text("tools/list", {})
@@ -249,8 +244,8 @@ def tool_in_full(server: str, tool: types.Tool) -> str:
     hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True, exclude_none=True)
     if hints:
         lines.append(f"hints of the server, not verified: {_json(hints)}")
-    lines.append(f"call: {tool_call(server, tool, example(tool.input_schema, {}))}")
-    return "\n".join(lines)
+    call = {"server": server, "name": tool.name, "arguments": example(tool.input_schema, {})}
+    return "\n".join([*lines, f"call: {request_text('tools/call', call)}"])
 
 
 def resource_line(what: types.Resource | types.ResourceTemplate) -> str:

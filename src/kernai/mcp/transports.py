@@ -38,7 +38,6 @@ MAX_STDERR, LEAST_STDERR = 65536, 16384
 #: characters and lines of standard error that an error shows
 STDERR_CHARACTERS, STDERR_LINES = 4096, 8
 NOISE_CHARACTERS = 120
-TOO_DEEP = "it nests too deeply"
 #: seconds; a stream may be silent for long, and each call has its own timeout
 _NEVER = 7 * 24 * 3600.0
 _GUARD = Path(__file__).with_name("guard.py")
@@ -97,9 +96,13 @@ class _Watched:
         answered = _answered_id(text)
         if answered is None:
             return item
-        reason = TOO_DEEP if "recursion limit" in str(item) else "it does not follow the protocol"
-        error = ErrorData(code=PARSE_ERROR, message=f"its answer cannot be read: {reason}")
+        error = ErrorData(code=PARSE_ERROR, message=f"its answer cannot be read: {why_unreadable(str(item))}")
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answered, error=error))
+
+
+def why_unreadable(error: str) -> str:
+    """The reason in the text of a parser's error, which itself may quote a secret."""
+    return "it nests too deeply" if "recursion limit" in error else "it does not follow the protocol"
 
 
 def _answered_id(text: str) -> str | int | None:
