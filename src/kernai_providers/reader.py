@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from codecs import getincrementaldecoder
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -30,47 +30,39 @@ class Lines:
     A byte order mark at the start is dropped. Bytes that are not UTF-8 become U+FFFD (WHATWG Encoding, "UTF-8 decode").
     """
 
-    __slots__ = ("_after_cr", "_begun", "_decoder", "_line")
+    __slots__ = ("_after_cr", "_line", "_mark")
 
     def __init__(self) -> None:
-        self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._begun = False  # whether the first character, which may be a byte order mark, has come
-        self._line: list[str] = []  # the pieces of the current line
-        self._after_cr = False  # the last character was a CR, so an LF now belongs to it
+        self._mark = BOM_UTF8  # until the first line has ended
+        self._line: list[bytes] = []  # the pieces of the current line
+        self._after_cr = False  # the last byte was a CR, so an LF now belongs to it
 
-    def feed(self, data: bytes, *, is_last: bool = False) -> list[str]:
-        """Returns the lines that end in these bytes."""
-        text = self._decoder.decode(data, is_last)
-        if text and not self._begun:
-            self._begun, text = True, text.removeprefix("\ufeff")
-        if "\r" in text or (self._after_cr and text):
-            text = self._with_plain_ends(text)
-        if "\n" not in text:
-            if text:
-                self._line.append(text)
-            return []
-        lines = text.split("\n")
-        if self._line:
-            self._line.append(lines[0])
-            lines[0] = "".join(self._line)
-        rest = lines.pop()
-        self._line = [rest] if rest else []
-        return lines
+    def feed(self, data: bytes) -> list[str]:
+        """Returns the lines that end in these bytes. A CR ends its line, since the next byte may come much later."""
+        if data and (self._after_cr or b"\r" in data):
+            data = data.removeprefix(b"\n") if self._after_cr else data
+            self._after_cr = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *ended, rest = data.split(b"\n")
+        if ended:
+            ended[0] = self._whole(ended[0])
+        if rest:
+            self._line.append(rest)
+        return [line.decode("utf-8", "replace") for line in ended]
 
     def flush(self) -> list[str]:
         """Returns the last line if it has no line end. Call this at the end of the body.
 
         Such a line may have been cut off. If it is not JSON, it was.
         """
-        self.feed(b"", is_last=True)
-        return ["".join(self._line)] if self._line else []
+        rest = self._whole(b"")
+        return [rest.decode("utf-8", "replace")] if rest else []
 
-    def _with_plain_ends(self, text: str) -> str:
-        """Turns CR and CR LF into LF. A CR ends its line immediately, since the next byte may arrive much later."""
-        if self._after_cr:
-            text = text.removeprefix("\n")
-        self._after_cr = text.endswith("\r")
-        return text.replace("\r\n", "\n").replace("\r", "\n")
+    def _whole(self, end: bytes) -> bytes:
+        line = b"".join((*self._line, end)).removeprefix(self._mark)
+        self._mark = b""
+        self._line.clear()
+        return line
 
 
 #: how the first line of a bare object may begin, and how each further line may
@@ -115,35 +107,25 @@ class SseDecoder:
 
     def _events(self, lines: list[str]) -> list[ServerEvent]:
         events: list[ServerEvent] = []
-        data = self._data
         for line in lines:
-            if line.startswith("data: "):
-                data.append(line[6:])
-            elif line:
-                self._field(line)
-            else:
-                if self._bare:
-                    text = "\n".join(self._bare)
-                    events += [("error", text)] if '"error"' in text else []
-                    self._bare = []
-                if data:
-                    events.append((self._event, "\n".join(data)))
-                    data.clear()
+            name, _, value = line.partition(":")  # a comment is a field whose name is empty
+            if name == "data":
+                self._data.append(value.removeprefix(" "))
+            elif name == "event":
+                self._event = value.removeprefix(" ") or None
+            elif name == "error":
+                self._event = name
+                self._data.append(value)
+            elif line[:1] in (_FURTHER if self._bare else _FIRST):
+                self._bare.append(line)
+            elif not line:
+                bare = "\n".join(self._bare)
+                events += [("error", bare)] if '"error"' in bare else []
+                events += [(self._event, "\n".join(self._data))] if self._data else []
                 self._event = None
+                self._bare.clear()
+                self._data.clear()
         return events
-
-    def _field(self, line: str) -> None:
-        if line[:1] in (_FURTHER if self._bare else _FIRST):  # no known field begins like this
-            self._bare.append(line)
-            return
-        name, _, value = line.partition(":")  # a comment is a field whose name is empty
-        if name == "data":
-            self._data.append(value)  # `_events` handles lines that begin with "data: "
-        elif name == "event":
-            self._event = value.removeprefix(" ") or None
-        elif name == "error":
-            self._event = name
-            self._data.append(value)
 
 # -------------------------------------------------------------------------------------------------------------- readers
 
