@@ -62,6 +62,8 @@ class AnthropicProvider(HttpProvider):
     takes_blank_text = False
     calls_natively = True
     call_ids = re.compile(r"[A-Za-z0-9_-]{1,64}")
+    enforces_schema = "closed"
+    joins_texts = True
 
     def auth(self, key: str) -> dict[str, str]:
         return {"x-api-key": key}
@@ -99,11 +101,6 @@ class AnthropicProvider(HttpProvider):
         if box.answer is not None:
             answer = {"format": {"type": "json_schema", "schema": strict(box.answer, nullable=False)}}
             body["output_config"] = body.get("output_config", {}) | answer
-
-    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """Whether the schema has no optional properties; tools make no difference."""
-        del has_tools
-        return strict(schema, nullable=False) is not None
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
@@ -147,11 +144,6 @@ class AnthropicProvider(HttpProvider):
                 text = part.read_bytes().decode("utf-8", "replace")
                 return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
         return None
-
-    def between(self, model: Model) -> list[Any]:
-        """Returns a blank line, for messages that become one text."""
-        del model
-        return [BLANK_LINE]
 
     def reader(self) -> AnthropicReader:
         return AnthropicReader(self.vendor, self.secrets)
@@ -253,12 +245,9 @@ def _tool(name: str, tool: Tool) -> dict[str, Any]:
 
 
 def _content(parts: list[Any]) -> Any:
-    """Returns one text, or a list without blank lines.
-
-    Texts in a list are separate anyway, and the vendor rejects blank ones.
-    """
+    """Returns one text, or a list without blank lines, whose texts are separate anyway: the vendor rejects them."""
     text = one_text(parts)
-    return text if isinstance(text, str) else [part for part in parts if part is not BLANK_LINE]
+    return text if isinstance(text, str) else [part for part in parts if part != BLANK_LINE]
 
 
 def _version(model: Model) -> tuple[int, int] | None:

@@ -52,6 +52,7 @@ class GeminiProvider(HttpProvider):
     takes_blank_text = False
     takes_media_of_assistant = True
     calls_natively = True
+    enforces_schema = "without tools"  # few models combine the two
 
     def path(self, model: Model) -> str:
         name = model.id.removeprefix("models/")
@@ -88,11 +89,6 @@ class GeminiProvider(HttpProvider):
         if box.answer is not None:
             answer = {"responseMimeType": "application/json", "responseJsonSchema": dict(box.answer)}
             body["generationConfig"] = body.get("generationConfig", {}) | answer
-
-    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """Whether there are no tools: few models combine them with a schema."""
-        del schema
-        return not has_tools
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):

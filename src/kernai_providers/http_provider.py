@@ -13,7 +13,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider, Tools
@@ -23,7 +23,7 @@ from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
 from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, conversation, root_of
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, conversation, root_of, strict
 from kernai_providers.reader import Reader
 from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, proxy_secrets
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
@@ -83,6 +83,10 @@ class HttpProvider(NotCopied, Provider):
     conversation_field: str = "messages"
     #: whether tools are sent for the vendor's strict mode, in which an input with a default may be null
     strict_tools: bool = False
+    #: when the vendor enforces the schema of an answer: if it has no optional properties, or if there are no tools
+    enforces_schema: Literal["closed", "without tools"] | None = None
+    #: whether messages that are merged become one text, with a blank line between them
+    joins_texts: bool = False
 
     def __init__(
         self,
@@ -196,11 +200,6 @@ class HttpProvider(NotCopied, Provider):
         """Adds what the model may call, and the schema of its answer. For adapters that set `calls_natively`."""
         raise NotImplementedError
 
-    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """Whether the vendor can enforce this schema of the answer, which is an object, in this request."""
-        del schema, has_tools
-        return False
-
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Returns options that are set but that this model would reject. They are not sent; `metadata` lists them."""
         del model, generation
@@ -225,15 +224,10 @@ class HttpProvider(NotCopied, Provider):
                 continue
             parts = self.encode(self._accepted_parts(message), model)
             if self.merges_roles and turns and turns[-1][0] == message.role:
-                turns[-1][1].extend(self.between(model) + parts)
+                turns[-1][1].extend((self.encode(["\n\n"], model) if self.joins_texts else []) + parts)
             else:
                 turns.append((message.role, parts))
         return system_of(messages), turns
-
-    def between(self, model: Model) -> list[Any]:
-        """Returns parts to put between two messages that are merged; none if the vendor keeps parts separate."""
-        del model
-        return []
 
     # -------------------------------------------------------------------------------------------------- inside
 
@@ -287,8 +281,10 @@ class HttpProvider(NotCopied, Provider):
 
     def _toolbox(self, tools: Tools) -> Toolbox:
         schema = root_of(tools.output)
-        by_schema = schema is not None and schema.get("type") == "object" and self.answers_by_schema(
-            schema, has_tools=bool(tools.tools))
+        by_schema = schema is not None and schema.get("type") == "object" and (
+            (self.enforces_schema == "closed" and strict(schema, nullable=False) is not None)
+            or (self.enforces_schema == "without tools" and not tools.tools)
+        )
         return Toolbox(tools, by_schema=by_schema, ids=self.call_ids, nullable=self.strict_tools)
 
     @property

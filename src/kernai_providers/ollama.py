@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
@@ -40,6 +40,7 @@ class OllamaProvider(HttpProvider):
     needs_key = False
     endpoint = "/api/chat"
     calls_natively = True
+    enforces_schema = "without tools"  # a model that is restricted to a schema calls nothing
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         system, turns = self.turns(messages, model)
@@ -80,11 +81,6 @@ class OllamaProvider(HttpProvider):
                     "name": name, "description": tool.description, "parameters": dict(tool.schema)}}
                 for name, tool in box.tools.items()
             ]
-
-    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """Whether there are no tools: a model that is restricted to a schema calls nothing."""
-        del schema
-        return not has_tools
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from kernai import GenerationOptions, Media, Message, Model, Tool
 from kernai_providers.failures import at, failure_in_stream, objects
@@ -73,6 +73,8 @@ class OpenAIProvider(HttpProvider):
     caches: bool = True
     calls_natively = True
     strict_tools = True
+    enforces_schema: Literal["closed"] | None = "closed"
+    joins_texts = True
     #: the name of a reasoning model's token limit; other vendors kept the old one
     reasoning_max_tokens: str = "max_completion_tokens"
 
@@ -117,11 +119,6 @@ class OpenAIProvider(HttpProvider):
         described = {"name": name, "description": tool.description, "parameters": schema or dict(tool.schema)}
         return described | ({"strict": True} if schema else {})
 
-    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """Whether these are OpenAI's own models and the schema has no optional properties; tools make no difference."""
-        del has_tools
-        return self.strict_tools and strict(schema, nullable=False) is not None
-
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
             message: dict[str, Any] = {"role": "assistant", "content": turn.text or (None if turn.calls else EMPTY)}
@@ -149,16 +146,10 @@ class OpenAIProvider(HttpProvider):
         return refused
 
     def reasons(self, model: Model) -> bool:
-        """Whether this is a reasoning model of the vendor."""
         return REASONING_MODEL.match(model.id) is not None and "-chat" not in model.id
 
     def max_tokens_name(self, model: Model) -> str:
-        """Returns the name of this model's token limit."""
         return self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"
-
-    def between(self, model: Model) -> list[Any]:
-        """Returns a blank line, because texts are joined."""
-        return self.encode(["\n\n"], model)
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):
@@ -426,7 +417,6 @@ class ResponsesReader(SseReader):
         self._parts: dict[tuple[Any, Any], list[str]] = {}
 
     def on_event(self, event: str | None, data: str) -> None:
-        """Handles one event. Unknown types are ignored."""
         found = self.parsed(data)
         kind = str(found.get("type", event))
         if kind == "error":

@@ -90,7 +90,7 @@ class CompatibleProvider(OpenAIProvider):
         if vendor.call_ids is not None:
             self.call_ids = vendor.call_ids
         if not self.caches:
-            self.reasoning_max_tokens = "max_tokens"
+            self.reasoning_max_tokens, self.enforces_schema = "max_tokens", None
         self._vendor = vendor
         super().__init__(api_key, **options)
 
