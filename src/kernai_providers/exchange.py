@@ -153,7 +153,7 @@ class Turn:
                 raise self._too_large()
             used = reader.usage
             try:
-                pieces = reader.feed(data) if data else reader.end()
+                pieces = reader.feed(data)
             finally:
                 if reader.usage not in (None, used):
                     self._report("report_usage", reader.usage)  # it counts even if the call fails

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -189,8 +189,8 @@ class Reader(ABC):
         self._reasoning: list[str] = []
         #: pieces that were not returned yet
         self._new: list[str | CallText] = []
-        #: the first half of a surrogate pair; its second half may be in the next event
-        self._half = ""
+        #: joins surrogate pairs, whose second half may be in the next event
+        self._characters = getincrementaldecoder("utf-16-le")("replace")
 
     @property
     def has_text(self) -> bool:
@@ -229,14 +229,13 @@ class Reader(ABC):
             raise self.error("the answer is a web page, not a stream: check base_url", "not_a_stream")
 
     def feed(self, data: bytes) -> list[Any]:
-        """Reads more of the body; returns its pieces, `str` of text and `CallText` of native calls."""
+        """Reads more of the body, or without data its end; returns pieces, `str` of text and `CallText` of calls."""
         self.take(data)
-        return self._new_pieces(last=self.complete)
-
-    def end(self) -> list[Any]:
-        """Returns the last pieces, since the body has ended. Call `check_complete` next."""
-        self.take_rest()
-        return self._new_pieces(last=True)
+        if self.complete or not data:
+            self._give(self._characters.decode(b"", final=True))
+        new, self._new = self._new, []
+        self.has_given = self.has_given or bool(new)
+        return new
 
     def check_complete(self) -> None:
         """Raises `ProviderError` if the vendor has not ended the turn."""
@@ -281,22 +280,12 @@ class Reader(ABC):
 
     @abstractmethod
     def take(self, data: bytes) -> None:
-        """Decodes more of the body."""
-
-    @abstractmethod
-    def take_rest(self) -> None:
-        """Decodes what is left when the body ends."""
+        """Decodes more of the body, or without data its end."""
 
     def say(self, text: object) -> None:
         """Adds text to the answer."""
-        if not isinstance(text, str) or not text:
-            return
-        text, self._half = self._half + text, ""
-        if _SURROGATE.search(text):
-            if "\ud800" <= text[-1] <= "\udbff":
-                text, self._half = text[:-1], text[-1]
-            text = whole_characters(text)
-        self._give(text)
+        if isinstance(text, str):
+            self._give(self._characters.decode(text.encode("utf-16-le", "surrogatepass")))
 
     def call(self, key: object, *, name: object = None, id: object = None, text: object = "") -> None:
         """Adds a native call, or more of one. `key` is the vendor's for it. Ignored if no tools were offered."""
@@ -357,13 +346,11 @@ class Reader(ABC):
 
     def parsed(self, data: str) -> dict[str, Any]:
         """Parses a JSON object of the stream. Raises `ProviderError` for anything else."""
+        value, what = None, "no JSON object"
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):
-            value = None
             what = "not JSON"
-        else:
-            what = "no JSON object"
         if isinstance(value, list) and len(value) == 1:
             value = value[0]  # as Gemini sends some of its errors
         if isinstance(value, dict):
@@ -394,14 +381,6 @@ class Reader(ABC):
             self._texts.append(text)
             self._new.append(text)
 
-    def _new_pieces(self, *, last: bool) -> list[Any]:
-        if last:
-            self._give(whole_characters(self._half))
-            self._half = ""
-        new, self._new = self._new, []
-        self.has_given = self.has_given or bool(new)
-        return new
-
 
 class SseReader(Reader):
     """Reads server-sent events.
@@ -431,22 +410,17 @@ class SseReader(Reader):
         self._begun = True
         if self._object is not None:
             self._object += data
-            if not _EVENTS.match(self._object):
+            if _EVENTS.match(self._object):
+                data, self._object = bytes(self._object), None
+            elif data:
                 return
-            data, self._object = bytes(self._object), None
-        self._take_events(self._decoder.feed(data))
-
-    def take_rest(self) -> None:
-        if self._object is not None:
-            self.check_error(self.parsed(self._object.decode("utf-8-sig", "replace")))
-            raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
-        self._take_events(self._decoder.flush())
-
-    def _take_events(self, events: Sequence[ServerEvent]) -> None:
-        for event, data in events:
+            else:
+                self.check_error(self.parsed(self._object.decode("utf-8-sig", "replace")))
+                raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
+        for event, given in self._decoder.feed(data) if data else self._decoder.flush():
             if self.complete:
                 return
-            text = data.strip()
+            text = given.strip()
             if event == "error":
                 found = self.parsed(text or "{}")
                 self.check_error(found if found.get("error") else {"error": found})
@@ -466,13 +440,7 @@ class LineReader(Reader):
         """Handles one object of the stream."""
 
     def take(self, data: bytes) -> None:
-        self._take_lines(self._lines.feed(data))
-
-    def take_rest(self) -> None:
-        self._take_lines(self._lines.flush())
-
-    def _take_lines(self, lines: Sequence[str]) -> None:
-        for line in lines:
+        for line in self._lines.feed(data) if data else self._lines.flush():
             if self.complete:
                 return
             if text := line.strip():

@@ -33,7 +33,7 @@ def read(vendor: str, chunks: Iterable[bytes]) -> Outcome:
     one.box = provider._toolbox(TOOLS)
     one.begin({"content-type": WIRES[vendor].media_type})
     pieces = [piece for chunk in chunks if not one.complete for piece in one.feed(chunk)]
-    pieces += [] if one.complete else one.end()
+    pieces += [] if one.complete else one.feed(b"")
     one.check_complete()
     calls: dict[int, Any] = {}
     for piece in pieces:

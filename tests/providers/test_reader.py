@@ -45,7 +45,7 @@ def read(reader: Reader, chunks: Iterable[bytes], content_type: str = "text/even
     """All pieces as one text, and the response; raises as a call would."""
     reader.begin({"content-type": content_type})
     pieces = [piece for chunk in chunks for piece in reader.feed(chunk)]
-    pieces += reader.end() if not reader.complete else []
+    pieces += reader.feed(b"") if not reader.complete else []
     reader.check_complete()
     return "".join(pieces), reader.response(1)
 
@@ -434,7 +434,7 @@ def test_halves_of_a_character_in_events_of_their_own_are_joined_and_a_lone_one_
         reader.begin({})
         events = [json.dumps(chunk) for chunk in chunks] + ["[DONE]"]
         given = [piece for event in events for piece in reader.feed(f"data: {event}\n\n".encode())]
-        given += reader.end() if not reader.complete else []
+        given += reader.feed(b"") if not reader.complete else []
         reader.check_complete()
         response = reader.response(1)
         assert (given, response.content) == (said, "".join(said))
