@@ -14,6 +14,8 @@ import pytest
 import kernai
 from kernai import Agent, Context, Event, KernaiError, Skill, SkillContext, Stop
 from kernai.durable import host_state
+from kernai.loop.effects import CallSkill, Sleep
+from kernai.testing import ByHand
 from tests.durable.durable_cases import EACH_WAY, WAYS, Appends, Stored, Way, command, share_of
 from tests.loop.loop_cases import plan, task
 
@@ -344,3 +346,12 @@ def test_tasks_do_not_save_a_state_that_they_do_not_share() -> None:
     assert result.ok
     assert '{"a": "a", "b": "b"}' in result.messages[-2].text
     assert saved_last(run) == {"items": ["x"]}
+
+
+def test_ctrl_c_while_a_call_waits_for_its_turn_is_not_lost() -> None:
+    run, state = ByHand(shopper(), context=Cart(), monotonic=lambda: 0.0).state, host_state.HostState({})
+    assert list(state.in_turn(run, CallSkill("", "0.0", "put", {}))) == []
+    waiting = state.in_turn(run, CallSkill("", "0.1", "put", {}))
+    assert isinstance(next(waiting), Sleep)
+    with pytest.raises(KeyboardInterrupt):
+        waiting.throw(KeyboardInterrupt())

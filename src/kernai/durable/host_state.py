@@ -16,11 +16,11 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai.errors import KernaiError, error_text
+from kernai.errors import Control, KernaiError, error_text
 from kernai.events import ApprovalRequestedRow, CallEndedRow, ContextSavedRow
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import Conversion
-from kernai.loop.effects import CallSkill, Sleep, attempted
+from kernai.loop.effects import CallSkill, Sleep
 from kernai.values.context import Context
 
 if TYPE_CHECKING:
@@ -132,8 +132,11 @@ class HostState:
             if now() - turn.since >= PATIENCE:
                 self._slow.update([turn.what] if turn.what else [])
                 self.end_turn(turn.who)
-            elif (yield from attempted(Sleep(_PAUSE, run.scope, who))).error is not None:
-                return  # the run must stop
+            else:
+                try:
+                    yield Sleep(_PAUSE, run.scope, who)
+                except Control:  # the run must stop
+                    return
 
     def end_turn(self, who: str) -> None:
         """Ends a turn, after the call's outcome is recorded or if there was nothing to save."""

@@ -83,20 +83,16 @@ def payload(row: events.CallEndedRow | events.BuiltinResultRow | events.BuiltinE
     return result if isinstance(result, Message) else Message("user", result_parts(name, SkillResult.of(result).parts))
 
 
-def error(row: events.SkillErrorRow | events.ProtocolErrorRow, *, resumed: bool) -> BaseException:
-    """The error of a failed call. `resumed`: whether its run was resumed after a `Stop`."""
+def error(row: events.SkillErrorRow | events.ProtocolErrorRow, *, ends: bool) -> BaseException:
+    """The error of a failed call. `ends`: whether it ended the run or task."""
     if row.not_run:
         return NotBegun()
     if row.interrupted:
         return Cancelled()
-    if row.stop_reason is not None and (not resumed or row.stop_reason == StopReason.FINAL):
+    if row.stop_reason is not None and (ends or row.stop_reason == StopReason.FINAL):
         return _named(row.exception or Stop.__name__, Stop)(row.stop_reason, row.error)
-    return _named(row.exception or RecordedError.__name__, RecordedError)(row.error)
-
-
-def exit_of(row: events.SkillErrorRow | events.ProtocolErrorRow) -> BaseException | None:
-    """The `SystemExit` that a call raised, if it did."""
-    return _named(SystemExit.__name__, RecordedExit)(row.error) if row.exception == SystemExit.__name__ else None
+    kind = RecordedExit if ends else RecordedError
+    return _named(row.exception or kind.__name__, kind)(row.error)
 
 
 def stop(row: events.ResultRow) -> BaseException:

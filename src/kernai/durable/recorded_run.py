@@ -231,15 +231,6 @@ class RecordedRun:
         """Whether the run can only continue with another input."""
         return self.is_closed or (self.result is not None and self.result.stop_reason == StopReason.FINAL)
 
-    @property
-    def steps(self) -> int:
-        """How many steps the root has begun."""
-        return max((one.step + 1 for one in self.scopes[""] if isinstance(one.row, events.MessagesSentRow)), default=0)
-
-    def usage(self) -> Usage:
-        """The usage of all model calls, including those that a resume left out."""
-        return sum((used for one in self.all if (used := reading(one, one.row.usage)) is not None), Usage())
-
     def final_result(self, media: MediaStore) -> Result[Any]:
         """The result of a run that has ended with `final` or was closed."""
         return reading(self.scopes[""][-1], self._final_result, media)

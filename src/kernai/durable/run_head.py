@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from kernai._util.api import NotCopied
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
-from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import (
     ABANDONED,
     BLOCKED,
@@ -128,6 +127,12 @@ class Head:
             raise KernaiError(f"the store has no run {self.info.run_id!r}; its runs() lists those it has")
         return self
 
+    def unfinished(self) -> Head:
+        """Returns the head itself; `KernaiError` if the run has an answer or was closed."""
+        if self.info.status in (StopReason.FINAL, StopReason.CLOSED):
+            raise KernaiError(f"run {self.info.run_id!r} has ended already: {self.info.status}")
+        return self
+
     def claim(self, worker: str, seconds: float) -> Lease:
         self.check_free()
         self.token += 1
@@ -206,8 +211,7 @@ class Head:
         self.info = replace(info, status=BLOCKED, why=why, pending=(*info.pending, *in_flight))
 
     def request_cancel(self, reason: str) -> None:
-        if self.info.status in (StopReason.FINAL, StopReason.CLOSED):  # it would cancel the next input
-            raise KernaiError(f"run {self.info.run_id!r} has ended already: {self.info.status}")
+        self.unfinished()  # otherwise it would cancel the next input
         self.cancel = reason or self.cancel or "somebody cancelled the run"
 
     def delete(self) -> bool:
@@ -340,10 +344,14 @@ class LeasedStore(NotCopied, RunStore):
         return {run_id: reason for run_id, reason in found.items() if reason is not None}
 
     def close(self, run_id: str, reason: str) -> None:
-        entries = self.load(run_id)
-        self.append(
-            run_id, len(entries), [_closing(run_id, entries, reason)], [], claim=(new_worker(), 1.0), release=True
-        )
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError(f"reason must say why the run is closed, got {reason!r}")
+        info = self._change(run_id, lambda head: head.existing().unfinished().shown(), writes=False)
+        error = f"the run was closed: {reason}"
+        row = ResultRow(None, StopReason.CLOSED.value, info.steps, info.usage.to_dict(), error)
+        row.place = (max(info.steps - 1, 0), 0, None, "", run_id, StopReason.CLOSED.value)
+        row.at = time()
+        self.append(run_id, info.length, [row.entry()], [], claim=(new_worker(), 1.0), release=True)
 
     def delete(
         self, run_id: str | None = None, *, updated_before: datetime | str | None = None, status: str | None = None
@@ -484,23 +492,3 @@ class _Run:
         self.head = Head(RunInfo(run_id))
         self.texts: list[str] = []
         self.media: dict[str, Media] = {}
-
-
-def _closing(run_id: str, entries: Sequence[Mapping[str, Any]], reason: str) -> dict[str, Any]:
-    """Returns the entry that closes a run with these entries, so that it is not continued.
-
-    `ValueError` without a reason; `KernaiError` for a run that does not exist, has finished, or is already closed.
-    """
-    if not isinstance(reason, str) or not reason.strip():
-        raise ValueError(f"reason must say why the run is closed, got {reason!r}")
-    if not entries:
-        raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
-    recorded = RecordedRun(run_id, entries)
-    if recorded.is_over:
-        assert recorded.result is not None
-        raise KernaiError(f"run {run_id!r} has ended already: {recorded.result.stop_reason}")
-    error = f"the run was closed: {reason}"
-    row = ResultRow(None, StopReason.CLOSED.value, recorded.steps, recorded.usage().to_dict(), error)
-    row.place = (max(recorded.steps - 1, 0), 0, None, "", recorded.start.run_id, StopReason.CLOSED.value)
-    row.at = time()
-    return row.entry()

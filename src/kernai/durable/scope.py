@@ -164,11 +164,10 @@ class DurableScope:
             stopped = NotPerformed() if row.not_run else Cancelled() if row.interrupted else None
             return Completion(None, error=stopped or outcomes.RecordedError(row.error))
         if isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow)):
-            in_task = self.run.scope != "" and self.run.task_id is not None
-            exits = outcomes.exit_of(row) if in_task else None  # outside a task, an exit ended the whole run
-            resumed = (exits or row.stop_reason) is not None and self._durable.history.was_resumed_after(recorded)
-            error = outcomes.error(row, resumed=resumed) if exits is None or resumed else exits
-            return Completion(None, error=error)
+            in_task = self.run.scope != "" and self.run.task_id is not None  # outside a task, an exit ended the run
+            ends = row.stop_reason is not None or (in_task and row.exception == SystemExit.__name__)
+            ends = ends and not self._durable.history.was_resumed_after(recorded)
+            return Completion(None, error=outcomes.error(row, ends=ends))
         assert isinstance(row, (events.SkillResultRow, events.ProtocolResultRow))
         return Completion(None, outcomes.value(row, self.run.context.media_store))
 
@@ -268,11 +267,8 @@ class DurableScope:
                 except BaseException as raised:  # noqa: BLE001 - the loop decides what to do about it
                     error = raised
                 if state is not None:
-                    try:
-                        changed = yield from self._changed(state, effect, value)
-                    except KeyboardInterrupt as raised:  # from `Context.save`
-                        run.root.cancellation.set()
-                        error = raised
+                    changed, interrupt = yield from self._changed(state, effect, value)
+                    error = interrupt or error
                 added = None if run.trust is None else run.trust.note_host()
             at = len(waiting)
             following = effects.advance(self._work, value, error)
@@ -288,17 +284,26 @@ class DurableScope:
                     waiting.insert(after, saved.row)
                 state.accompany(waiting[at], changed)  # the loop writes the outcome first
 
-    def _changed(self, state: HostState, effect: Effect, value: Any) -> Generator[Effect, Any, list[Saved]]:
-        """The changes of an outcome to the host's state, without half-finished changes by other calls."""
-        changed = self._durable.changed_state(self.run)
+    def _changed(
+        self, state: HostState, effect: Effect, value: Any
+    ) -> Generator[Effect, Any, tuple[list[Saved], BaseException | None]]:
+        """The changes of an outcome to the host's state, without half-finished changes by other calls; or a Ctrl-C that
+        came meanwhile.
+        """
         of_call = isinstance(effect, _CALLS) or (isinstance(value, Completion) and value.key in self._calls)
-        if not changed or of_call:
-            return changed
-        yield from state.in_turn(self.run)
-        changed = self._durable.changed_state(self.run)
-        if not changed:  # another call made the change, and has recorded it in the meantime
-            state.end_turn(self.run.scope)
-        return changed
+        try:
+            changed = self._durable.changed_state(self.run)
+            if changed and not of_call:
+                yield from state.in_turn(self.run)
+                changed = self._durable.changed_state(self.run)
+                if not changed:  # another call made the change, and has recorded it in the meantime
+                    state.end_turn(self.run.scope)
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException as interrupt:  # noqa: BLE001 - thrown into the loop
+            self.run.root.cancellation.set()
+            return [], interrupt
+        return changed, None
 
     def _performed(self, effect: Effect) -> effects.Work:
         """Performs an effect and returns its outcome."""

@@ -294,13 +294,3 @@ def advance(work: Work, outcome: Any, error: BaseException | None) -> Effect | C
 def alone(effect: Effect) -> Work:
     """Turns one effect into a piece of work."""
     return (yield effect)
-
-
-def attempted(effect: Effect) -> Generator[Effect, Any, Completion]:
-    """Yields an effect and returns its outcome or error as a `Completion`, without raising the error."""
-    try:
-        return Completion(None, (yield effect))
-    except GeneratorExit:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the caller decides what to do about it
-        return Completion(None, error=error)
