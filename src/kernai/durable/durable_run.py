@@ -7,7 +7,7 @@ before that, so an error found during the replay changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -32,19 +32,8 @@ from kernai.errors import (
 )
 from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.interrupts import calls_out
-from kernai.loop import corrections
-from kernai.loop.effects import (
-    CallProtocol,
-    CallSkill,
-    Cancelled,
-    Commit,
-    Completion,
-    Effect,
-    NotBegun,
-    Parked,
-    SubRun,
-    Work,
-)
+from kernai.loop import corrections, effects
+from kernai.loop.effects import CallProtocol, CallSkill, Completion, Effect, SubRun, Work
 from kernai.loop.kernel import run_loop
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason
@@ -217,7 +206,7 @@ class DurableRun:
         run = self.scopes[""].run
         self._mark_seam(run)
         result = self.parked_result(run)
-        yield Commit()
+        yield effects.Commit()
         return result
 
     def _mark_seam(self, run: Run) -> None:
@@ -298,7 +287,7 @@ class DurableRun:
     def broken_off(self, call_id: str) -> BaseException:
         """Returns the error of a call without an outcome in a closed run."""
         began = self.history.was_announced(call_id) and call_id not in self.history.facts.waiting
-        return Cancelled() if began or self.has_begun(call_id) else NotBegun()
+        return effects.Cancelled() if began or self.has_begun(call_id) else effects.NotBegun()
 
     def write_unrecorded(self, run: Run, row: Row) -> None:
         """Keeps a row until the resume writes it."""
@@ -388,31 +377,31 @@ class DurableRun:
         assert self.journal is not None
         return self._state.changes(run, self.journal.fail)
 
-    def end(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
+    def end(self, scope: DurableScope) -> Work:
         """Ends a scope's work. For the root, its last rows are appended."""
         ended = scope.ended
         assert ended is not None
         if not scope.run.scope and self.journal is not None:
-            yield Commit()
+            yield effects.Commit()
         if ended.error is not None:
             raise ended.error
         return ended.value
 
-    def end_parked(self, scope: DurableScope) -> Generator[Effect, Any, Any]:
+    def end_parked(self, scope: DurableScope) -> Work:
         """Parks a waiting sub-run; if the root waits, ends the run until somebody decides."""
         run = scope.run
         if run.scope:
-            raise Parked
+            raise effects.Parked
         if self.journal is None:
             error = StoreNeededError(f"the run waits for a decision on {self._waiting()}")
             run.finish(StopReason.ERROR, error=error)
             raise error
         if self.is_left:
-            yield Commit()
+            yield effects.Commit()
             why = f"run {run.root.run_id!r} is left to another worker: this one is stopping"
             self.journal.fail(RunConflictError(why))
         result = None if self.is_left else self.parked_result(run)
-        yield Commit()
+        yield effects.Commit()
         return result
 
     def parked_result(self, run: Run) -> Result[Any]:

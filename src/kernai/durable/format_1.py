@@ -26,77 +26,69 @@ def stops(scopes: Mapping[str, Sequence[Recorded]]) -> dict[int, str]:
 
     `scopes` are the rows that count, by scope.
     """
-    return _Inference(scopes).stops() if "" in scopes else {}
+    if "" not in scopes:
+        return {}
+    #: by scope, the number of the last row that begins something
+    begun = {
+        scope: max((one.seq for one in rows if isinstance(one.row, BEGUN)), default=-1)
+        for scope, rows in scopes.items()
+    }
+    own_ends = {scope for scope, rows in scopes.items() if _has_own_end(scope, rows)}
 
-
-class _Inference:
-    def __init__(self, scopes: Mapping[str, Sequence[Recorded]]) -> None:
-        self._scopes = scopes
-        #: by scope, the number of the last row that begins something
-        self._begun = {
-            scope: max((one.seq for one in rows if isinstance(one.row, BEGUN)), default=-1)
-            for scope, rows in scopes.items()
-        }
-        ended = {scope: end for scope, rows in scopes.items() if isinstance(end := rows[-1].row, events.ResultRow)}
-        self._own_ends = {scope for scope, end in ended.items() if not self._ended_with_the_root(scope, end)}
-        self._stopped = {scope for scope in ended.keys() - self._own_ends if not self._is_over(scope)}
-
-    def stops(self) -> dict[int, str]:
-        left_out: list[int] = []
-        kept: dict[str, Sequence[Recorded]] = {}
-        for scope, rows in self._scopes.items():
-            # if a run above continued after this scope, nothing is left out
-            cut = len(rows) if self._is_over(scope) else self._cut(scope, rows)
-            kept[scope] = rows[:cut]
-            left_out += [one.seq for one in rows[cut:]]
-        for scope in self._begun_in(left_out):
-            left_out += [one.seq for one in kept[scope]]
-        last = self._scopes[""][-1].row
-        reason = last.stop_reason if isinstance(last, events.ResultRow) else "cancelled"
-        return dict.fromkeys(left_out, "cancelled" if reason == "final" else reason)
-
-    def _is_over(self, scope: str) -> bool:
+    def is_over(scope: str) -> bool:
         """Whether a run above continued after this scope's last row, or ended for a reason of its own."""
-        last = self._scopes[scope][-1].seq
-        return any(self._begun.get(above, -1) > last or above in self._own_ends for above in _above(scope))
+        last = scopes[scope][-1].seq
+        return any(begun.get(above, -1) > last or above in own_ends for above in _above(scope))
 
-    def _cut(self, scope: str, rows: Sequence[Recorded]) -> int:
-        """The index of a scope's first row that the stop caused; if there is none, the number of rows."""
-        # a run that begins something has not been stopped yet, so skip everything up to the last row of that kind
-        begin = 1 + max((at for at, one in enumerate(rows) if isinstance(one.row, BEGUN)), default=-1)
-        return next((at for at in range(begin, len(rows)) if self._is_caused(scope, rows[at])), len(rows))
+    def ended_with_the_run(scope: str) -> bool:
+        """Whether a sub-run began, and ended because its root did, or did not end."""
+        return scope in scopes and (not isinstance(scopes[scope][-1].row, events.ResultRow) or was_stopped(scope))
 
-    def _is_caused(self, scope: str, one: Recorded) -> bool:
+    def was_stopped(scope: str) -> bool:
+        has_end = isinstance(scopes[scope][-1].row, events.ResultRow)
+        return has_end and scope not in own_ends and not is_over(scope)
+
+    def is_caused(scope: str, one: Recorded) -> bool:
         match one.row:
             case events.ResultRow() | events.WorkflowErrorRow():
-                return scope in self._stopped
+                return was_stopped(scope)
             case events.ModelFailedRow() as row:
-                return scope in self._stopped or not scope or row.is_broken_off
+                return not scope or row.is_broken_off or was_stopped(scope)
             case events.TaskCompleteRow() as row:
                 return bool(row.drained)
             case events.SkillErrorRow() | events.ProtocolErrorRow() | events.TaskErrorRow() as row:
-                is_broken_off = row.is_broken_off or (isinstance(row, events.TaskErrorRow) and row.drained)
-                return bool(is_broken_off) or self._ended_with_the_run(_child(scope, one))
+                is_drained = isinstance(row, events.TaskErrorRow) and row.drained
+                return bool(row.is_broken_off or is_drained) or ended_with_the_run(_child(scope, one))
         return False
 
-    def _ended_with_the_run(self, child: str) -> bool:
-        """Whether a sub-run began, and ended because its root did."""
-        rows = self._scopes.get(child)
-        return rows is not None and (child in self._stopped or not isinstance(rows[-1].row, events.ResultRow))
+    left_out: set[int] = set()
+    for scope, rows in scopes.items():
+        if not is_over(scope):  # otherwise nothing is left out
+            # a run that begins something has not been stopped yet
+            caused = (one.seq for one in rows if one.seq > begun[scope] and is_caused(scope, one))
+            first = next(caused, None)
+            left_out.update(one.seq for one in rows if first is not None and one.seq >= first)
+    starts = (events.TaskStartRow, events.SkillExecuteRow)
+    unbegun = {
+        _child(scope, one) for scope, rows in scopes.items() for one in rows
+        if one.seq in left_out and isinstance(one.row, starts)
+    }
+    for scope, rows in scopes.items():
+        if not unbegun.isdisjoint([scope, *_above(scope)]):
+            left_out.update(one.seq for one in rows)
+    last = scopes[""][-1].row
+    reason = last.stop_reason if isinstance(last, events.ResultRow) else "cancelled"
+    return dict.fromkeys(left_out, "cancelled" if reason == "final" else reason)
 
-    def _begun_in(self, dropped: Sequence[int]) -> list[str]:
-        """The scopes that were started by a row that is left out, and all scopes below them."""
-        gone = set(dropped)
-        begun = [
-            _child(scope, one) for scope, rows in self._scopes.items() for one in rows
-            if one.seq in gone and isinstance(one.row, (events.TaskStartRow, events.SkillExecuteRow))
-        ]
-        return [scope for scope in self._scopes if any(scope == one or scope.startswith(one + "/") for one in begun)]
 
-    def _ended_with_the_root(self, scope: str, end: events.ResultRow) -> bool:
-        if not scope:
-            return end.stop_reason != "final"
-        return end.stop_reason in WITH_THE_ROOT and not end.raised and not _exited(self._scopes[scope])
+def _has_own_end(scope: str, rows: Sequence[Recorded]) -> bool:
+    """Whether a run ended for a reason of its own, and not together with its root."""
+    end = rows[-1].row
+    if not isinstance(end, events.ResultRow):
+        return False
+    if not scope:
+        return end.stop_reason == "final"
+    return end.stop_reason not in WITH_THE_ROOT or bool(end.raised) or _exited(rows)
 
 
 def _child(scope: str, one: Recorded) -> str:

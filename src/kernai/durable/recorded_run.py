@@ -246,7 +246,7 @@ class RecordedRun:
         added: str | Sequence[Any] | None = None
         for _, row in self.scopes[""]:
             if isinstance(row, events.MessagesSentRow):
-                new = row.messages[1:] if has_system(row) else row.messages
+                new = without_system(row)
                 del sent[max((row.since or 0) - 1, 0):]
                 sent += new
                 if added is not None:
@@ -295,13 +295,10 @@ class RecordedRun:
         """The number of messages last sent, and the system message, by run and scope; for `MessageDelta`."""
         sent: dict[tuple[str, str], tuple[int, Any]] = {}
         for scope, rows in self.scopes.items():
-            count, system = 0, None
-            for _, row in rows:
-                if isinstance(row, events.MessagesSentRow):
-                    system = row.messages[0] if has_system(row) else system
-                    count = len(row.messages) + (0 if row.since is None else row.since - has_system(row))
-            if count:
-                sent[self.run_id, scope] = count, system
+            if messages := sent_messages(rows):
+                kinds = (one.row for one in reversed(rows) if isinstance(one.row, events.MessagesSentRow))
+                system = next((row.messages[0] for row in kinds if has_system(row)), None)
+                sent[self.run_id, scope] = len(messages) + 1, system
         return sent
 
     def seconds(self) -> float:
@@ -344,6 +341,21 @@ def _dropped_by(one: Recorded) -> Sequence[int]:
         wrong = ValueError("its 'dropped' is not a list of the numbers of earlier events")
         raise _damage(seam.place[4], seq, seam.type, wrong)
     return seam.dropped
+
+
+def sent_messages(rows: Iterable[Recorded]) -> list[tuple[Recorded, Mapping[str, Any]]]:
+    """The recorded messages of a conversation without the system message, each with the row that has it."""
+    found: list[tuple[Recorded, Mapping[str, Any]]] = []
+    for one in rows:
+        if isinstance(one.row, events.MessagesSentRow):
+            del found[max((one.row.since or 0) - 1, 0):]
+            found += [(one, message) for message in without_system(one.row)]
+    return found
+
+
+def without_system(row: events.MessagesSentRow) -> Sequence[Any]:
+    """The row's messages without the system message."""
+    return row.messages[1:] if has_system(row) else row.messages
 
 
 def has_system(row: events.MessagesSentRow) -> bool:

@@ -1,5 +1,5 @@
-"""`ReplayCursor`: a scope's recorded rows, and how many of them its loop has written again. `Comparison`: compares the
-rows of a replay with the recorded ones.
+"""`ReplayCursor`: a scope's recorded rows, and how many of them its loop has written again, each compared with the
+recorded one.
 
 While a scope is replayed, its cursor is its gate: it answers from the recording, where the live gate would look at the
 present state.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.agents.setup import NO_SYSTEM, System
 from kernai.durable import outcomes
-from kernai.durable.recorded_run import Recorded, has_system, is_broken_off, reading
+from kernai.durable.recorded_run import Recorded, has_system, is_broken_off, reading, sent_messages, without_system
 from kernai.errors import ReplayDivergenceError, RunStoppedError
 from kernai.events import AnswerRejectedRow, MessagesSentRow, ModelFailedRow, ResultRow, Row, RunResumedRow, RunStartRow
 from kernai.jsonio.json_data import dumps, jsonable
@@ -33,7 +33,7 @@ class ReplayCursor(Gate):
     gate does; a run that only `compares` stops there.
     """
 
-    __slots__ = ("_compares", "_messages", "_rules", "_run", "_system", "at", "rows", "spent")
+    __slots__ = ("_compared", "_compares", "_messages", "_rules", "_run", "_system", "at", "rows", "spent")
 
     def __init__(
         self, run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded] = (), *, compares: bool
@@ -44,7 +44,9 @@ class ReplayCursor(Gate):
         self._run = run
         self._compares = compares
         self._system = NO_SYSTEM
-        self._messages = _messages(rows)
+        self._messages = sent_messages(rows)
+        #: how many messages were compared, with the system message
+        self._compared = 0
         self._rules = _rules(run, rows, seams)
         #: the number of the model call counted last; -1 if the live gate counted it
         self.spent = -1
@@ -131,11 +133,40 @@ class ReplayCursor(Gate):
         return self._system
 
     def as_recorded(self, run: Run, message: Message) -> Message:
-        recorded = self._messages.get(len(run.conversation.messages))
-        if recorded is None or recorded[1].get("role") != message.role:
+        at = len(run.conversation.messages)
+        if at >= len(self._messages) or self._messages[at][1].get("role") != message.role:
             return message
-        known = {**recorded[1], "by": message.by}  # who wrote it is not recorded
-        return reading(recorded[0], outcomes.message, known, run.context.media_store)
+        recorded, known = self._messages[at]
+        known = {**known, "by": message.by}  # who wrote it is not recorded
+        return reading(recorded, outcomes.message, known, run.context.media_store)
+
+    # -------------------------------------------------------------------------------------------------- comparison
+
+    def compare(self, row: Row) -> None:
+        """Compares a row that the loop has written with the next one of the record, and counts it."""
+        recorded = self.rows[self.at]
+        reading(recorded, self._compare, row, recorded)
+        self.at += 1
+
+    def _compare(self, row: Row, recorded: Recorded) -> None:
+        there = recorded.row
+        if type(row) is not type(there) or row.place[:3] != there.place[:3]:
+            expected, got = (f"{one.type} {shown(one.fields())}" for one in (there, row))
+            raise divergence(recorded, expected, got)
+        if isinstance(row, MessagesSentRow) and isinstance(there, MessagesSentRow):
+            compared = self._new_messages(row.messages, there)
+        else:
+            compared = _compared(row.json(), row), _compared(there.fields(), row)
+        if compared[0] != compared[1]:
+            raise divergence(recorded, *_differing(compared[1], compared[0]))
+
+    def _new_messages(self, sent: Sequence[Any], recorded: MessagesSentRow) -> tuple[Any, Any]:
+        """The messages that were not compared yet, without the system message."""
+        since, from_here = recorded.since or 0, max(recorded.since or 0, 1)
+        if from_here > max(self._compared, 1):
+            return [f"since {self._compared}"], [f"since {since}"]
+        self._compared = len(sent)
+        return [jsonable(sent[at]) for at in range(from_here, len(sent))], without_system(recorded)
 
 
 def _rules(run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded]) -> list[tuple[int, Rules]]:
@@ -152,56 +183,6 @@ def _rules(run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded]) -> lis
     ]
 
 
-def _messages(rows: Sequence[Recorded]) -> dict[int, tuple[Recorded, dict[str, object]]]:
-    """The recorded messages of a conversation by index, without the system message."""
-    found: dict[int, tuple[Recorded, dict[str, object]]] = {}
-    for one in rows:
-        row = one.row
-        if isinstance(row, MessagesSentRow):
-            new = row.messages[1:] if has_system(row) else row.messages
-            first = max((row.since or 0) - 1, 0)
-            found.update((first + at, (one, message)) for at, message in enumerate(new))
-    return found
-
-
-# ------------------------------------------------------------------------------------------------------ comparison
-
-
-class Comparison:
-    """Compares each row of one scope's replay with the recorded row."""
-
-    def __init__(self) -> None:
-        self._sent = 0
-
-    def check(self, row: Row, recorded: Recorded) -> None:
-        there = recorded.row
-        if type(row) is not type(there) or row.place[:3] != there.place[:3]:
-            expected, got = (f"{one.type} {shown(one.fields())}" for one in (there, row))
-            raise divergence(recorded, expected, got)
-        got, expected = self._data(row, there)
-        if got != expected:
-            raise divergence(recorded, *_differing(expected, got))
-
-    def _data(self, row: Row, recorded: Row) -> tuple[Any, Any]:
-        if isinstance(row, MessagesSentRow):
-            assert isinstance(recorded, MessagesSentRow)
-            return self._messages(row.messages, recorded)
-        got, expected = row.json(), recorded.fields()
-        if isinstance(got, dict) and isinstance(expected, Mapping):
-            return _compared(got, row), _compared(expected, row)
-        return got, expected
-
-    def _messages(self, sent: Sequence[Any], recorded: MessagesSentRow) -> tuple[Any, Any]:
-        """The messages that were not compared yet, without the system message."""
-        since = recorded.since or 0
-        new = recorded.messages[1:] if has_system(recorded) else recorded.messages
-        from_here = max(since, 1)
-        if from_here > max(self._sent, 1):
-            return [f"since {self._sent}"], [f"since {since}"]
-        self._sent = len(sent)
-        return [jsonable(sent[at]) for at in range(from_here, len(sent))], new
-
-
 def divergence(recorded: Recorded, expected: str, got: str) -> ReplayDivergenceError:
     """Returns an error that describes the first event that differs."""
     row = recorded.row
@@ -214,7 +195,10 @@ def divergence(recorded: Recorded, expected: str, got: str) -> ReplayDivergenceE
     )
 
 
-def _compared(data: Mapping[str, Any], row: Row) -> dict[str, Any]:
+def _compared(data: Any, row: Row) -> Any:
+    """The part of a row's data that a replay compares."""
+    if not isinstance(data, Mapping):
+        return data
     compared = {key: one for key, one in data.items() if key not in row.uncompared}
     if row.is_worded and compared["error"] is not None:
         compared["error"] = "possibly worded differently"

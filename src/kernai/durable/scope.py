@@ -14,7 +14,7 @@ from kernai import events
 from kernai.durable import outcomes
 from kernai.durable.approvals import Call, as_shown, decided, pending_call
 from kernai.durable.recorded_run import Recorded, is_broken_off, reading
-from kernai.durable.replay_cursor import Comparison, ReplayCursor, divergence
+from kernai.durable.replay_cursor import ReplayCursor, divergence
 from kernai.errors import LimitReachedError, Pause, Stop
 from kernai.loop import effects
 from kernai.loop.builtin_commands import run_builtin
@@ -48,7 +48,6 @@ class DurableScope:
         self._durable = durable
         self._work = work
         self._cursor = ReplayCursor(run, rows, durable.history.seams, compares=durable.compares)
-        self._comparison = Comparison()
         #: the first effect whose outcome is not recorded
         self._frontier: Effect | None = None
         #: spawned work, by key: not started yet, running, waiting for a decision, and ended
@@ -94,13 +93,12 @@ class DurableScope:
         """Compares the rows that the loop has written with the recording. Rows beyond its end are new."""
         waiting = self.run.outbox.waiting
         while waiting:
-            row, recorded = waiting.popleft(), self._cursor.next
-            if recorded is None:
+            row = waiting.popleft()
+            if self._cursor.next is None:
                 self._durable.news.append(row)
                 self.has_unrecorded = True
             elif row.role in ("decision", "outcome"):
-                reading(recorded, self._comparison.check, row, recorded)
-                self._cursor.at += 1
+                self._cursor.compare(row)
 
     def _recorded_outcome(self, effect: Effect) -> Completion | None:
         """An effect's outcome, if it is recorded."""

@@ -260,8 +260,14 @@ VERSION = len(MIGRATIONS)
 OLDEST_SERVER = 140000
 
 
-def check_schema(connection: psycopg.Connection[Any], schema: str) -> None:
-    """Raises `KernaiError` unless the tables exist in the version that this kernai knows."""
+def prepare(connection: psycopg.Connection[Any], schema: str, *, create: bool) -> None:
+    """Creates or updates the tables with `create`. Raises `KernaiError` unless the server is new enough, and the tables
+    have the version that this kernai knows.
+    """
+    if connection.info.server_version < OLDEST_SERVER:
+        raise KernaiError("the server is too old: kernai needs PostgreSQL 14 or later")
+    if create:
+        migrate(connection, schema)
     found = version_of(connection, schema)
     if found == VERSION:
         return

@@ -42,17 +42,7 @@ from kernai.durable.store import (
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
-from kernai.postgres.server import (
-    LONGEST_NAME,
-    LOOKS,
-    OLDEST_SERVER,
-    PATIENCE,
-    RETRY_PAUSE,
-    Connection,
-    Server,
-    check_schema,
-    migrate,
-)
+from kernai.postgres.server import LONGEST_NAME, LOOKS, PATIENCE, RETRY_PAUSE, Connection, Server, prepare
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -152,11 +142,7 @@ class PostgresStore(OpenedStore):
         self._server = Server(make_conninfo(conninfo, connect_timeout=5), schema, pool_size)
         try:
             with self._server.connect() as connection:
-                if connection.info.server_version < OLDEST_SERVER:
-                    raise KernaiError(f"{self.name} is too old: kernai needs PostgreSQL 14 or later")
-                if create:
-                    migrate(connection, schema)
-                check_schema(connection, schema)
+                prepare(connection, schema, create=create)
         except psycopg.Error as error:
             raise self._reported("open the store", error) from error
 

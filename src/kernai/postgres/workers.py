@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import threading
 import time
@@ -128,11 +127,9 @@ class Workers:
             metadata = {**(metadata or {}), "tags": dict(tags)}
         store = self._view(tenant)
         request = RunRequest(self.agents[agent], input, {
-            "run_id": os.urandom(12).hex() if run_id is None else run_id, "metadata": metadata, "history": history,
-            "store": store,
+            "run_id": run_id, "metadata": metadata, "history": history, "store": store,
         })
-        entry, media = request.first_entry()
-        run_id = entry["run_id"]
+        run_id, (entry, media) = request.run_id, request.first_entry()
         info = replace(RunInfo(run_id).after([entry]), status=QUEUED)
         with store.transaction() as connection:
             store.append(run_id, 0, [entry], media, info=info)

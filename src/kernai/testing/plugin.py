@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -31,15 +31,6 @@ LONGEST_SHOWN = 100
 _PASSED = pytest.StashKey[bool]()
 #: the test that uses each recording
 _USED_BY = pytest.StashKey[dict[Path, str]]()
-
-
-class RecordedRun(Protocol):
-    """The function that the fixture `recorded_run` returns; see there."""
-
-    def __call__(
-        self, agent: Agent[Any], input: Any, /, *, name: str = "", accept: Iterable[str] = (), strict: bool = False,
-        **options: Any,
-    ) -> Result[Any]: ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,7 +65,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 @pytest.fixture
-def recorded_run(request: pytest.FixtureRequest) -> RecordedRun:
+def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
     """``recorded_run(agent, input)``: replays the recording of this test with the agent, and returns the `Result`.
 
     The recording is ``recordings/MODULE.TEST.jsonl`` in the folder of the test; a second run in the same test needs a
