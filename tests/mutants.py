@@ -47,7 +47,7 @@ FIRST = 30  # tests that run before all the others of a mutant
 FIRST_FILES = 3  # files these come from: loading a file takes longer than most of its tests
 FEW = 10  # tests that run a line
 BUDGET = 90.0  # seconds of tests for one mutant, by their measured durations
-SLACK = 30.0  # a mutant hangs if its tests take this many seconds more than three times their measured durations
+SLACK = 30.0  # a mutant hangs if a test, or all tests, take this many seconds more than three times what was measured
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -270,19 +270,20 @@ def _prepare(folder: str) -> None:
     _tree = copied(Path(folder) / f"tree-{os.getpid()}")
 
 
-def verdict(job: tuple[int, Mutant, list[str], float]) -> tuple[Mutant, str]:
+def verdict(job: tuple[int, Mutant, list[str], list[float]]) -> tuple[Mutant, str]:
     """Test one mutant and return its outcome: "killed", "survived" or "not covered"."""
     number, mutant, tests, seconds = job
     if not tests:
         return mutant, "not covered"
     path = _tree / mutant.path
     original, times = path.read_bytes(), path.stat()
+    ends = ["-x", "-o", f"faulthandler_timeout={SLACK + 3 * max(seconds)}"]
     path.write_bytes(original[: mutant.start] + mutant.after.encode() + original[mutant.end :])
     # Python recognizes cached bytecode by the source's size and its time in whole seconds
     os.utime(path, (_LATER + number, _LATER + number))
     try:
         for part in (tests[:FIRST], tests[FIRST:]):
-            if part and _wait(_forked(_tree, ["-x", *part]), SLACK + 3 * seconds) != 0:
+            if part and _wait(_forked(_tree, [*ends, *part]), SLACK + 3 * sum(seconds)) != 0:
                 return mutant, "killed"
         return mutant, "survived"
     finally:
@@ -320,7 +321,7 @@ def main(arguments: Sequence[str]) -> int:
     jobs = []
     for number, mutant in enumerate(sample, 1):
         tests = chooser.tests(mutant)
-        jobs.append((number, mutant, tests, sum(seconds[test] for test in tests)))
+        jobs.append((number, mutant, tests, [seconds[test] for test in tests]))
     with tempfile.TemporaryDirectory(prefix="kernai-mutants-") as folder:
         pool = multiprocessing.get_context("fork").Pool(chosen.workers, _prepare, (folder,))
         with pool:

@@ -121,7 +121,7 @@ def test_a_folder_a_list_or_a_parent_may_be_given(folders: Path, given: str) -> 
 
 @pytest.mark.parametrize("text,says", [
     ("no head", "has no name"), ("---\nname: x\n---\n", "has no description"), ("---\nname: a b\ndescription: x\n---", "white space"),
-    ("---\nname: mail\ndescription: x\n---", "two folders named 'mail'"), ("---\nname: ''\ndescription: x\n---", "has no name"),
+    ("---\nname: mail\ndescription: x\n---", "two folders named 'mail'"), ("---\nname: ''\ndescription: x\n---", "has no name"), ("---\nname: x\ndescription: x\n", "has no name"),
 ])  # fmt: skip
 def test_a_folder_that_is_not_right_is_refused(folders: Path, text: str, says: str) -> None:
     (folders / "pdf" / "SKILL.md").write_text(text, encoding="utf-8")

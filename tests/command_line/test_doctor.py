@@ -181,7 +181,6 @@ def test_a_partly_installed_extra_is_reported_as_to_fix(doctor: Doctor, monkeypa
     assert 'to fix: the extra mcp lacks PyYAML: pip install "kernai[mcp]"\n' in shown
 
 
-@pytest.mark.process
 def test_versions_of_programs_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = write(tmp_path, "node", f"#!{sys.executable}\nprint('v99.1')\nprint('more')\n")
     npx = write(tmp_path, "npx", "no program\n")

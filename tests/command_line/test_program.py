@@ -383,7 +383,6 @@ TYPED = {
 }
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "fish"])
 def test_a_shell_completes_commands_and_options(here: Here, tmp_path: Path, shell: str) -> None:
     if shutil.which(shell) is None:
@@ -396,7 +395,6 @@ def test_a_shell_completes_commands_and_options(here: Here, tmp_path: Path, shel
     assert [sorted(found.partition("\t")[0] for found in part) for part in completed] == [sorted(one) for one in TYPED.values()]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_has_every_command_and_option_and_is_valid(here: Here, tmp_path: Path, shell: str) -> None:
     script = here("completion", shell).stdout

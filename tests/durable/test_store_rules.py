@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Plain:
     ({"updated_before": "last week"}, ValueError, "a time as text must be a date, or like 2026-"),
     ({"updated_before": "90d"}, ValueError, "got '90d'"),
     ({"updated_before": "2026-11-20T10:00:00+02:00"}, ValueError, "or like 2026-11-20T10:00:00.000Z"),
+    ({"updated_before": datetime.fromisoformat("2026-01-01")}, ValueError, "a time needs its zone, such as datetime.now(timezone.utc)"),
     ({"updated_before": timedelta(days=90)}, TypeError, "a time must be a datetime with its zone"),
     ({"agent": Agent(instructions="")}, TypeError, "agent must be a name"),
     ({"waiting": True}, TypeError, "waiting must be a name"),

@@ -155,6 +155,8 @@ def test_agents_and_options_are_checked() -> None:
         run_plan(agent(), PLAN, agents={"z": agent()})
     with pytest.raises(TypeError, match=r"agents\['a'\] must be an Agent"):
         run_plan(agent(), PLAN, agents={"a": "x"})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="agents must be a mapping of task ids to Agents, got list"):
+        run_plan(agent(), PLAN, agents=[agent()])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="plan must be a Plan"):
         run_plan(agent(), 5)  # type: ignore[arg-type]
 

@@ -73,10 +73,10 @@ def test_tasks_that_wait_for_each_other_or_for_an_unknown_task_are_a_deadlock() 
     (([task("a")], "quick"), {}, "strategy must be one of"),
     (([task("a")],), {"max_running": 0}, "max_running"),
     (([task("a")],), {"max_running": "many"}, "max_running"),
-    (([task("a"), task("a")],), {}, "same id"),
+    (([task("a"), task("a")],), {}, "same id"), ((["a"],), {}, "tasks must be Task objects, or a Plan"),
 ])
-def test_a_callers_mistake_is_a_value_error(arguments: tuple[Any, ...], named: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_a_callers_mistake_is_an_error(arguments: tuple[Any, ...], named: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
         TaskScheduler(*arguments, **named)
     with pytest.raises(ValueError, match="positive int"):
         TaskScheduler([task("a")]).run(lambda *_: pytest.fail("it is called"), max_workers=0)

@@ -88,6 +88,8 @@ WRONG = [
     ({"servers": {"it": {**STDIO, "timeout": True}}}, "key 'timeout': must be a number of seconds, got a boolean"),
     ({"servers": {"it": {**STDIO, "timeout": 10**400}}}, "key 'timeout': must be more than 0 seconds and finite, got 1000"),
     ({"servers": {"it": {**STDIO, "roots": "/"}}}, "key 'roots': must be a list of folders or file:// URIs, got text"),
+    *(({"servers": {"it": {**STDIO, "roots": [wrong]}}}, "key 'roots[0]': must be a folder, a file:// URI, or {'uri': ")
+      for wrong in (5, " ", {"uri": "a", "name": 5}, {"uri": "a", "title": "b"})),
     ({"servers": {"it": {**STDIO, "roots": ["https://h"]}}}, "key 'roots[0]': only folders and file:// URIs can be roots"),
     ({"servers": {"it": STDIO}, "mcpServers": {"it": STDIO}}, "server 'it' is configured twice"),
 ]

@@ -21,6 +21,7 @@ from mcp_types import (
     ResourceLink,
     TextContent,
     TextResourceContents,
+    ToolAnnotations,
 )
 
 from kernai.mcp import Adapter, McpError, setup
@@ -31,7 +32,7 @@ from tests.mcp.support import Answer, ask, raw
 def library() -> MCPServer:
     server = MCPServer("library", instructions="Ask me about books.")
 
-    @server.tool()
+    @server.tool(title="Books", annotations=ToolAnnotations(read_only_hint=True))
     def find_book(title: str, limit: int = 3) -> str:
         """Find books by title.
 
@@ -100,7 +101,8 @@ def test_servers_are_listed_with_more_detail_once_they_are_open() -> None:
 
 def test_a_described_tool_has_its_schema_and_a_call_that_works(two: Adapter) -> None:
     text = ask(two, {"method": "tools/describe", "params": {"name": "find_book"}}).text
-    assert text.startswith("tool find_book of server library\n")
+    assert text.startswith("tool find_book of server library\ntitle: Books\ndescription: Find books by title.")
+    assert '\nhints of the server, not verified: {"readOnlyHint": true}\ncall: ' in text
     assert '"required": ["title"]' in text
     assert "- find_book(title: string, limit?: integer): Find books by title. A second paragraph" in ask(two, {"method": "tools/list"}).text
     request = json.loads(text.rpartition("call: ")[2])

@@ -127,6 +127,7 @@ WRONG: list[tuple[Callable[[], Media], type[Exception], str]] = [
     *((lambda wrong=wrong: Media("image", wrong, "bytes", b""), ValueError, "mime_type must look like") for wrong in NO_TYPES),
     (lambda: of_bytes(b"", "a/b", kind="picture"), ValueError, "kind must be one of image"),
     (lambda: of_bytes("text"), TypeError, "for a file use Media.from_file"),  # type: ignore[arg-type]
+    (lambda: Media("image", "image/png", "bytes", 5), TypeError, "data must be text or bytes, got int"),  # type: ignore[arg-type]
     (lambda: of_bytes(b"", metadata=[1]), TypeError, "metadata must be a mapping"),
     (lambda: Media.from_bytes(b""), TypeError, "mime_type"),  # type: ignore[call-arg]
     (lambda: Media("image", "image/png", "bytes", PATH), ValueError, "source must be 'bytes' for bytes, 'path' or 'url' for text"),

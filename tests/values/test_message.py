@@ -25,6 +25,8 @@ parts = st.one_of(st.text(), st.sampled_from([IMAGE, REPORT]))
 def test_another_role_is_refused(role: Any) -> None:
     with pytest.raises(ValueError, match="role must be one of system, user, assistant"):
         Message(role, "x")
+    with pytest.raises(ValueError, match="by must be one of user, model, tool, runtime or None, got 'User'"):
+        Message("user", "x", by="User")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("content", [None, 5, b"bytes", {"text": "x"}, ["x", None], [b"x"], [["x"]]])

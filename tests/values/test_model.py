@@ -152,7 +152,8 @@ def test_options_cannot_be_changed() -> None:
         ({"thinking": wrong}, ValueError, "thinking must be")
         for wrong in ({}, {"budget": "1"}, {"budget": True}, {"effort": 1}, {"budget": 1, "effort": "low"}, {"depth": 1})
     ),
-    ({"extra": [1]}, TypeError, "extra must be a mapping"),
+    ({"extra": [1]}, TypeError, "extra must be a mapping"), ({"cache": "2h"}, ValueError, "cache must be True, False, '1h' or None"),
+    *(({"stop": wrong}, ValueError, "stop must be a text that is not empty") for wrong in ("", [], [1], ["a", ""])),
     ({"temprature": 1}, ValueError, r"no generation option 'temprature'; did you mean 'temperature'\?.*extra"),
     ({"max_token": 1}, ValueError, "did you mean 'max_tokens'"),
     ({"topp": 1}, ValueError, "did you mean 'top_p'"),
