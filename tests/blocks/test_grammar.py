@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from kernai.blocks.grammar import (
     ASCII_SPACE,
     CORE_TYPES,
-    Inside,
+    OUTSIDE,
+    CutOff,
+    Place,
     Remembered,
-    Row,
-    advance,
-    cut_off_outside,
     level_change,
     read_opening,
 )
@@ -25,7 +24,7 @@ from tests.properties import examples
 pytestmark = pytest.mark.slow
 
 
-def inside(tag: str) -> Inside:
+def inside(tag: str) -> Place:
     opening = read_opening(tag)
     assert opening is not None
     return opening.inside
@@ -44,14 +43,14 @@ def counts_inside(word: str) -> Callable[[str], bool]:
     return counts
 
 
-# The places in a text: the row after a `<`, and what is a tag there by the slow reading.
-PLACES: dict[str, tuple[Row, Callable[[str], bool]]] = {
-    "outside": (cut_off_outside(), opens),
-    "in a block": (inside('<block type="a">').cut_off(), counts_inside("block")),
-    "in a final": (inside("<final>").cut_off(), counts_inside("final")),
-    "in a command": (inside("<command name='a'>").cut_off(), counts_inside("command")),
+# The places in a text: the candidate `<`, and what is a tag there by the slow reading.
+PLACES: dict[str, tuple[CutOff, Callable[[str], bool]]] = {
+    "outside": (OUTSIDE.start, opens),
+    "in a block": (inside('<block type="a">').start, counts_inside("block")),
+    "in a final": (inside("<final>").start, counts_inside("final")),
+    "in a command": (inside("<command name='a'>").start, counts_inside("command")),
 }
-place = pytest.mark.parametrize("row, is_tag", PLACES.values(), ids=PLACES)
+place = pytest.mark.parametrize("start, is_tag", PLACES.values(), ids=PLACES)
 
 WORDS = ("block", *CORE_TYPES, "/block", *(f"/{word}" for word in CORE_TYPES))
 TAIL = ' type="a"'
@@ -133,57 +132,57 @@ def test_only_a_complete_tag_is_read() -> None:
 
 @examples(2)
 @given(candidates(), st.integers(1, 60), st.sampled_from(["", "", " ", "x", '"', "\\", "=", "/", "é"]))
-def test_the_automaton_knows_which_incomplete_tags_can_be_completed(markup: str, cut: int, noise: str) -> None:
+def test_incomplete_tags_are_known_to_be_completable_or_not(markup: str, cut: int, noise: str) -> None:
     candidate = markup[:-1][:cut] + noise
-    for row, is_tag in PLACES.values():
-        assert (advance(row, candidate[1:]) is not None) == can_become_a_tag(candidate, is_tag)
+    for start, is_tag in PLACES.values():
+        assert (start.advance(candidate[1:]) is not None) == can_become_a_tag(candidate, is_tag)
 
 
-def states(row: Row) -> Iterator[tuple[str, Row]]:
-    """Every state that a text can bring the automaton to, with one text that does."""
+def states(start: CutOff) -> Iterator[tuple[str, CutOff]]:
+    """Every state that a text can reach, with one text that does."""
     alphabet = sorted({*"".join(WORDS), *ASCII_SPACE, *"\"'=/\\", "x", "é"})
-    seen, reached = {id(row)}, [("", row)]
+    seen, reached = {id(start)}, [("", start)]
     for text, state in reached:
         yield text, state
         for character in alphabet:
-            following = advance(state, character)
+            following = state.advance(character)
             if following is not None and id(following) not in seen:
                 seen.add(id(following))
                 reached.append((text + character, following))
 
 
 @place
-def test_every_step_of_the_automaton_is_right(row: Row, is_tag: Callable[[str], bool]) -> None:
+def test_every_character_after_an_incomplete_tag_is_judged_right(start: CutOff, is_tag: Callable[[str], bool]) -> None:
     characters = [*map(chr, range(128)), "\x80", "é", "\xa0", "漢", "\U0001f600", "\ud800"]
-    for text, state in states(row):
+    for text, state in states(start):
         for character in characters:
             candidate = f"<{text}{character}"
             viable = character not in "<>" and can_become_a_tag(candidate, is_tag)
-            assert (advance(state, character) is not None) == viable, candidate
+            assert (state.advance(character) is not None) == viable, candidate
 
 
-def through(row: Row, pieces: list[str]) -> Row | None:
-    reached: Row | None = row
+def through(start: CutOff, pieces: list[str]) -> CutOff | None:
+    reached: CutOff | None = start
     for piece in pieces:
-        reached = None if reached is None else advance(reached, piece)
+        reached = None if reached is None else reached.advance(piece)
     return reached
 
 
 @given(candidates(), st.integers(0, 40))
 def test_pieces_lead_where_their_characters_lead(markup: str, cut: int) -> None:
     text = markup[1:-1]
-    for row, _ in PLACES.values():
-        whole = advance(row, text)
-        assert through(row, list(text)) is whole
-        assert through(row, [text[:cut], text[cut:]]) is whole
+    for start, _ in PLACES.values():
+        whole = start.advance(text)
+        assert through(start, list(text)) is whole
+        assert through(start, [text[:cut], text[cut:]]) is whole
 
 
 def test_some_pieces_and_tags_are_remembered() -> None:
-    row = advance(cut_off_outside(), "block id='")
-    assert row is not None
+    value = OUTSIDE.start.advance("block id='a")
+    assert value is not None
     for piece in (*(f"piece {number}" for number in range(10_000)), "x" * 1000):
-        assert advance(row, piece) is row
-    assert (row.get("piece 0"), row.get("x" * 1000), len(row) <= 512) == (row, None, True)
+        assert value.advance(piece) is value
+    assert (value.get("piece 0"), value.get("x" * 1000), len(value) <= 512) == (value, None, True)
     remembered = Remembered(str.upper)
     assert [remembered[text] for text in ("a", "x" * 1000, "a")] == ["A", "X" * 1000, "A"]
     assert max(len(remembered) for number in range(2000) if remembered[f"t{number}"]) == 512

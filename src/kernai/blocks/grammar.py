@@ -1,9 +1,9 @@
 """The tag grammar of the block protocol, shared by both parsers.
 
 A *candidate* is a `<` and what follows it, up to the first `>` or the next `<`; no tag contains either. A complete
-candidate, `<...>`, is found by a regular expression for its rough shape, and then read attribute by attribute. For a
-candidate that is cut off, `<...`, an automaton made of plain dicts decides whether it can still become a tag. So a
-parser that is fed in pieces holds text back only as long as that is possible. The tests compare the two descriptions.
+candidate, `<...>`, is found by a regular expression for its rough shape, and then read attribute by attribute. A
+candidate that is cut off, `<...`, is read in the same way, to know whether it can still become a tag. So a parser that
+is fed in pieces holds text back only as long as that is possible.
 
 Which tags have a meaning depends on the place: outside all blocks, opening tags; inside a canonical block, its closing
 tag and nested opening tags; inside a shorthand block, only its own closing tag. In a JSON value at the start of a
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache, partial
-from typing import NamedTuple, TypeAlias, TypeVar
+from functools import cache
+from typing import TypeVar
 
 from kernai.jsonio.json_pieces import BROKEN, JsonValue, may_end_in_a_string
 
@@ -30,156 +30,95 @@ ASCII_SPACE = " \t\n\r\f\v"
 
 # ----------------------------------------------------------------------------------------------- cut-off tags
 
-Row: TypeAlias = "dict[str | None, Row]"
-"""A state of the automaton: the next row for each character, under `None` for all characters beyond ASCII. If there is
-no next row, the candidate is not a tag. A row also caches pieces of tags, see `advance`."""
-
-_Table: TypeAlias = dict[str, dict[str, str]]
-"""The automaton with names of states: by state and characters, the next state."""
-
-_OTHER = ""  # as characters: all that the state does not list, but never `<` and `>`, which end a candidate
-_NONE = ""  # as next state: none
-
-_CHARACTERS = (*(chr(code) for code in range(128) if chr(code) not in "<>"), None)
+_LONGEST_LEARNT = 64  # characters
+_MOST_LEARNT = 512  # for one candidate, so that no text can fill the memory
+_WORD = r"<(/?[a-z]*+)"
+#: what may follow the complete attributes of a tag that is cut off
+_REST = r"""(\s*+)(?:(/)|(?<=\s)([^\s"'=<>/]++)(\s*+)(?:(=)\s*+("[^"<>]*+|'[^'<>]*+{escaped})?)?)?"""
 
 
-def _add_word(table: _Table, word: str, then: str) -> None:
-    """Adds the states that read a word after the `<`. Words with a common beginning share states."""
-    for at, character in enumerate(word):
-        table.setdefault(f"<{word[:at]}", {})[character] = f"<{word[: at + 1]}" if at + 1 < len(word) else then
+class CutOff(dict[str, "CutOff"]):
+    """A candidate that is cut off, but can still become a tag. Caches what it becomes with short pieces of text.
 
-
-def _add_attributes(table: _Table, phase: str, *, slash: bool = False, escapes: bool = False) -> None:
-    r"""Adds the states that read attributes. The phase says whether a `type` was among them: `typed`, `untyped`.
-
-    `slash`: the tag may be self-closing. `escapes`: values may also be written as in a JSON string, `\"plan\"`.
+    Models send tags in the same few pieces. All parsers in all threads share the cache. A piece always leads to the
+    same candidate, so no lock is needed.
     """
-    gap, key, key_end, equals, end = (f"{phase} {part}" for part in ("gap", "key", "key end", "=", "end"))
-    double, single, backslash = (f"{phase} {part}" for part in ("double", "single", "backslash"))
-    escaped, escaped_end = (f"{phase} {part}" for part in ("escaped", "escaped end"))
-    self_closing = {"/": "slash"} if slash else {}
-    table |= {
-        end: {ASCII_SPACE: gap, **self_closing},
-        gap: {ASCII_SPACE: gap, "\"'=/": _NONE, **self_closing, _OTHER: key},
-        key: {ASCII_SPACE: key_end, "\"'/": _NONE, "=": equals, _OTHER: key},
-        key_end: {ASCII_SPACE: key_end, "=": equals},
-        equals: {ASCII_SPACE: equals, '"': double, "'": single, **({"\\": backslash} if escapes else {})},
-        double: {'"': end, _OTHER: double},
-        single: {"'": end, _OTHER: single},
-        backslash: {'"': escaped},
-        escaped: {"\\": escaped_end, '"': _NONE, _OTHER: escaped},
-        escaped_end: {"\\": escaped_end, '"': end, _OTHER: escaped},
-    }
 
+    __slots__ = ("_place", "_text")
 
-def _add_type(table: _Table, *, escapes: bool = False) -> None:
-    """Adds the states that distinguish the key `type` from others, and a blank value of it from others, if untyped."""
-    key = table["untyped key"]
-    table["untyped gap"]["t"] = "t"
-    table |= {
-        "t": {**key, "y": "ty"},
-        "ty": {**key, "p": "typ"},
-        "typ": {**key, "e": "type"},
-        "type": {**key, ASCII_SPACE: "type end", "=": "type ="},
-        "type end": {ASCII_SPACE: "type end", "=": "type ="},
-        "type =": {ASCII_SPACE: "type =", '"': "blank double", "'": "blank single"},
-        "blank double": {ASCII_SPACE: "blank double", '"': _NONE, _OTHER: "typed double"},
-        "blank single": {ASCII_SPACE: "blank single", "'": _NONE, _OTHER: "typed single"},
-        "blank backslash": {'"': "blank escaped"},
-        "blank escaped": {ASCII_SPACE: "blank escaped", "\\": "blank escaped end", '"': _NONE, _OTHER: "typed escaped"},
-        "blank escaped end": {"\\": "typed escaped end", '"': _NONE, _OTHER: "typed escaped"},
-    }
-    if escapes:
-        table["type ="]["\\"] = "blank backslash"
+    def __init__(self, place: Place, text: str) -> None:
+        super().__init__()
+        self._place = place
+        self._text = text
 
-
-def _add_close(table: _Table, word: str) -> None:
-    table["close"] = {ASCII_SPACE: "close"}
-    _add_word(table, f"/{word}", then="close")
-
-
-def _link(table: _Table) -> Row:
-    """Replaces names by rows and returns the row after the `<`."""
-    rows: dict[str, Row] = {state: {} for state in table}
-    for state, row in rows.items():
-        other = table[state].get(_OTHER, _NONE)
-        if other != _NONE:
-            row.update(dict.fromkeys(_CHARACTERS, rows[other]))
-        for characters, following in table[state].items():
-            for character in characters:
-                row.pop(character, None)
-                if following != _NONE:
-                    row[character] = rows[following]
-    return rows["<"]
-
-
-# Built for the first parser that is fed in pieces, not on import.
-@cache
-def cut_off_outside() -> Row:
-    """The row after the `<` of a candidate outside all blocks."""
-    table: _Table = {"slash": {}}
-    _add_attributes(table, "typed", slash=True)
-    _add_attributes(table, "untyped")
-    _add_type(table)
-    _add_word(table, "block", then="untyped end")
-    _add_attributes(table, "shorthand")
-    for word in CORE_TYPES:
-        _add_word(table, word, then="shorthand end")
-    return _link(table)
-
-
-@cache
-def _inside_block() -> Row:
-    table: _Table = {}
-    _add_attributes(table, "typed", escapes=True)
-    _add_attributes(table, "untyped", escapes=True)
-    _add_type(table, escapes=True)
-    _add_word(table, "block", then="untyped end")
-    _add_close(table, "block")
-    return _link(table)
-
-
-@cache
-def _inside_shorthand(word: str) -> Row:
-    table: _Table = {}
-    _add_close(table, word)
-    return _link(table)
-
-
-_LONGEST_LEARNT = 16  # characters, about as long as a model's token
-_MOST_LEARNT = 512  # in a row, so that no text can fill the memory
-
-
-def advance(row: Row, text: str) -> Row | None:
-    """The row that `text` leads to from `row`. None if the candidate cannot become a tag, as after any `<` or `>`.
-
-    Models send tags in the same few pieces, so short pieces are cached: `row.get(piece)` finds them later. All parsers
-    in all threads share the rows. A piece always leads to the same row, so no lock is needed.
-    """
-    known = row.get(text)
-    if known is not None:
-        return known
-    reached = row
-    for character in text:
-        following = reached.get(character if character < "\x80" else None)
-        if following is None:
+    def advance(self, piece: str) -> CutOff | None:
+        """The candidate with more text. None if it cannot become a tag, as after any `<` or `>`."""
+        known = self.get(piece)
+        if known is not None:
+            return known
+        text = self._place.shorten(self._text + piece)
+        if text is None:
             return None
-        reached = following
-    if len(text) <= _LONGEST_LEARNT and len(row) < _MOST_LEARNT:
-        row[text] = reached
-    return reached
+        reached = self._place.candidates.setdefault(text, CutOff(self._place, text))
+        if len(piece) <= _LONGEST_LEARNT and len(self) < _MOST_LEARNT:
+            self[piece] = reached
+        return reached
+
+
+class Place:
+    """A kind of place in a text: outside all blocks, or inside a block. `words`: of the tags that have a meaning there.
+
+    `shape` finds candidates with these words; inside a block, the closing tag has a group 1. `nests`: blocks may be
+    nested there, and their attributes may be quoted as in a JSON string.
+    """
+
+    def __init__(self, shape: re.Pattern[str], *words: str, nests: bool = False) -> None:
+        self.shape = shape
+        self._words = words
+        self._nests = nests
+        self.start = CutOff(self, "<")
+        #: by their text. There are few, since candidates that can become a tag in the same ways have the same text
+        self.candidates = {"<": self.start}
+
+    def shorten(self, text: str) -> str | None:
+        """Shortens a candidate to a text that can become a tag in the same ways. None if it cannot become one."""
+        word = re.match(_WORD, text)[1]  # type: ignore[index]  # it begins with `<`
+        rest = text[len(word) + 1 :]
+        if not rest:
+            return text if any(one.startswith(word) for one in self._words) else None
+        if word not in self._words:
+            return None
+        if word.startswith("/"):
+            return None if rest.strip(ASCII_SPACE) else f"<{word} "
+        attributes, rest = _read_attributes(rest, nested=self._nests)
+        found = _rest(nested=self._nests).fullmatch(rest)
+        has_type = "type" in attributes
+        if found is None or (word == "block" and has_type and not _is_typed(attributes)):
+            return None
+        space, slash, key, space_after, equals, value = found.groups("")
+        if slash and (word != "block" or self._nests or not has_type):
+            return None
+        short = [
+            "<", word, " type='x'" if has_type else "", slash or (space and " "),
+            key if "type".startswith(key) else "k", equals or (space_after and " "), _shortened_value(value),
+        ]
+        return "".join(short)
+
+
+@cache
+def _rest(*, nested: bool) -> re.Pattern[str]:
+    return re.compile(_REST.format(escaped=r'|\\(?:"[^"<>]*+)?' if nested else ""), re.ASCII)
+
+
+def _shortened_value(value: str) -> str:
+    """The beginning of a value: its quote, whether anything but white space follows, and a backslash at the end."""
+    quote = value[: 2 if value.startswith("\\") else 1]
+    content = value[len(quote) :]
+    end = "\\" if content.endswith("\\") else ""
+    return f"{quote}{'x' if content.removesuffix(end).strip(ASCII_SPACE) else ''}{end}"
 
 
 # ------------------------------------------------------------------------------------------------- whole tags
-
-
-class Inside(NamedTuple):
-    """The tags that have a meaning inside a block."""
-
-    shape: re.Pattern[str]
-    """Finds the closing tag, which has a group 1, and candidates that may open a nested block."""
-    cut_off: Callable[[], Row]
-    """Returns the row after the `<` of a candidate."""
 
 
 class Opening:
@@ -188,7 +127,7 @@ class Opening:
     # Not a named tuple: slots are read faster, and a parser reads four of them for each block.
     __slots__ = ("inside", "name", "self_closing", "type")
 
-    def __init__(self, type: str, name: str | None, inside: Inside, *, self_closing: bool = False) -> None:
+    def __init__(self, type: str, name: str | None, inside: Place, *, self_closing: bool = False) -> None:
         self.type = type
         self.name = name
         self.inside = inside
@@ -196,20 +135,27 @@ class Opening:
 
 
 _ATTRIBUTE = re.compile(r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""", re.ASCII)
-# The same, and values quoted as in a JSON string, \"plan\", where a bare quote would end the string. Compiled on use.
-_NESTED_ATTRIBUTE = _ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")'
+
+
+@cache
+def _nested_attribute() -> re.Pattern[str]:
+    r"""The same, and values quoted as in a JSON string, `\"plan\"`, where a bare quote would end the string."""
+    return re.compile(_ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")', re.ASCII)
+
 
 # Most blocks have no `<` in their content. Such a block is found as a whole, with its content in group 3 if that may
 # begin with a JSON value, else in group 4.
 _OPENING = re.compile(
     rf"(<(block|{'|'.join(CORE_TYPES)})(?:>|\s[^<>]*+>))(?:(?:([\[{{ \t-\r][^<]*+)|([^<]*+))</\2>)?", re.ASCII
 )
-_BLOCK = Inside(re.compile(r"<(?:(/)block\s*+|block\s[^<>]*+)>", re.ASCII), _inside_block)
+OUTSIDE = Place(_OPENING, "block", *CORE_TYPES)
+"""Outside all blocks."""
+_BLOCK = Place(re.compile(r"<(?:(/)block\s*+|block\s[^<>]*+)>", re.ASCII), "block", "/block", nests=True)
 
 
 @cache
-def _shorthand(word: str) -> Inside:
-    return Inside(re.compile(rf"<(/){word}\s*+>", re.ASCII), partial(_inside_shorthand, word))
+def _shorthand(word: str) -> Place:
+    return Place(re.compile(rf"<(/){word}\s*+>", re.ASCII), f"/{word}")
 
 
 def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | None:
@@ -238,7 +184,7 @@ def find_opening(text: str, at: int) -> tuple[int, int, Opening, str | None] | N
     return None
 
 
-def find_change(inside: Inside, text: str, at: int) -> tuple[int, int, int] | None:
+def find_change(inside: Place, text: str, at: int) -> tuple[int, int, int] | None:
     """Searches `text`, from `at` in a block, for a tag that changes the level. Returns its start, end and change."""
     while (candidate := inside.shape.search(text, at)) is not None:
         start, at = candidate.span()
@@ -248,7 +194,7 @@ def find_change(inside: Inside, text: str, at: int) -> tuple[int, int, int] | No
     return None
 
 
-def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int, int]:
+def find_close(inside: Place, text: str, at: int, level: int) -> tuple[int, int, int]:
     """Searches `text` from `at` for the tag that closes the outermost of `level` open blocks.
 
     Returns its start, its end, and 0. If there is none, returns -1, -1, and the number of blocks that are still open.
@@ -261,7 +207,7 @@ def find_close(inside: Inside, text: str, at: int, level: int) -> tuple[int, int
     return -1, -1, level
 
 
-def find_end(inside: Inside, text: str, at: int) -> tuple[int, int, bool] | None:
+def find_end(inside: Place, text: str, at: int) -> tuple[int, int, bool] | None:
     """Searches a complete text, from the start of a block's content, for the tag that ends the block.
 
     Returns its start, its end, and whether it is inside a JSON value that the end of the text cuts off.
@@ -279,7 +225,7 @@ def find_end(inside: Inside, text: str, at: int) -> tuple[int, int, bool] | None
     return None if level > 0 else (start, end, cut_off)
 
 
-def level_change(inside: Inside, markup: str) -> int:
+def level_change(inside: Place, markup: str) -> int:
     """How a candidate, from its `<` to its `>`, changes the level in a block: -1, 1, or 0 if it is not a tag there."""
     candidate = inside.shape.fullmatch(markup)
     return 0 if candidate is None else _level_change(candidate)
@@ -319,7 +265,8 @@ def _read_opening(markup: str) -> Opening | None:
     if shape is None or shape[1] != markup:
         return None
     word = shape[2]
-    attributes, ending = _read_attributes(_ATTRIBUTE, markup, shape.end(2))
+    attributes, ending = _read_attributes(markup[shape.end(2) :])
+    ending = ending.lstrip(ASCII_SPACE)
     name = attributes.get("name")
     if word != "block":
         return Opening(word, name, _shorthand(word)) if ending == ">" else None
@@ -333,24 +280,25 @@ read_opening = Remembered(_read_opening).__getitem__
 
 
 def _read_nesting(markup: str) -> bool:
-    attribute = re.compile(_NESTED_ATTRIBUTE, re.ASCII)
-    attributes, ending = _read_attributes(attribute, markup, len("<block"))
-    return ending == ">" and _is_typed(attributes)
+    attributes, ending = _read_attributes(markup.removeprefix("<block"), nested=True)
+    return ending.lstrip(ASCII_SPACE) == ">" and _is_typed(attributes)
 
 
 _nests = Remembered(_read_nesting).__getitem__
 """Whether a candidate, from its `<` to its `>`, opens a block inside a canonical one."""
 
 
-def _read_attributes(attribute: re.Pattern[str], markup: str, at: int) -> tuple[dict[str, str], str]:
-    """The first `type` and the first `name` from `at` on, and the text after all attributes."""
+def _read_attributes(text: str, *, nested: bool = False) -> tuple[dict[str, str], str]:
+    """The first `type` and the first `name` at the start of a text, and the text after all attributes."""
+    attribute = _nested_attribute() if nested else _ATTRIBUTE
     found: dict[str, str] = {}
-    while (pair := attribute.match(markup, at)) is not None:
+    at = 0
+    while (pair := attribute.match(text, at)) is not None:
         at = pair.end()
         key, *values = pair.groups()
         if key in ("type", "name"):
             found.setdefault(key, next(value for value in values if value is not None))
-    return found, markup[at:].lstrip(ASCII_SPACE)
+    return found, text[at:]
 
 
 def _is_typed(attributes: dict[str, str]) -> bool:

@@ -3,8 +3,8 @@
 Theory of operation. The parser is outside all blocks or in one. It may also hold a candidate, a `<...` that can still
 become a tag (see `grammar`). Nearly every piece of a stream has no `<` and arrives while no candidate is held: `push`
 passes it to the callable that was chosen when the state last changed. If a piece has a `<`, complete tags are searched
-for first; after these, only the last `<` can begin a tag that is cut off. A held candidate goes through the automaton
-piece by piece, so the cost of the next character does not depend on how much is held.
+for first; after these, only the last `<` can begin a tag that is cut off. For a held candidate, `CutOff` stands in, so
+the cost of the next character does not depend on how much is held.
 
 A JSON value at the start of a block's content hides the tags in it (see `json_pieces`). The value is examined only when
 a tag arrives. If it is still open there, it is read along with the content. A tag that would end the block is then held
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from kernai.blocks.block import Block
-from kernai.blocks.grammar import Opening, advance, cut_off_outside, find_change, find_close, find_opening
+from kernai.blocks.grammar import OUTSIDE, Opening, find_change, find_close, find_opening
 from kernai.jsonio.json_pieces import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
 
 EVENTS = ("text_chunk", "block_start", "block_content", "block_complete", "block_incomplete")
@@ -56,8 +56,8 @@ class StreamParser:
         self._value: JsonValue | Literal["unread"] | None = None  # the JSON value that may hide tags in the content
         self._waiting = False  # for the end of that value, while a tag and the text after it are held
         self._held: list[str] = []  # a candidate, or text that was not read because a listener raised
-        self._outside = cut_off_outside()
-        self._row = self._cut_off = self._outside  # the candidate's row in the automaton; the row where it starts
+        self._place = OUTSIDE  # where the parser is
+        self._cut_off = OUTSIDE.start  # the held candidate
         self._prose: Listener = _drop
         self._sink: Listener = _drop  # receives text that is not a tag
         self._sink_content: Listener = _drop  # the sink without the JSON value
@@ -135,12 +135,12 @@ class StreamParser:
         if self._opening is not None and self._content is None:
             self._choose_sink()
         before, mark, after = text.rpartition("<")
-        row = advance(self._cut_off, after) if mark else None
-        if row is None:
+        cut_off = self._place.start.advance(after) if mark else None
+        if cut_off is None:
             before = text
         else:
             self._held.append(mark + after)
-            self._row = row
+            self._cut_off = cut_off
             self._take = self._continue
         if before:
             self._sink(before)
@@ -179,17 +179,17 @@ class StreamParser:
 
     def _continue(self, chunk: str) -> None:
         """Reads a piece without `<` that follows the held candidate."""
-        row = self._row.get(chunk)
-        if row is None:
+        cut_off = self._cut_off.get(chunk)
+        if cut_off is None:
             if ">" in chunk:
                 self._scan(chunk)
                 return
-            row = advance(self._row, chunk)
+            cut_off = self._cut_off.advance(chunk)
         self._held.append(chunk)
-        if row is None:
+        if cut_off is None:
             self._sink(self._release())
         else:
-            self._row = row
+            self._cut_off = cut_off
 
     def _read_in_block(self, text: str, at: int) -> tuple[int, int, bool] | None:
         """Reads from `at` in the open block up to the next tag that has a meaning.
@@ -286,7 +286,7 @@ class StreamParser:
         self._opening = opening
         self._level = 1
         self._value = "unread"
-        self._cut_off = opening.inside.cut_off()
+        self._place = opening.inside
         listener = self._listeners["block_start"]
         if listener is not None:
             listener({"type": opening.type, "name": opening.name})
@@ -298,7 +298,7 @@ class StreamParser:
         self._opening = None
         self._value = None
         self._level = 0
-        self._cut_off = self._outside
+        self._place = OUTSIDE
         if content is not None:
             rest = content.getvalue() + rest
             self._content = None
