@@ -18,6 +18,7 @@ from kernai.drivers.background_loop import BackgroundLoop
 from kernai.errors import KernaiError, RunCancelledError
 from kernai.loop.effects import Cancelled
 from kernai.mcp.errors import McpClosedError, McpError
+from kernai.registry.skill_context import SkillContext
 
 Answer = TypeVar("Answer")
 #: emits an event
@@ -31,11 +32,8 @@ class Background:
         self._loop = BackgroundLoop("kernai-mcp")
         self._process = os.getpid()
 
-    def run(
-        self, work: Callable[[Emit], Coroutine[Any, Any, Answer]], emit: Emit = lambda _: None,
-        cancelled: Callable[[], bool] = lambda: False,
-    ) -> Answer:
-        """Performs `work` on the loop and waits for it. `emit` is called with its events, in the caller's thread.
+    def run(self, work: Callable[[Emit], Coroutine[Any, Any, Answer]], context: SkillContext[Any]) -> Answer:
+        """Performs `work` on the loop and waits for it. Its events are emitted by `context`, in the caller's thread.
 
         Ctrl-C in the caller, or the cancellation of its run, cancels the work. Raises `McpClosedError` after `close`.
         """
@@ -49,8 +47,8 @@ class Background:
 
         def must_stop() -> bool:  # called again and again by the waiting thread
             while not inbox.empty():
-                emit(inbox.get())
-            return cancelled()
+                context.emit(inbox.get())
+            return context.cancelled
 
         try:
             answer: Answer = self._loop.run(work(inbox.put), must_stop)

@@ -221,9 +221,7 @@ class Dispatch:
         return {one: listed[one] for one in servers if one in listed}, failures
 
     def _run(self, work: Callable[[Exchange], Coroutine[Any, Any, Answer]]) -> Answer:
-        return self.background.run(
-            lambda emit: work(Exchange(emit, self.restarted)), self.context.emit, lambda: self.context.cancelled
-        )
+        return self.background.run(lambda emit: work(Exchange(emit, self.restarted)), self.context)
 
     def _emit_changes(self, connection: Connection, tools: Iterable[str]) -> None:
         """Emits an event for each of the tools whose definition has changed since it was first listed."""
