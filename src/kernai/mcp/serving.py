@@ -19,7 +19,6 @@ from kernai.mcp.serving_transports import GRACE, Address, run_to_end, serve_http
 from kernai.values.context import Context
 
 if TYPE_CHECKING:
-    import socket
     from typing import Self, Unpack
 
 Transport = Literal["stdio", "streamable_http", "http"]
@@ -107,8 +106,6 @@ class Server:
         given = _known(options)
         self._address = Address(**{key: given.pop(key) for key in _HTTP_OPTIONS if key in given})
         self._tools = Tools(source, **given)
-        self._listener: socket.socket | None = None
-        self._url: str | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -116,9 +113,9 @@ class Server:
     @property
     def url(self) -> str:
         """The URL that clients connect to. Raises `RuntimeError` before `start`."""
-        if self._url is None:
+        if self._address.url is None:
             raise RuntimeError("the server has no URL before it is started: use it in a with block, or call start()")
-        return self._url
+        return self._address.url
 
     def start(self) -> Self:
         """Listens, and starts the thread that serves. Raises `OSError` if the address cannot be used."""
@@ -149,26 +146,24 @@ class Server:
         self._serve(on_ready)
 
     def _listen(self) -> None:
-        if self._url is not None:
+        if self._loop is not None:
             raise RuntimeError("a Server can be started only once; create another one")
-        self._listener = self._address.listen()
-        self._url = self._address.url(self._listener)
+        self._address.listen()
         self._loop = asyncio.new_event_loop()
 
     def _serve(self, on_ready: Callable[[str], object]) -> None:
-        assert self._listener is not None
         assert self._loop is not None
-        listener, tools = self._listener, self._tools
+        address, tools = self._address, self._tools
 
         async def main() -> None:
             on_ready(self.url)  # clients can connect already: the socket is listening
-            await tools.until_end(serve_http(tools, self._address, listener, self._stop), GRACE)
+            await tools.until_end(serve_http(tools, address, self._stop), GRACE)
 
-        with listener:
+        with address.listener:
             run_to_end(main(), self._loop, self._stop)
 
     def __repr__(self) -> str:
-        return f"Server({self._url or 'not started'})"
+        return f"Server({self._address.url or 'not started'})"
 
 
 def _known(options: ServeOptions) -> dict[str, Any]:

@@ -237,6 +237,10 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header can contain; RFC 6750, sec
 class Address:
     """Where a server listens, and which clients it accepts. Raises `TypeError` or `ValueError` for a wrong option."""
 
+    listener: socket.socket
+    #: for a client on this machine; None until it listens
+    url: str | None = None
+
     def __init__(
         self,
         host: str = "127.0.0.1",
@@ -278,19 +282,16 @@ class Address:
             allowed_origins=[*origins, *(f"{scheme}://{name}" for scheme in ("http", "https") for name in names)],
         )
 
-    def listen(self) -> socket.socket:
-        """Returns a listening socket. Raises `OSError`, which names the address, if it cannot be used."""
+    def listen(self) -> None:
+        """Opens `listener`, and sets `url`. Raises `OSError`, which names the address, if it cannot be used."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
-            return socket.create_server((self.host.strip("[]"), self.port), family=family, backlog=128)
+            self.listener = socket.create_server((self.host.strip("[]"), self.port), family=family, backlog=128)
         except OSError as error:
             reason = f"{error.strerror or error}; port=0 takes any free one"
             raise OSError(error.errno, f"cannot listen on {self.host}, port {self.port}: {reason}") from error
-
-    def url(self, listener: socket.socket) -> str:
-        """The URL for a client on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(self.host, self.host)  # noqa: S104 - shown, not bound
-        return f"http://{host}:{listener.getsockname()[1]}{self.path}"
+        self.url = f"http://{host}:{self.listener.getsockname()[1]}{self.path}"
 
 
 class _Verifier:
@@ -322,10 +323,10 @@ def _texts(option: str, given: object) -> list[str]:
     return [one.lower() for one in given]
 
 
-async def serve_http(tools: Tools, address: Address, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Serves on a listening socket until `stop` is set; then cancels the running calls."""
+async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> None:
+    """Serves at an address that listens, until `stop` is set; then cancels the running calls."""
     auth = None if address.verifier is None else AuthSettings.model_validate(
-        {"issuer_url": address.url(listener), "resource_server_url": None}
+        {"issuer_url": address.url, "resource_server_url": None}
     )
     inner = tools.app.streamable_http_app(
         streamable_http_path=address.path,
@@ -342,7 +343,7 @@ async def serve_http(tools: Tools, address: Address, listener: socket.socket, st
     ))
     # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
     async with tools.app.session_manager.run():
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        serving = asyncio.ensure_future(server.serve(sockets=[address.listener]))
         serving.add_done_callback(lambda _: stop.set())
         await stop.wait()
         server.should_exit = True
