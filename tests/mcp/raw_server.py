@@ -4,7 +4,6 @@ Each tool is a function below. The options take effect before any input is read:
 
     --garbage           prints lines that are no messages, then serves
     --only-garbage      prints such a line, and never a message
-    --mute              reads, and answers nothing
     --stderr FILE       writes the file's bytes to standard error, and exits with status 3
     --stubborn          ignores SIGTERM and the end of its input
     --hold FIFO         keeps the FIFO open for writing, so that a reader sees when the last holder has died
@@ -177,7 +176,7 @@ def main() -> None:
     if "--garbage" in OPTIONS or "--only-garbage" in OPTIONS:
         print('Welcome to the raw server!\n{"jsonrpc": "2.0"}\n\udcff\xff', flush=True)
     for line in sys.stdin:
-        if "--mute" not in OPTIONS and "--only-garbage" not in OPTIONS:
+        if "--only-garbage" not in OPTIONS:
             serve(json.loads(line))
     if "--stubborn" in OPTIONS:
         threading.Event().wait()

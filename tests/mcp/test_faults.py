@@ -90,9 +90,14 @@ def test_a_call_without_a_whole_answer_ends_at_its_timeout_and_the_server_still_
 
 
 def test_all_calls_that_wait_for_a_silent_server_fail_at_its_timeout() -> None:
-    with raw_adapter("--mute", timeout=0.5) as adapter, ThreadPoolExecutor(8) as pool:
-        errors = list(pool.map(lambda _: str(call(adapter, "echo").error), range(8)))
-    assert errors == ["server 'raw' cannot be reached: it did not answer within 0.5 s"] * 8
+    tried: list[str] = []
+    servers = {"servers": {"it": {"timeout": 0.5}}}
+    with setup(servers, {"it": useless("hangs", tried)}, register=False) as adapter, ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(call, adapter, "echo")]
+        while not tried:  # so that the others have waited less when the first one fails
+            pass
+        calls += [pool.submit(call, adapter, "echo") for _ in range(7)]
+    assert [one.result().error for one in calls] == ["server 'it' cannot be reached: it did not answer within 0.5 s"] * 8
 
 
 def test_a_server_that_never_prints_a_message_is_reported_with_what_it_printed() -> None:

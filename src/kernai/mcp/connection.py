@@ -159,7 +159,7 @@ class Session:
                     await self.end_reached.wait()
                     group.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - kept as the reason why the session ended
-            self.failure = error
+            self.failure = self.failure or error
         finally:
             self.end_reached.set()
             self.opened.set()
@@ -329,14 +329,13 @@ class Connection:
         try:
             async with asyncio.timeout(self.config.timeout):
                 await session.opened.wait()
-        except TimeoutError:
+        except TimeoutError:  # also the reason for callers who have waited less, because their session ends, too
+            session.failure = session.failure or McpError(f"it did not answer within {self.config.timeout:g} s")
             self._end(session)
-            reason = "; ".join([f"it did not answer within {self.config.timeout:g} s", *session.details()])
         else:
             if session.is_open:
                 return session
-            reason = await self._end_failed(session)
-        raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}")
+        raise McpUnavailableError(f"server {self.name!r} cannot be reached: {await self._end_failed(session)}")
 
     def _lost(self, attempt: Attempt, error: Exception, what: str, *, repeatable: bool) -> bool:
         """Whether the request may have been executed before the connection was lost. Raises `McpError` if the
@@ -360,7 +359,8 @@ class Connection:
 
     async def _end_failed(self, session: Session) -> str:
         """Ends a session that failed or was lost, and returns the reason, as far as it is known."""
-        await asyncio.wait([session.task], timeout=REASON_SECONDS)
+        if session.failure is None:
+            await asyncio.wait([session.task], timeout=REASON_SECONDS)
         self._end(session)
         reasons = [] if session.failure is None else [reason_of(session.failure, self.redactor.text)]
         return "; ".join([*reasons, *session.details()]) or "it closed the connection"
