@@ -99,6 +99,7 @@ class Session:
     def __init__(self, name: str, make_client: MakeClient, redactor: Redactor) -> None:
         #: the SDK's client, once it is open
         self.client: Client
+        #: whether it has been opened; it may have ended since
         self.is_open = False
         #: set when the client is open, or could not be opened
         self.opened = asyncio.Event()
