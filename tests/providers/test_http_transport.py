@@ -20,7 +20,7 @@ from kernai_providers.network import Connection, Deadline
 from kernai_providers.request_checks import Route, outgoing
 from kernai_providers.transport import Request, Response, Timeouts
 from transport_clients import PATIENCE, failure, read
-from wire_server import Authority, Close, Gate, Reply, WireServer, hang_up, plain
+from wire_server import Close, Gate, Reply, WireServer, plain
 
 pytestmark = pytest.mark.slow
 
@@ -58,20 +58,6 @@ def test_a_connection_with_unexpected_data_is_not_used(transport: HttpTransport)
         assert server.requests[1].connection == 2
 
 
-@pytest.mark.parametrize("reset", [False, True], ids=("fin", "rst"))
-@pytest.mark.parametrize("tls", [False, True], ids=("plain", "tls"))
-def test_a_used_connection_that_fails_before_any_answer_is_replaced_once(reset: bool, tls: bool) -> None:
-    authority = Authority()
-    transport = HttpTransport(ssl_context=authority.client())
-    script = [plain(b"one"), hang_up(reset=reset), plain(b"two")]
-    with WireServer(script, tls=authority.server() if tls else None) as server:
-        assert read(transport, post(server)) == (200, b"one")
-        assert read(transport, post(server, b"x" * 500_000)) == (200, b"two")
-        assert [request.connection for request in server.requests] == [1, 1, 2]
-        assert server.requests[2].body == b"x" * 500_000
-        transport.close()
-
-
 @pytest.mark.parametrize("second, kind", [
     (Reply(before=(b"HTTP/1.1 2", Close())), "closed"),
     (Reply(body=(b"one", b"two")).cut(1), "closed"),
@@ -82,14 +68,6 @@ def test_a_request_is_not_repeated_once_its_answer_has_begun_or_it_timed_out(tra
         assert read(transport, post(server)) == (200, b"one")
         assert failure(lambda: read(transport, post(server, read=0.05 if kind == "timeout" else PATIENCE))).kind == kind
         assert len(server.requests) == 2
-
-
-def test_a_request_is_repeated_only_once_on_a_new_connection(transport: HttpTransport) -> None:
-    with WireServer([plain(b"one"), hang_up()]) as server:
-        read(transport, post(server))
-        for requests in (3, 4):  # the last of them had no connection to begin with
-            assert "closed the connection without an answer" in str(failure(lambda: transport.send(post(server))))
-            assert len(server.requests) == requests
 
 
 # The pool

@@ -20,8 +20,8 @@ import pytest
 from adapter_calls import shown_by
 from kernai_providers.httpx_transport import HttpxTransport
 from kernai_providers.transport import Request, Timeouts
-from transport_clients import PATIENCE, LoopClient, client_of, failure, read
-from wire_server import Authority, Close, Gate, Reply, WireServer, plain
+from transport_clients import PATIENCE, LoopClient, failure, read
+from wire_server import Authority, Gate, Reply, WireServer, plain
 
 
 async def aread(transport: HttpxTransport, request: Request) -> bytes:
@@ -65,19 +65,6 @@ async def test_closing_ends_the_connections_of_this_loop_and_the_next_request_op
             server.until(lambda: server.open_connections == 0)
             assert server.accepts == number
     await transport.aclose()
-
-
-@pytest.mark.parametrize("reset", [False, True], ids=("fin", "rst"))
-def test_an_idle_connection_that_is_closed_at_the_next_request_is_no_failure(reset: bool) -> None:
-    hang_up = Reply(before=(Close(reset),))
-    with WireServer([plain(b"one"), hang_up, plain(b"two"), hang_up, hang_up]) as server, client_of("httpx-async") as client:
-        request = Request("GET", server.url)
-        assert [read(client, request) for _ in range(2)] == [(200, b"one"), (200, b"two")]
-        assert (len(server.requests), server.accepts) == (3, 2)
-        # on a new connection it is one
-        error = failure(lambda: read(client, request))
-        assert ("broke: Connection reset" if reset else "closed the connection") in str(error)
-        assert (error.kind, len(server.requests), server.accepts) == ("closed", 5, 3)
 
 
 async def test_threads_and_loops_use_one_transport_side_by_side() -> None:

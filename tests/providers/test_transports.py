@@ -249,6 +249,20 @@ def test_a_head_that_is_cut_is_no_answer(wire: Stage, sent: bytes, reset: bool) 
     assert error.retryable
 
 
+@pytest.mark.parametrize("reset", [False, True], ids=("fin", "rst"))
+@pytest.mark.parametrize("tls", [False, True], ids=("plain", "tls"))
+@pytest.mark.parametrize("size", [0, 500_000])
+def test_a_used_connection_that_fails_before_any_answer_is_replaced_once(wire: Stage, reset: bool, tls: bool, size: int) -> None:
+    failed = hang_up(reset=reset)
+    client, body = wire.answers(plain(b"one"), failed, plain(b"two"), failed, tls=tls), b"x" * size
+    assert [read(client, wire.request(body=body)) for _ in range(2)] == [(200, b"one"), (200, b"two")]
+    assert [(request.connection, request.body) for request in wire.server.requests] == [(1, body), (1, body), (2, body)]
+    for requests in (5, 6):  # the last of them had no connection to begin with
+        error = failure(lambda: client.send(wire.request()))
+        assert (error.kind, len(wire.server.requests)) == ("closed", requests)
+        assert ("broke: Connection reset" if reset else "closed the connection without an answer") in str(error)
+
+
 @pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH_9.6\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000 + b"\r\n\r\n"])
 def test_an_answer_that_is_not_http_is_a_permanent_error(wire: Stage, data: bytes) -> None:
     client = wire.answers(garbage(data))
