@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import pairwise
 from typing import Any, Final
 
 from kernai import Media, Message, NativeCall, Tool, Tools, parse
@@ -21,7 +20,6 @@ from kernai.values.message import Part
 
 #: names of tools that every vendor accepts
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-NOT_RUN: Final = "not run"
 _RUNTIME: Final = ('<block type="result"', '<block type="error"')
 _MEDIA_TAG: Final = re.compile(r'<block type="media" id="([^"]*)" kind="([^"]*)" mime="[^"]*"/>')
 #: JSON Schema keywords that OpenAI's strict mode supports; and others that only narrow a value and may be left out,
@@ -47,12 +45,13 @@ class Call:
 
 @dataclass(slots=True)
 class ToolResult:
-    """The result of a call. `media` are pieces of media, each after the text that names it."""
+    """The result of a call, at first that it was not run. In `media`, a text that names it is before each medium."""
 
     call: Call
-    text: str
-    media: list[Part]
-    is_error: bool
+    text: str = "not run"
+    media: list[Part] = field(default_factory=list)
+    is_error: bool = True
+    is_known: bool = False
 
     @property
     def marked(self) -> str:
@@ -180,27 +179,23 @@ class Toolbox:
 def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTurn | UserTurn]:
     """Returns the turns after the system message: user turns and assistant turns, alternating."""
     turns: list[AssistantTurn | UserTurn] = []
-    calls: dict[int, Call] = {}
+    results: dict[int, ToolResult] = {}  # of the newest calls, by the index of their block
     used: set[str] = set()
     for at, message in enumerate(messages):
         last = turns[-1] if turns else None
         if message.role == "assistant":
             turn, calls = _assistant_turn(message, box, at, used)
-            if isinstance(last, AssistantTurn) and not last.calls and not turn.calls:
+            results = {index: ToolResult(call) for index, call in calls.items()}
+            if isinstance(last, AssistantTurn) and not calls:
                 last.text = "\n\n".join(filter(None, [last.text, turn.text]))
                 last.media += turn.media
                 continue
             turns += [UserTurn(), turn] if isinstance(last, AssistantTurn) else [turn]
+            turns += [UserTurn([*results.values()])] if calls else []
         elif message.role == "user":
             if not isinstance(last, UserTurn):
                 turns.append(last := UserTurn())
-            _add_message(message, last, calls, is_first=len(turns) == 1)
-    for before, after in pairwise(turns):
-        if isinstance(before, AssistantTurn) and isinstance(after, UserTurn):
-            # in the order of the calls; a call without a result was not run
-            results = {id(result.call): result for result in after.results}
-            after.results = [
-                results.get(id(call)) or ToolResult(call, NOT_RUN, [], is_error=True) for call in before.calls]
+            _add_message(message, last, results, is_first=len(turns) == 1)
     return turns
 
 
@@ -231,23 +226,21 @@ def _assistant_turn(message: Message, box: Toolbox, at: int, used: set[str]) -> 
     return AssistantTurn(text.strip(), list(calls.values()), message.reasoning, media), calls
 
 
-def _add_message(message: Message, turn: UserTurn, calls: Mapping[int, Call], *, is_first: bool) -> None:
+def _add_message(message: Message, turn: UserTurn, results: Mapping[int, ToolResult], *, is_first: bool) -> None:
     """Adds a message to a user turn: as the result of a call, or else to the other parts."""
     text, media, is_error = _text_and_media(message)
     is_runtimes = message.text.startswith(_RUNTIME) and not is_first
-    call = calls.get(message.answers) if message.answers is not None else None
-    if call is None and message.answers is None and is_runtimes:  # written for blocks: results are in order
-        answered = [id(result.call) for result in turn.results]
-        call = next((call for call in calls.values() if id(call) not in answered), None)
-    known = next((result for result in turn.results if result.call is call), None)
-    if call is None:
+    result = None if message.answers is None else results.get(message.answers)
+    if message.answers is None and is_runtimes:  # written for blocks: results are in order
+        result = next((one for one in results.values() if not one.is_known), None)
+    if result is None:
         between: list[Part] = ["\n\n"] if turn.parts else []
         turn.parts += [*between, *([text, *media] if is_runtimes else message.content)]
-    elif known is None:
-        turn.results.append(ToolResult(call, text, media, is_error))
+    elif result.is_known:
+        result.text += f"\n{text}"
+        result.media += media
     else:
-        known.text += f"\n{text}"
-        known.media += media
+        result.text, result.media, result.is_error, result.is_known = text, media, is_error, True
 
 
 def _text_and_media(message: Message) -> tuple[str, list[Part], bool]:
