@@ -15,7 +15,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
@@ -189,37 +189,24 @@ def _read_body(data: object) -> _ErrorBody:
     error = data.get("error")
     inner = error if isinstance(error, dict) else data
     message = error if isinstance(error, str) else _message(inner)
+    words, number = [_text(inner.get(name)) for name in ("code", "status", "type", "__type")], inner.get("code")
+    if type(number) is int and 0 <= number < LARGEST_NUMBER:
+        words.append(str(number))
+    # words before numbers; "error" is the type of the object, not of the error
+    words = sorted((word for word in words if word not in ("", "error")), key=str.isdecimal)
     request_id = _text(data.get("request_id")) or _text(inner.get("request_id"))
-    return _ErrorBody(message, tuple(_words(inner)), tuple(objects(inner.get("details"))), request_id)
+    return _ErrorBody(message, tuple(words), tuple(objects(inner.get("details"))), request_id)
 
 
 def _message(error: Mapping[str, Any]) -> str:
     given = next(filter(None, (error.get(name) for name in ("message", "Message", "detail", "msg"))), "")
-    message = _text(given) or _as_json(given)
+    message = _text(given)
+    if isinstance(given, (dict, list)):  # errors per field, which some vendors send
+        with suppress(RecursionError):
+            message = json.dumps(given, ensure_ascii=False)
     # a router's own message may only say that a vendor failed; the vendor's message is in the metadata
     behind = _text(at(error, "metadata", "raw"))
     return f"{message}: {behind}" if message and behind else message or behind
-
-
-def _as_json(given: object) -> str:
-    """Returns a list of errors per field, which some vendors send, as one line."""
-    if not isinstance(given, (dict, list)):
-        return ""
-    try:
-        return json.dumps(given, ensure_ascii=False)
-    except RecursionError:
-        return ""
-
-
-def _words(error: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the vendor's codes and types for the failure, words before numbers."""
-    number = error.get("code")
-    found = [_text(error.get(name)) for name in ("code", "status", "type", "__type")]
-    if type(number) is int and 0 <= number < LARGEST_NUMBER:
-        found.append(str(number))
-    # "error" is the type of the object, not of the error
-    found = [word for word in found if word and word != "error"]
-    yield from sorted(found, key=str.isdecimal)
 
 
 def _text(value: object) -> str:
@@ -360,20 +347,18 @@ class RetryPolicy:
         return hint
 
 
-
 def retry_after_of(headers: Mapping[str, str], body: object, now: float) -> float | None:
     """Seconds the vendor asks to wait, or None. The first of these that is valid counts:
 
-    the header `retry-after-ms`; the header `retry-after`, in seconds or as a date (0 for one in the past); in the
-    `body`, which is JSON data, Google's ``error.details[].retryDelay``. Negative, infinite and absurd numbers are
-    ignored. `now` is in seconds since 1970.
+    of `headers`, whose names are in lower case, `retry-after-ms`, and `retry-after` in seconds or as a date (0 for one
+    in the past); in the `body`, which is JSON data, Google's ``error.details[].retryDelay``. Negative, infinite and
+    absurd numbers are ignored. `now` is in seconds since 1970.
     """
-    given = {name.lower(): value.strip() for name, value in headers.items() if name.lower().startswith("retry-after")}
-    milliseconds = _number(given.get("retry-after-ms", ""))
+    milliseconds = _number(headers.get("retry-after-ms", "").strip())
     delays = [_text(detail.get("retryDelay")) for detail in _read_body(body).details]
     hints = (
         None if milliseconds is None else milliseconds / 1000,
-        _header_seconds(given.get("retry-after", ""), now),
+        _header_seconds(headers.get("retry-after", "").strip(), now),
         max((float(found[1]) for found in map(_DURATION.fullmatch, delays) if found), default=None),
     )
     return next((hint for hint in hints if hint is not None and hint <= LONGEST_HINT), None)

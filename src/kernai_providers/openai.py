@@ -411,8 +411,6 @@ class ResponsesReader(SseReader):
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
-        #: the ids of native calls, by their index in the output
-        self._ids: dict[object, object] = {}
         #: the pieces of each part of the output, by its indexes
         self._parts: dict[tuple[Any, Any], list[str]] = {}
 
@@ -438,14 +436,13 @@ class ResponsesReader(SseReader):
         elif kind == "response.output_item.added":
             self._on_call(found.get("item"), index)
         elif kind == "response.function_call_arguments.delta":
-            if index in self._ids:
+            if index in self._calls:
                 self.call(index, text=found.get("delta"))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             self._on_end(kind.removeprefix("response."), response if isinstance(response, dict) else {})
 
     def _on_call(self, item: object, index: object) -> None:
         if isinstance(item, dict) and item.get("type") == "function_call":
-            self._ids[index] = item.get("call_id")
             self.call(index, name=item.get("name"), id=item.get("call_id"))
 
     def _on_item(self, item: object, index: object) -> None:
@@ -453,7 +450,7 @@ class ResponsesReader(SseReader):
         kind = item.get("type") if isinstance(item, dict) else None
         self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
         if isinstance(item, dict) and kind == "function_call":
-            if index not in self._ids:
+            if index not in self._calls:
                 self._on_call(item, index)
             self.call_was(index, str(item.get("arguments") or ""))
         if isinstance(item, dict) and kind == "reasoning" and item.get("encrypted_content"):
@@ -468,7 +465,8 @@ class ResponsesReader(SseReader):
         text = self._output(output)
         for number, item in enumerate(output):
             if item.get("type") == "function_call":
-                index = next((index for index, id in self._ids.items() if id == item.get("call_id")), f"last {number}")
+                known = (key for key, call in self._calls.items() if call.id == item.get("call_id"))
+                index = next(known, f"last {number}")
                 self._on_item(item, index)
         if how == "completed" and self.metadata.get("refusal"):
             self.finish_reason = "refusal"
