@@ -334,39 +334,27 @@ class _Layer:
         self._gzip = gzip
         self._start = b""
         self._member: zlib._Decompress | None = None
-        self._members = 0
+        self._has_ended = False
 
     @property
     def unfinished(self) -> bool:
         return self._member is not None or bool(self._start)
 
     def decode(self, data: bytes) -> Iterator[bytes]:
-        data, self._start = self._start + data, b""
-        more = bool(data)
-        while more:
-            if self._member is None and not self._begin(data):
-                return
-            assert self._member is not None
+        data, self._start, piece = self._start + data, b"", b""
+        while data or len(piece) == PIECE:  # after a full piece, zlib may hold back more although it has read all input
+            if self._member is None:
+                if self._has_ended and not (self._gzip and data[0] == GZIP_START):
+                    return  # padding after the end
+                if not self._gzip and len(data) < 2:  # noqa: PLR2004 - a zlib header is two bytes
+                    self._start = data
+                    return
+                # "deflate" means zlib's format, but some servers send the raw stream
+                wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2], "big") % 31 == 0
+                self._member = zlib.decompressobj(wbits=31 if self._gzip else 15 if wrapped else -15)
             piece = self._member.decompress(data, PIECE)
             if piece:
                 yield piece
+            data = self._member.unconsumed_tail
             if self._member.eof:
-                data, self._member = self._member.unused_data, None
-                more = bool(data)
-            else:
-                data = self._member.unconsumed_tail
-                # after a full piece zlib may hold back output although it has read all input
-                more = bool(data) or len(piece) == PIECE
-
-    def _begin(self, data: bytes) -> bool:
-        """Starts to decode a compressed stream, if one begins here; returns whether it does."""
-        if self._members and not (self._gzip and data[0] == GZIP_START):
-            return False  # padding after the end
-        if not self._gzip and len(data) < 2:  # noqa: PLR2004 - a zlib header is two bytes
-            self._start = data
-            return False
-        # "deflate" means zlib's format, but some servers send the raw stream
-        wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2], "big") % 31 == 0
-        self._member = zlib.decompressobj(wbits=31 if self._gzip else 15 if wrapped else -15)
-        self._members += 1
-        return True
+                data, piece, self._member, self._has_ended = self._member.unused_data, b"", None, True
