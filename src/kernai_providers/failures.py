@@ -370,21 +370,15 @@ def _header_seconds(value: str, now: float) -> float | None:
     known = [one for one in seconds if one is not None]
     if len(known) == len(seconds):
         return max(known)
-    moment = _date(value)
-    return None if moment is None else max(0.0, moment - now)
+    with suppress(ValueError, TypeError, IndexError, OverflowError):  # in a format of RFC 9110, section 5.6.7, or none
+        moment = parsedate_to_datetime(value)
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return max(0.0, moment.timestamp() - now)
+    return None
 
 
 def _number(text: str) -> float | None:
     return float(text) if _NUMBER.fullmatch(text) else None
-
-
-def _date(text: str) -> float | None:
-    """Reads a date in one of the three formats of RFC 9110, section 5.6.7; GMT if it has no zone."""
-    try:
-        moment = parsedate_to_datetime(text)
-        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
 
 
 def _seconds(value: float) -> str:

@@ -226,14 +226,10 @@ class _Progress(Deadline):
         self.timeouts = request.timeouts
         #: how httpcore begins the request
         self.method = request.method.upper().encode()
+        #: whether it waits for a connection, which includes a proxy's handshake
         self.connecting = False
         #: the connection that was opened for it, if any
         self.dialed: httpcore.AsyncNetworkStream | None = None
-
-    def connects(self) -> None:
-        """Starts the time limit for connecting, which includes a proxy's handshake."""
-        self.connecting = True
-        self.begin(self.timeouts.connect)
 
 
 class _WatchedBackend(httpcore.AsyncNetworkBackend):
@@ -248,7 +244,8 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
         self, host: str, port: int, timeout: Any = None, *options: Any, **named: Any
     ) -> httpcore.AsyncNetworkStream:
         deadline: _Progress = timeout
-        deadline.connects()
+        deadline.connecting = True
+        deadline.begin(deadline.timeouts.connect)
         with _plain_errors():
             stream = await self._inner.connect_tcp(host, port, deadline.seconds, *options, **named)
         deadline.dialed = watched = _WatchedStream(stream, deadline)

@@ -323,7 +323,7 @@ class ContentDecoder:
 
     def end(self) -> None:
         """Raises `TransportError` if the compressed data is incomplete. Call this at the end of the body."""
-        if any(layer.unfinished for layer in self._layers):
+        if any(layer.member is not None or layer.start for layer in self._layers):
             raise TransportError(f"{self._peer} sent a compressed body that breaks off", "closed")
 
 
@@ -332,29 +332,25 @@ class _Layer:
 
     def __init__(self, *, gzip: bool) -> None:
         self._gzip = gzip
-        self._start = b""
-        self._member: zlib._Decompress | None = None
+        self.start = b""
+        self.member: zlib._Decompress | None = None
         self._has_ended = False
 
-    @property
-    def unfinished(self) -> bool:
-        return self._member is not None or bool(self._start)
-
     def decode(self, data: bytes) -> Iterator[bytes]:
-        data, self._start, piece = self._start + data, b"", b""
+        data, self.start, piece = self.start + data, b"", b""
         while data or len(piece) == PIECE:  # after a full piece, zlib may hold back more although it has read all input
-            if self._member is None:
+            if self.member is None:
                 if self._has_ended and not (self._gzip and data[0] == GZIP_START):
                     return  # padding after the end
                 if not self._gzip and len(data) < 2:  # noqa: PLR2004 - a zlib header is two bytes
-                    self._start = data
+                    self.start = data
                     return
                 # "deflate" means zlib's format, but some servers send the raw stream
                 wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2], "big") % 31 == 0
-                self._member = zlib.decompressobj(wbits=31 if self._gzip else 15 if wrapped else -15)
-            piece = self._member.decompress(data, PIECE)
+                self.member = zlib.decompressobj(wbits=31 if self._gzip else 15 if wrapped else -15)
+            piece = self.member.decompress(data, PIECE)
             if piece:
                 yield piece
-            data = self._member.unconsumed_tail
-            if self._member.eof:
-                data, piece, self._member, self._has_ended = self._member.unused_data, b"", None, True
+            data = self.member.unconsumed_tail
+            if self.member.eof:
+                data, piece, self.member, self._has_ended = self.member.unused_data, b"", None, True
