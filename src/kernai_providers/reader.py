@@ -249,9 +249,15 @@ class Reader(ABC):
         metadata = redactor(self.secrets).data(self.metadata)
         prompt, completion = self._counts
         text, reason = self.text if self.final_text is None else self.final_text, self.finish_reason
-        blocks, ends_turn = None, None
+        blocks: list[NativeCall] | None = None
+        ends_turn = None
         if self.box is not None:
-            text, blocks = self._with_calls(text, self.box)
+            calls, is_cut = [call for call in self._calls.values() if call.name], reason in CUT
+            blocks = [
+                self.box.block(call.name, "".join(call.pieces), call.id, is_cut=is_cut and call is calls[-1])
+                for call in calls
+            ] or None
+            text = text if blocks is None else written(text.rstrip(), blocks)
             ends_turn = None if reason is None else blocks is None and reason not in UNFINISHED
         return LlmResponse(
             text,
@@ -267,14 +273,6 @@ class Reader(ABC):
             blocks=blocks,
             ends_turn=ends_turn,
         )
-
-    def _with_calls(self, text: str, box: Toolbox) -> tuple[str, list[NativeCall] | None]:
-        calls = [call for call in self._calls.values() if call.name]
-        is_cut = self.finish_reason in CUT
-        blocks = [
-            box.block(call.name, "".join(call.pieces), call.id, is_cut=is_cut and call is calls[-1]) for call in calls
-        ]
-        return (written(text.rstrip(), blocks), blocks) if blocks else (text, None)
 
     # ------------------------------------------------------------------------------------------ for subclasses
 
