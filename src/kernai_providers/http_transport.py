@@ -181,47 +181,36 @@ class ConnectionPool:
     def take(self, route: Route) -> Connection | None:
         """Takes a connection that is ready for a request; None if there is none."""
         wanted = connection_class(route.scheme)
-        found: Connection | None = None
         with self._lock:
-            unfit = self._unfit()
+            self._close_unfit()
             for connection in [each for each in reversed(self._idle) if each.route == route]:
                 self._idle.remove(connection)
                 # a cassette's connection must not be used after the cassette, nor an earlier one during it
                 if type(connection.http) is wanted and not connection.is_stale:
-                    found = connection
-                    break
-                unfit.append(connection)
-        for connection in unfit:
-            connection.hang_up()
-        return found
+                    return connection
+                connection.hang_up()
+        return None
 
     def give(self, connection: Connection) -> None:
         """Puts back a connection that may be used again."""
         with self._lock:
-            unfit = self._unfit()
+            self._close_unfit()
             connection.idle_since = self._clock()
             self._idle.append(connection)
-            while len(self._idle) > self._max_idle:
-                unfit.append(self._idle.pop(0))
-        for old in unfit:
-            old.hang_up()
+            if len(self._idle) > self._max_idle:
+                self._idle.pop(0).hang_up()
 
     def close(self) -> None:
         with self._lock:
-            connections, self._idle = self._idle, []
-        for connection in connections:
-            connection.hang_up()
+            while self._idle:
+                self._idle.pop().hang_up()
 
-    def _unfit(self) -> list[Connection]:
-        """Removes and returns connections that are too old; in a forked child, those of the parent.
-
-        To close these only closes the child's copies.
-        """
+    def _close_unfit(self) -> None:
+        """Closes connections that are too old; in a forked child, its copies of the parent's."""
         oldest = self._clock() - self._idle_seconds
-        unfit = [each for each in self._idle if each.idle_since <= oldest or self._process != os.getpid()]
-        self._idle = self._idle[len(unfit):]
+        while self._idle and (self._idle[0].idle_since <= oldest or self._process != os.getpid()):
+            self._idle.pop(0).hang_up()
         self._process = os.getpid()
-        return unfit
 
 
 # ------------------------------------------------------------------------------------------------------ errors

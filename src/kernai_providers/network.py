@@ -137,7 +137,7 @@ class Connection:
         #: whether bytes arrived after the last response
         self.has_excess = False
         #: the socket, or TLS over it; None before it is open, and always for a cassette's
-        self._wire: Any = None
+        self.wire: Any = None
         self._context = context
         proxy = route.proxy
         talks_to = proxy if proxy is not None and not proxy.is_socks else route
@@ -156,21 +156,21 @@ class Connection:
     def hang_up(self) -> None:
         """Closes the connection."""
         self.http.close()
-        if self._wire is not None:
-            self._wire.close()
+        if self.wire is not None:
+            self.wire.close()
 
     @property
     def is_stale(self) -> bool:
         """Whether there is something to read although no request was sent: the connection's end, or nonsense."""
-        return self._wire is not None and (self.has_excess or self._wire.has_input())
+        return self.wire is not None and (self.has_excess or self.wire.has_input())
 
     def _open(self, *_: object) -> Connection:
         proxy = self.route.proxy
-        if self._wire is not None:  # when a cassette is recorded, `http.client` may connect again
-            self._wire.close()
+        if self.wire is not None:  # when a cassette is recorded, `http.client` may connect again
+            self.wire.close()
         sock = _connected(proxy or self.route, self.deadline)
         self.setsockopt = sock.setsockopt  # for `http.client`
-        self._wire = wire = _Socket(sock, self)
+        self.wire = wire = _Socket(sock, self)
         if proxy is not None and proxy.scheme == "https":
             self._encrypt(self, proxy.host)
         elif proxy is not None and proxy.is_socks:
@@ -179,13 +179,13 @@ class Connection:
 
     def _encrypt(self, _: object, server_hostname: str) -> Connection:
         assert self._context is not None
-        self._wire = _Tls(self._wire, self._context, server_hostname)
+        self.wire = _Tls(self.wire, self._context, server_hostname)
         return self
 
     # what `http.client` calls
 
     def sendall(self, data: Any) -> None:
-        self._wire.write(data)
+        self.wire.write(data)
         self.deadline.sent()
 
     def makefile(self, *_: object) -> ResponseFile:
@@ -193,11 +193,6 @@ class Connection:
 
     def close(self) -> None:
         """Does nothing; see `hang_up`."""
-
-    def read(self, size: int) -> bytes:
-        data: bytes = self._wire.read(size)
-        self.deadline.has_received = self.deadline.has_received or bool(data)
-        return data
 
 
 def _connected(to: Endpoint, deadline: Deadline) -> socket.socket:
@@ -359,7 +354,9 @@ class _Bytes(io.RawIOBase):
     def readinto(self, buffer: Any) -> int | None:
         if self.has_ended:
             return None
-        data = self._connection.read(len(buffer))
+        data = self._connection.wire.read(len(buffer))
+        if data:
+            self._connection.deadline.has_received = True
         buffer[: len(data)] = data
         return len(data)
 
