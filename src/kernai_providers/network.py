@@ -311,7 +311,10 @@ def _ask_socks(wire: _Socket, proxy: Proxy, route: Route) -> None:
         return data
 
     def sized(text: str) -> bytes:
-        return bytes([len(text.encode())]) + text.encode()
+        data = text.encode()
+        if len(data) > 255:  # noqa: PLR2004 - its length is one byte
+            raise OSError(0, "a user, password or host name is too long for SOCKS")
+        return bytes([len(data)]) + data
 
     method = b"\x00" if proxy.credentials is None else b"\x02"
     wire.write(b"\x05\x01" + method)

@@ -19,7 +19,7 @@ import pytest
 
 from adapter_calls import shown_by
 from kernai_providers.httpx_transport import HttpxTransport
-from kernai_providers.transport import Request, Timeouts
+from kernai_providers.transport import Request, Timeouts, TransportError
 from transport_clients import PATIENCE, LoopClient, failure, read
 from wire_server import Authority, Gate, Reply, WireServer, plain
 
@@ -82,23 +82,25 @@ async def test_threads_and_loops_use_one_transport_side_by_side() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("native", [False, True], ids=("threads", "asyncio"))
-def test_a_proxy_may_be_spoken_to_over_tls_with_tls_to_the_host_inside(
-    native: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("proxy_name, host_name", [("127.0.0.1", "vendor.test"), ("other.test", "vendor.test"), ("127.0.0.1", "other.test")])
+def test_a_proxy_may_be_spoken_to_over_tls_with_tls_to_the_host_inside_and_each_certificate_counts(
+    native: bool, proxy_name: str, host_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority()
-    proxy_side, host_side = authority.server("127.0.0.1"), authority.server("vendor.test")
+    proxy_side, host_side = authority.server(proxy_name), authority.server(host_name)
     body = os.urandom(200_000)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        await writer.drain()
-        await writer.start_tls(host_side)
-        await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(len(body))
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-        await writer.drain()
-        await reader.read()
+        with suppress(OSError, asyncio.IncompleteReadError):  # of a client that does not trust it
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            await writer.drain()
+            await writer.start_tls(host_side)
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(len(body))
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            await writer.drain()
+            await reader.read()
         writer.close()
 
     async def main() -> None:
@@ -106,10 +108,12 @@ def test_a_proxy_may_be_spoken_to_over_tls_with_tls_to_the_host_inside(
             monkeypatch.setenv("https_proxy", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
             request = Request("POST", "https://vendor.test/v1", {}, body)
             transport = HttpxTransport(ssl_context=authority.client())
-            if native:
-                assert await aread(transport, request) == body
-            else:
-                assert await asyncio.to_thread(read, transport, request) == (200, body)
+            outcome: object
+            try:
+                outcome = await (aread(transport, request) if native else asyncio.to_thread(read, transport, request))
+            except TransportError as error:
+                outcome = error.kind, "certificate" in str(error)
+            assert outcome == (("tls", True) if "other.test" in (proxy_name, host_name) else body if native else (200, body))
             transport.close()
             await transport.aclose()
 
@@ -191,9 +195,10 @@ def test_a_socks_proxy_serves_threads_and_event_loops(is_async: bool, behind_soc
         if not is_async:
             assert read(client, request) == (200, b"on a new connection")
             client.close()
-        behind_socks(server.port, password="wr0ng")
-        error = failure(lambda: read(transport, request))
-        assert (error.kind, "wr0ng" in shown_by(error)) == ("connect", False)
+        for wrong, says in (("wr0ng", "the proxy refused"), ("wr0ng" * 52, "too long for SOCKS")):
+            behind_socks(server.port, password=wrong)
+            error = failure(lambda: read(transport, request))
+            assert (error.kind, says in str(error) or is_async, "wr0ng" in shown_by(error)) == ("connect", True, False)
         transport.close()
 
 
