@@ -101,9 +101,12 @@ class HttpProvider(NotCopied, Provider):
         transport: Transport | None = None,
     ) -> None:
         self._headers = checked_headers(headers)
-        self.base_url = self._with_path(self._default_base_url() if base_url is None else checked_base_url(base_url))
-        # a gateway with a key of its own must not get the vendor's
-        variables = () if self._brings_auth() else self.key_variables
+        url = self._default_base_url() if base_url is None else checked_base_url(base_url)
+        url = url.removesuffix(self.endpoint)
+        self.base_url = url if urlsplit(url).path else url + self.version_path
+        # with headers that authenticate no key is needed; and a gateway with a key of its own must not get the vendor's
+        ours = {"authorization", *map(str.lower, self.auth("key"))}
+        variables = () if any(name.lower() in ours for name in self._headers) else self.key_variables
         self._key = key_from(api_key, variables, self.vendor, is_needed=self.needs_key)
         self._timeouts = _timeouts(timeout)
         self._retries = RetryPolicy(max_retries=max_retries, max_retry_wait=max_retry_wait)
@@ -307,15 +310,6 @@ class HttpProvider(NotCopied, Provider):
             url = url.removesuffix(self.endpoint)
             return url if VERSION.search(urlsplit(url).path) else url + self.version_path
         return self.default_base_url
-
-    def _with_path(self, url: str) -> str:
-        url = url.removesuffix(self.endpoint)
-        return url if urlsplit(url).path else url + self.version_path
-
-    def _brings_auth(self) -> bool:
-        """Whether the caller's headers authenticate, for example at a gateway, so that no key is needed."""
-        ours = {name.lower() for name in self.auth("key")}
-        return any(name.lower() in ours or name.lower() == "authorization" for name in self._headers)
 
 
 def system_of(messages: Sequence[Message]) -> str:
