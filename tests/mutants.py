@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,9 +227,10 @@ def _wait(child: int, patience: float | None) -> int:
 
 
 class Chooser:
-    """Chooses the tests that cover a mutant: first those in the files with the most of them, the quickest first.
+    """Chooses of the tests that cover a mutant the quickest, and those that run the most lines of its file.
 
-    Adds the package's tests of processes at the end, since coverage does not see what runs in another process.
+    First come those in the files with the most of them, and at the end the package's tests of processes, since coverage
+    does not see what runs in another process.
     """
 
     def __init__(self, data: Path, seconds: dict[str, float]) -> None:
@@ -241,24 +242,27 @@ class Chooser:
 
     def tests(self, mutant: Mutant) -> list[str]:
         contexts = self._data.contexts_by_lineno(self._files.get(mutant.path, mutant.path))
+        lines = Counter(one.rpartition("|")[0] for every in contexts.values() for one in every)
         here = contexts.get(mutant.line) or contexts.get(mutant.statement) or []
-        names = self._quickest(here)
+        covering = {one.rpartition("|")[0] for one in here}
         if 0 < len(here) < FEW:  # the line may run only at import or fill a cache, so any test of the file may notice
-            names += self._quickest(one for every in contexts.values() for one in every)
-        total, chosen = 0.0, []
-        for name in dict.fromkeys(names):
-            total += self._seconds[name]
-            if total > BUDGET:
-                break
-            chosen.append(name)
+            covering = set(lines)
+        names = sorted(covering & set(self._seconds), key=self._seconds.__getitem__)
+        closest = sorted(names, key=lines.__getitem__, reverse=True)
         processes = re.compile(rf"tests/{mutant.package.rpartition('/')[2]}\w*/test_\w*processes\.py")
-        chosen += [name for name in self._seconds if processes.match(name) and name not in chosen]
+        chosen = list(dict.fromkeys([
+            *self._within(BUDGET / 2, names), *self._within(BUDGET / 2, closest), *filter(processes.match, self._seconds),
+        ]))
         files = {file for file, _ in Counter(name.partition("::")[0] for name in chosen).most_common(FIRST_FILES)}
         first = [name for name in chosen if name.partition("::")[0] in files][:FIRST]
         return [*first, *(name for name in chosen if name not in first)]
 
-    def _quickest(self, contexts: Iterable[str]) -> list[str]:
-        return sorted({one.rpartition("|")[0] for one in contexts} & set(self._seconds), key=self._seconds.__getitem__)
+    def _within(self, seconds: float, names: list[str]) -> Iterator[str]:
+        for name in names:
+            seconds -= self._seconds[name]
+            if seconds < 0:
+                break
+            yield name
 
 
 _tree: Path  # this worker's copy of the source tree
