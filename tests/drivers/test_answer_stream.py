@@ -130,6 +130,12 @@ def test_partial_can_read_any_text(text: str) -> None:
     assert json.loads(json.dumps(parser.value())) == parser.value()
 
 
+def test_a_value_that_nests_too_deeply_is_read_as_far_as_200_levels() -> None:
+    parser = PartialJson()
+    parser.push("[" * 250 + "1, ")
+    assert str(parser.value()) == "[" * 200 + "]" * 200
+
+
 def test_a_yielded_partial_value_does_not_change_later() -> None:
     parser = PartialJson()
     parser.push('[{"a": 1')

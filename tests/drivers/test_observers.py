@@ -13,19 +13,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Event,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Model,
-    Pause,
-    Recorder,
-    Skill,
-    SkillContext,
-    Stop,
-)
+from kernai import Agent, Event, MemoryStore, Message, MockProvider, Model, Pause, Recorder, Skill, SkillContext, Stop
 from tests.loop.loop_cases import Unprintable, command, plan, task
 from tests.ways import LIVE_ONLY, PATIENCE, WAYS, Way, as_async, by_aexecute, by_astream
 

@@ -14,17 +14,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import Tool, ToolAnnotations
 
-from kernai import (
-    Agent,
-    Decision,
-    MockProvider,
-    Result,
-    Skill,
-    SkillInputError,
-    execute,
-    parse,
-    skill,
-)
+from kernai import Agent, Decision, MockProvider, Result, Skill, SkillInputError, execute, parse, skill
 from kernai.mcp import Adapter, McpClosedError, McpConfigError, McpError, setup
 from tests.mcp import bank_server
 from tests.mcp.support import ask, sdk_server, text_result

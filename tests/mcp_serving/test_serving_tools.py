@@ -17,18 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import (
-    Agent,
-    Input,
-    Media,
-    MockProvider,
-    Model,
-    Skill,
-    SkillInputError,
-    SkillRegistry,
-    configure,
-    skill,
-)
+from kernai import Agent, Input, Media, MockProvider, Model, Skill, SkillInputError, SkillRegistry, configure, skill
 from kernai.inputs.table import InputTable
 from kernai.mcp.serving import Server
 from kernai.mcp.serving_tools import MAX_WAITING, Progress, Tools, served_table

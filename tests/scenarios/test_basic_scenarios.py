@@ -19,7 +19,6 @@ import pytest
 
 import conflicting_instructions
 import customer_support_triage as triage
-import fraud_investigation
 import incident_investigation as incident
 import inventory_lookup
 import simple_baseline
@@ -27,7 +26,7 @@ from fixtures import make_incident, make_products
 from fixtures.fraud_investigation import make_payments
 from kernai.recording_file import read_recording
 from kit.kept import STORE
-from kit.workflow_evidence import figure, rows_of
+from kit.workflow_evidence import figure
 from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS, TAPES, data_of, ran_here, recorded
 
 INVENTORY = SCENARIOS / "inventory_lookup.py"
@@ -83,12 +82,6 @@ def test_a_recording_in_jsonl_holds_the_whole_run(tmp_path: Path, left_out: int,
     assert (events[0]["event"], events[-1]["event"], events[-1]["data"]["stop_reason"]) == ("run_start", "result", reason)
 
 
-def test_the_false_trail_is_in_the_data() -> None:
-    found = data_of(recorded("incident_investigation"), "skill_result", "search_logs")[:2]
-    before, after = [json.loads(one["result"])["found"] for one in found]
-    assert 0.8 < (before / 56) / (after / 44) < 1.25, "payments must warn as often before its deployment as after it"
-
-
 # --------------------------------------------------------------------------------------------- skills and data
 
 
@@ -136,21 +129,6 @@ def test_an_order_for_an_unknown_product_says_which() -> None:
         inventory_lookup.price_order([{"sku": "XX-0001", "quantity": 1}])
 
 
-def test_the_data_show_the_cause_of_the_incident() -> None:
-    deployed, before = incident.cause()
-    assert (deployed["service"], deployed["version"], before["version"]) == ("inventory", "2.18.0", "2.17.3")
-    last = max(incident.deployments(), key=lambda one: str(one["at"]))
-    assert last["service"] == "payments", "the false trail is the deployment nearest to the alarm"
-
-
-def test_every_failed_order_in_the_sample_can_be_followed_from_the_gateway_to_the_pool() -> None:
-    def requests(service: incident.Service, text: str) -> set[str]:
-        lines = (incident.FOLDER / f"{service}.log").read_text().splitlines()
-        return {line.rpartition("request=")[2] for line in lines if text in line}
-
-    assert requests("gateway", "503") == requests("checkout", "answered 503") == requests("inventory", "pool exhausted")
-
-
 @pytest.mark.parametrize("params, found, shown", [
     ({"service": "payments", "text": "STARTED version"}, 1, 1),
     ({"service": "inventory", "level": "ERROR", "limit": 1000}, 84, 50),
@@ -190,15 +168,6 @@ def test_working_days_leave_out_weekends_and_holidays() -> None:
     assert simple_baseline.count_working_days(monday, sunday, [monday, sunday]) == 4
     with pytest.raises(ValueError, match="must not be before"):
         simple_baseline.count_working_days(sunday, monday, [])
-
-
-def test_the_sources_of_the_fraud_hold_cases_that_a_laxer_rule_would_call_fraud() -> None:
-    bursts = {row["account"] for row in fraud_investigation.find_bursts(5, 10, 1000)}
-    shared = {account for row in fraud_investigation.find_shared_devices(3) for account in row["accounts"]}
-    assert bursts - fraud_investigation.frauds().keys()
-    assert shared - fraud_investigation.frauds().keys()
-    assert fraud_investigation.frauds().keys() - shared
-    assert len(rows_of("fraud_investigation", "payments")) > 500
 
 
 @pytest.mark.parametrize("answer, found", [

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from kit.scenario_files import find_scenarios
 from tests.scenarios.scenario_process import ENVIRONMENT, ROOT, ran_here
 from tests.scenarios.test_live_view import Terminal
 
@@ -287,8 +286,3 @@ def test_the_help_shows_examples_and_the_exit_status() -> None:
     done = ran_here(MATRIX, "--help")
     assert done.returncode == 0
     assert all(word in done.stdout for word in ("run_matrix.py --offline", "--compare before.json now.json", "Exit status"))
-
-
-def test_a_helper_module_is_not_taken_for_a_scenario() -> None:
-    names = {one.name for one in find_scenarios(ROOT / "scenarios")}
-    assert not names & {"harness", "run_matrix", "definition", "matrix_cell"}
