@@ -278,7 +278,6 @@ class LlamaResponse(StreamedResponse):
         end = time.monotonic() + self._silence
         while time.monotonic() < end:
             if self._is_unwanted():
-                self._unwanted.set()
                 raise TransportError("the answer of llama.cpp is not wanted any more", "unwanted")
             with suppress(queue.Empty):
                 piece = self._pieces.get(timeout=SLICE)

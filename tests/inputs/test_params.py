@@ -162,6 +162,7 @@ def test_a_fault_after_text_that_looks_like_json_says_what_is_wrong_with_the_jso
 @pytest.mark.parametrize("content, expected, repairs", [
     ('{"a": "x", "b": 2,}', {"a": "x", "b": 2}, ["trailing comma"]),
     ("{'a': 'it\\'s \"so\"', 'b': 2}", {"a": 'it\'s "so"', "b": 2}, ["single-quoted string"]),
+    ('{"a": "x", "c": 2,}', {"a": "x", "c": 2}, ["trailing comma"]),
     ('{"a": "x", "b": [1, 2,]}', {"a": "x", "b": [1, 2]}, ["trailing comma"]),
     ("{'a': 'C:\\\\\"x\\\\\\' \\\"'}", {"a": "C:\\\"x\\' \""}, ["single-quoted string"]),
     ('{"a": "x", "b": None}', {"a": "x", "b": None}, ["Python literal"]),
@@ -177,6 +178,7 @@ def test_json_with_mistakes_is_read_if_nothing_is_lost(
     params = TWO.read(content)
     assert params == expected
     assert getattr(params, "repairs", None) == repairs
+    assert TWO.table.dropped(params) == [name for name in params if name == "c"]
     assert TWO.read(content, repair=False) == {"input": content}
 
 

@@ -20,7 +20,7 @@ HM = "I'll check the stock for lamps. Let me call count_stock."
 ACCEPT: dict[str, Any] = {"on_prose": "accept"}
 NOTHING_TO_CALL: dict[str, Any] = {"skills": None, "protocols": []}
 
-RUNS: dict[str, tuple[dict[str, Any], list[str], str | None, int]] = {
+RUNS: dict[str, tuple[dict[str, Any], list[Any], str | None, int]] = {
     # the agent's options, the responses, the answer, the number of corrections
     "an announcement is no answer": ({}, [HM, ECHO, "<final>7</final>"], "7", 1),
     "a second one in a row is": ({}, [HM, "It is 7."], "It is 7.", 1),
@@ -31,6 +31,7 @@ RUNS: dict[str, tuple[dict[str, Any], list[str], str | None, int]] = {
     "also where that is the only one": ({"max_steps": 1}, [HM], HM, 0),
     "an empty response is prose": ({}, ["", "<final>7</final>"], "7", 1),
     "corrected each time": ({"on_prose": "correct"}, [HM, HM, HM, "<final>7</final>"], "7", 3),
+    "corrected after it was cut": ({"on_prose": "correct"}, [LlmResponse(HM, finish_reason="length"), "<final>7</final>"], "7", 1),
     "accepted": (ACCEPT, [HM], HM, 0),
     "without anything to call": (NOTHING_TO_CALL, [HM], HM, 0),
     "a rejected answer does not start over": ({"output": int}, [HM, "<final>x</final>", HM, "<final>7</final>"], "7", 1),
@@ -52,6 +53,7 @@ def test_prose_is_the_answer_or_is_corrected_as_the_options_say(case: str) -> No
     )
     assert (result.text, provider.call_count) == (answer, len(said))
     assert len(recorder.for_event("no_blocks_stall")) == corrected
+    assert ("Your response was cut off at its limit before it held a block" in str(result.messages)) == ("was cut" in case)
 
 
 CLOSING = '<block type="final">Use <code></block></code> to close.</block>'

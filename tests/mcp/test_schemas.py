@@ -36,6 +36,8 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         "arguments.path: required, but missing (string)", "arguments.pth: there is no such argument; did you mean 'path'?",
     ]),
     (STRICT, {"path": "a", "tail": 1}, ["arguments.tail: there is no such argument; there are path, head, mode"]),
+    ({"type": "object", "properties": {f"tail{at}": {} for at in range(4)}, "additionalProperties": False}, {"tail": 1},
+     ["arguments.tail: there is no such argument; did you mean 'tail3' or 'tail2' or 'tail1'?"]),
     ({"type": "object", "additionalProperties": False}, {"a": 1}, ["arguments.a: there is no such argument; it takes none"]),
     (
         {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "object", "required": ["id"]}}}},

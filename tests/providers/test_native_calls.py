@@ -579,10 +579,10 @@ def test_an_answer_that_is_a_named_object_is_sent_as_that_object(schema: Any, ro
 # -------------------------------------------------------------------------------------------- Ollama, constrained
 
 
-def test_a_constrained_answer_that_is_no_json_within_bounds_is_the_answer() -> None:
-    deep = "[" * 100_000
-    server = Server("ollama", [WIRES["ollama"].stream([deep])])
-    assert kernai.run(server.agent(constrain=True), "Go.") == deep
+def test_a_constrained_text_that_is_no_answer_or_call_in_json_is_the_answer() -> None:
+    for text in ("[" * 100_000, "[1]", '{"tol": "search"}'):
+        server = Server("ollama", [WIRES["ollama"].stream([text])])
+        assert kernai.run(server.agent(constrain=True), "Go.") == text
 
 
 @pytest.mark.parametrize("texts", [['{"answer": "Hi."}'], ['{"tool": "search", "arguments": {"query": "tea"}}', '{"answer": "Hi."}']])

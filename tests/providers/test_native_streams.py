@@ -223,7 +223,10 @@ def test_reasoning_is_sent_back_to_anthropic_only_if_it_is_complete() -> None:
     hm, odd, signed = (
         {"type": "content_block_delta", "index": 0, "delta": delta} for delta in (
             {"type": "thinking_delta", "thinking": "Hm."}, {"type": "brand_new"}, {"type": "signature_delta", "signature": "EqQB"}))
-    for given, kept in (([opening, hm, odd, signed], [{**thought, "thinking": "Hm.", "signature": "EqQB"}]), ([hm, signed], None)):
+    hidden = {"type": "redacted_thinking", "data": "c2VjcmV0"}
+    begins = {"type": "content_block_start", "index": 0, "content_block": hidden}
+    whole = {**thought, "thinking": "Hm.", "signature": "EqQB"}
+    for given, kept in (([opening, hm, odd, signed], [whole]), ([begins, opening, hm, signed], [hidden, whole]), ([hm, signed], None)):
         _, _, response = read("anthropic", anthropic(*given))
         assert (response.metadata["reasoning"], response.metadata.get("reasoning_items")) == ("Hm.", kept)
 

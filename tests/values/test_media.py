@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from kernai import KernaiError, Media, MediaStore
 from kernai.testing.contracts import at_once
-from kernai.values.media import FALLBACK_MIME, KINDS, MIME_TYPES
+from kernai.values.media import FALLBACK_MIME, KINDS, MIME_TYPES, MediaReference
 
 PNG = b"\x89PNG\r\n\x1a\n payload"
 
@@ -208,6 +208,10 @@ def test_a_reference_says_where_the_media_is_and_holds_no_payload() -> None:
     assert [(one.is_path, one.is_url, one.is_bytes) for one in (file, url, media)] == [
         (True, False, False), (False, True, False), (False, False, True),
     ]
+    recorded = pickle.loads(pickle.dumps(MediaReference(media.to_dict())))
+    assert (recorded.id, recorded.to_dict()) == (media.id, media.to_dict())
+    with pytest.raises(KernaiError, match=f"the recording has a reference to {media.id}, but not its data"):
+        recorded.read_bytes()
 
 
 # ------------------------------------------------------------------------------------------------------------ the store
