@@ -9,7 +9,7 @@ import pytest
 
 import kernai
 from kernai import Agent, Context, Limits, MockProvider, Model, Models, Protocol, Skill, parse
-from kernai.agents.instruction_builder import WORKFLOW_HELP, InstructionBuilder
+from kernai.agents.instruction_builder import WORKFLOW_HELP
 from kernai.testing import ByHand
 from tests.loop.loop_cases import add, echo
 
@@ -56,18 +56,17 @@ SECTIONS = {
 
 
 @pytest.mark.parametrize("options,sections", [
-    ({"has_skills": True}, {"skills"}),
-    ({"has_skills": True, "protocols": [ORACLE]}, {"skills", "protocols", "protocol example"}),
-    ({"has_skills": True, "workflows": True}, {"skills", "workflow", "tasks"}),
-    ({"has_skills": True, "model": Models.LLAVA}, {"skills", "media in"}),
-    ({"has_skills": True, "model": Model("m", ("text", "image_gen"))}, {"skills", "media out"}),
-    ({"has_skills": True, "listing": echo.describe()}, {"skills", "listing"}),
-    ({"has_skills": True, "workflows": True, "model": EVERYTHING, "protocols": [ORACLE], "listing": echo.describe()},
-     set(SECTIONS)),
-    ({"has_skills": False, "workflows": True, "model": EVERYTHING, "listing": "### echo"}, set()),
+    ({"skills": []}, {"skills"}),
+    ({"skills": [], "protocols": [ORACLE]}, {"skills", "protocols", "protocol example"}),
+    ({"skills": [], "workflows": True}, {"skills", "workflow", "tasks"}),
+    ({"skills": [], "model": Models.LLAVA}, {"skills", "media in"}),
+    ({"skills": [], "model": Model("m", ("text", "image_gen"))}, {"skills", "media out"}),
+    ({"skills": [echo]}, {"skills", "listing"}),
+    ({"skills": [echo], "workflows": True, "model": EVERYTHING, "protocols": [ORACLE]}, set(SECTIONS)),
+    ({"workflows": True, "model": EVERYTHING, "list_skills": True}, set()),
 ])  # fmt: skip
-def test_each_section_appears_only_where_it_applies(options: dict[str, object], sections: set[str]) -> None:
-    built = InstructionBuilder("", **{"model": Models.TEXT_ONLY, **options}).build()  # type: ignore[arg-type]  # a table
+def test_each_section_appears_only_where_it_applies(options: dict[str, Any], sections: set[str]) -> None:
+    built = Agent(**{"instructions": "", "list_skills": bool(options.get("skills")), "workflows": False, **options}).system_prompt()
     assert {name for name, sign in SECTIONS.items() if sign in built} == sections
 
 

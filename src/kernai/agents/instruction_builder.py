@@ -1,4 +1,4 @@
-"""`InstructionBuilder`: the system message. The agent's own instructions, then what the protocol needs, and no more.
+"""The text of the system message: the agent's own instructions, then what the protocol needs, and no more.
 
 The wording suits small models, too: short sentences, one rule per line, every rule with an example. A section is only
 included if it applies. For an agent without skills and protocols, the instructions are the whole message.
@@ -6,14 +6,10 @@ included if it applies. For an agent without skills and protocols, the instructi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernai.registry.protocol_registry import Protocol
-from kernai.values.model import Model
-
 if TYPE_CHECKING:
-    from kernai.agents.know_how import KnowHow
+    from kernai.agents.setup import Setup
 
 FORMAT = """\
 ## How to answer: blocks
@@ -109,50 +105,41 @@ Each sub-agent has your skills and cannot start workflows itself. All results co
 A task that failed has a result that begins with "error:"; the others go on. Write no command or final beside a plan."""
 
 
-class InstructionBuilder:
-    """Builds the system message.
+def system_text(setup: Setup, instructions: str) -> str:
+    """The text of the system message for a model that calls in its text."""
+    names = [protocol.name for protocol in setup.protocols.visible()]
+    answer = "" if setup.key.answer_type is None else setup.key.answer_type.section()
+    if not setup.can_call:
+        return f"{instructions}\n\n{answer}" if answer else instructions
+    workflows = setup.key.workflows
+    builtins = [BUILTINS, PROTOCOLS_BUILTIN if names else "", WORKFLOW_BUILTINS if workflows else ""]
+    sections = [
+        instructions,
+        FORMAT + (LOOK if setup.listing else ASK),
+        "\n".join(filter(None, builtins)),
+        EXAMPLE,
+        PROTOCOLS.format(names=", ".join(names), example=names[0]) if names else "",
+        WORKFLOW if workflows else "",
+        _media(MEDIA_INPUT, setup.key.model.supported_media_inputs),
+        _media(MEDIA_OUTPUT, setup.key.model.supported_media_outputs),
+        f"## Skills\n\n{setup.listing}" if setup.listing else "",
+        setup.know_how.section(READ) if setup.know_how else "",
+        answer,
+    ]
+    return "\n\n".join(filter(None, sections))
 
-    `has_skills`: whether the agent may have skills at all (`Agent.skills` is not None). `protocols`: those it may use.
-    `workflows`: whether it may start workflows, as only the root run may. `listing`: the skills' listing, or None to
-    leave it out. `answer`: the section about the answer's type.
-    """
 
-    def __init__(
-        self, instructions: str, model: Model, *, has_skills: bool, protocols: Sequence[Protocol] = (),
-        workflows: bool = False, listing: str | None = None, know_how: KnowHow | None = None, answer: str = "",
-    ) -> None:
-        self.instructions, self.model, self.has_skills, self.protocols = instructions, model, has_skills, protocols
-        self.workflows, self.listing, self.know_how, self.answer = workflows, listing, know_how, answer
-
-    def build(self) -> str:
-        """Returns the text of the system message."""
-        names = [protocol.name for protocol in self.protocols]
-        if not self.has_skills and not names and self.know_how is None:
-            return f"{self.instructions}\n\n{self.answer}" if self.answer else self.instructions
-        builtins = [BUILTINS, PROTOCOLS_BUILTIN if names else "", WORKFLOW_BUILTINS if self.workflows else ""]
-        sections = [
-            self.instructions,
-            FORMAT + (ASK if self.listing is None else LOOK),
-            "\n".join(filter(None, builtins)),
-            EXAMPLE,
-            PROTOCOLS.format(names=", ".join(names), example=names[0]) if names else "",
-            WORKFLOW if self.workflows else "",
-            _media(MEDIA_INPUT, self.model.supported_media_inputs),
-            _media(MEDIA_OUTPUT, self.model.supported_media_outputs),
-            "" if self.listing is None else f"## Skills\n\n{self.listing}",
-            "" if self.know_how is None else self.know_how.section(READ),
-            self.answer,
-        ]
-        return "\n\n".join(filter(None, sections))
-
-    def build_native(self) -> str:
-        """Returns the system message for a model that calls natively. Its tools are described elsewhere."""
-        if not self.has_skills and not self.protocols and self.know_how is None:
-            return self.instructions
-        inputs, outputs = self.model.supported_media_inputs, self.model.supported_media_outputs
-        media = _media(MEDIA_INPUT_NATIVE, inputs), _media(MEDIA_OUTPUT_NATIVE, outputs)
-        known = "" if self.know_how is None else self.know_how.section("call the tool read with its name.")
-        return "\n\n".join(filter(None, [self.instructions, *media, known]))
+def native_system_text(setup: Setup, instructions: str) -> str:
+    """The text of the system message for a model that calls natively. Its tools are described elsewhere."""
+    if not setup.can_call:
+        return instructions
+    sections = [
+        instructions,
+        _media(MEDIA_INPUT_NATIVE, setup.key.model.supported_media_inputs),
+        _media(MEDIA_OUTPUT_NATIVE, setup.key.model.supported_media_outputs),
+        setup.know_how.section("call the tool read with its name.") if setup.know_how else "",
+    ]
+    return "\n\n".join(filter(None, sections))
 
 
 def _media(section: str, kinds: tuple[str, ...]) -> str:

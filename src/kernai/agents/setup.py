@@ -7,16 +7,17 @@ whether the answer is typed. The agent keeps the latest one; a run checks at eac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.api import Once, close_matches
 from kernai.agents.definition import Rules, part_of
-from kernai.agents.instruction_builder import InstructionBuilder
+from kernai.agents.instruction_builder import native_system_text, system_text
 from kernai.blocks.block import neutralize
 from kernai.interrupts import calls_out
 from kernai.registry.protocol_registry import ProtocolAccess
 from kernai.registry.skill_definition import AgentSkill, Skill
-from kernai.registry.skill_registry import SkillAccess
+from kernai.registry.skill_registry import SkillAccess, listing_of
 from kernai.values.message import Message, Outside, instruction_parts
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Setup:
         self._skills_version, self._protocols_version = key.skills.version, key.protocols.version
         self._skill_selection, self._protocol_selection = agent.skills, agent.protocols
         self._lists_skills = agent.list_skills
-        self._know_how: KnowHow | None = agent.know_how
+        self.know_how: KnowHow | None = agent.know_how
         self.constrains, self.is_native = agent.constrain, agent.calls == "native"
         #: whether `Agent.approve` is asked before each call
         self.asks = agent.approve is not None
@@ -140,13 +141,13 @@ class Setup:
     @Once
     def can_call(self) -> bool:
         """Whether the agent may have anything to call, so that its system message explains blocks."""
-        return self._skill_selection is not None or self._know_how is not None or self.protocols.any()
+        return self._skill_selection is not None or self.know_how is not None or self.protocols.any()
 
     @Once
     def has_calls(self) -> bool:
         """Whether the agent's own options give it anything to call. If not, prose is the answer for any `on_prose`."""
         named = self._protocol_selection is not None
-        return self.skills.any() or self._know_how is not None or (named and self.protocols.any())
+        return self.skills.any() or self.know_how is not None or (named and self.protocols.any())
 
     @Once
     def is_guarded(self) -> bool:
@@ -195,27 +196,16 @@ class Setup:
         if not isinstance(instructions, str):
             said = _joined(one for one in instructions if type(one) is str)
             has_outside = any(isinstance(one, Outside) for one in instructions)
-        text = self._build(shown)
+        text = system_text(self, shown)
         message = Message("system", text, outside=(0,) if has_outside else ())
         return System(instructions, said, message, may_quote=has_outside or "&lt;" in text)
 
-    def _build(self, instructions: str) -> str:
-        return InstructionBuilder(
-            instructions,
-            self.key.model,
-            has_skills=self._skill_selection is not None,
-            protocols=self.protocols.visible(),
-            workflows=self.key.workflows,
-            listing=self._listing(),
-            know_how=self._know_how,
-            answer="" if self.key.answer_type is None else self.key.answer_type.section(),
-        ).build()
-
-    def _listing(self) -> str | None:
-        """Returns the skills' listing if it is in the system message."""
+    @Once
+    def listing(self) -> str:
+        """The skills' listing, if it is in the system message; otherwise empty."""
         if self._skill_selection is None or self._lists_skills is False:
-            return None
-        return self.skills.listing() if self._lists_skills else self.skills.short_listing(SHORT_LISTING)
+            return ""
+        return listing_of(self.skills.visible(), inf if self._lists_skills else SHORT_LISTING)
 
     def definition(self, agent: Agent[Any]) -> tuple[dict[str, Any], dict[str, Agent[Any]]]:
         """Returns `definition.part_of` the agent, which must be the one of this setup."""
@@ -229,9 +219,9 @@ class Setup:
         from kernai.grammars.response_grammar import response_grammar  # few agents are held to one
 
         callable_skills, spoken = self.skills.visible(), self.protocols.visible()
-        asks = ["/skills"] if callable_skills and self._listing() is None else []
+        asks = ["/skills"] if callable_skills and not self.listing else []
         asks += ["/protocols"] if spoken else []
-        asks += [] if self._know_how is None else [f"/read {name}" for name in self._know_how.folders]
+        asks += [] if self.know_how is None else [f"/read {name}" for name in self.know_how.folders]
         return response_grammar(callable_skills, spoken, asks, self.key.answer_type)
 
     def tools(self, system: Message, read: tuple[Any, int], context: Context, *, constrained: bool) -> Tools:
@@ -246,16 +236,12 @@ class Setup:
     def _native(self, instructions: str, system: Message, *, constrained: bool) -> Tools:
         from kernai.agents.native_tools import Tools, native_tools  # few agents call natively
 
-        callable_skills = self.skills.visible() if self._skill_selection is not None else []
-        protocols = self.protocols.visible()
         tools = native_tools(
-            callable_skills, protocols, workflows=self.key.workflows and self.can_call, know_how=self._know_how)
-        builder = InstructionBuilder(
-            instructions, self.key.model, has_skills=self._skill_selection is not None, protocols=protocols,
-            know_how=self._know_how)
+            self.skills.visible(), self.protocols.visible(), workflows=self.key.workflows and self.can_call,
+            know_how=self.know_how)
         typed = self.key.answer_type
         output = None if typed is None or typed.is_text else typed.schema()
-        native = Message("system", builder.build_native(), outside=system.outside)
+        native = Message("system", native_system_text(self, instructions), outside=system.outside)
         return Tools(tools, system, native, output, constrained)
 
     def constrained(self, generation: GenerationOptions, provider: Provider | None) -> GenerationOptions:

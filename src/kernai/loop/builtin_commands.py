@@ -13,10 +13,11 @@ from kernai.agents.instruction_builder import WORKFLOW_HELP
 from kernai.blocks.block import neutralize
 from kernai.jsonio.json_data import loads
 from kernai.loop.run_state import Run
+from kernai.registry.skill_registry import listing_of
 
 
 def _list_skills(run: Run) -> str:
-    return run.skills.listing()
+    return listing_of(run.skills.visible())
 
 
 def _list_protocols(run: Run) -> str:

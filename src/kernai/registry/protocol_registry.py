@@ -10,7 +10,7 @@ from kernai._util.api import Value, check_function, first_paragraph, is_generato
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.errors import KernaiError
-from kernai.registry.registry import Registry, process_wide
+from kernai.registry.registry import Access, Registry, process_wide
 
 if TYPE_CHECKING:
     from kernai.registry.skill_context import SkillContext
@@ -123,23 +123,17 @@ ProtocolSelection = Sequence[str | Protocol] | None
 """The protocols of an agent: None for all that are registered, or names and protocols."""
 
 
-class ProtocolAccess:
+class ProtocolAccess(Access[Protocol]):
     """The protocols of one agent.
 
     `selection` is `Agent.protocols`: None for all that are registered, except those with `by_name`. ``name in access``
     says whether any protocol answers a block type, even if the agent may not use it.
     """
 
-    __slots__ = ("_direct", "_names", "_registry")
+    __slots__ = ()
 
     def __init__(self, selection: ProtocolSelection, registry: ProtocolRegistry) -> None:
-        self._registry = registry
-        self._direct = {one.name: one for one in selection or () if isinstance(one, Protocol)}
-        self._names = None if selection is None else frozenset(one for one in selection if isinstance(one, str))
-
-    def find(self, name: str) -> Protocol | None:
-        """The agent's own protocol of that name, else the registered one, even if the agent may not use it."""
-        return self._direct.get(name) or self._registry.find(name)
+        super().__init__("all" if selection is None else selection, registry)
 
     def held(self, name: str) -> Protocol:
         """The protocol of that name. Raises `KernaiError` if it has been unregistered in the meantime."""
@@ -149,18 +143,7 @@ class ProtocolAccess:
         return protocol
 
     def __contains__(self, name: object) -> bool:
-        return name in self._direct or name in self._registry
+        return isinstance(name, str) and self.find(name) is not None
 
     def allows(self, protocol: Protocol) -> bool:
-        if protocol.name in self._direct:
-            return True
-        return not protocol.by_name if self._names is None else protocol.name in self._names
-
-    def visible(self) -> list[Protocol]:
-        """Every protocol that the agent may use: its own ones first, then registered ones."""
-        registered = [one for one in self._registry.all() if one.name not in self._direct and self.allows(one)]
-        return [*self._direct.values(), *registered]
-
-    def any(self) -> bool:
-        """Whether the agent may use any protocol."""
-        return bool(self._direct) or bool(self.visible())
+        return super().allows(protocol) and not (self._names is None and protocol.by_name)

@@ -1,8 +1,8 @@
-"""`Registry`, the base class of the registries of skills and of protocols; `reset` and `isolated`."""
+"""The base classes for skills and protocols: `Registry`, and `Access` of one agent; `reset` and `isolated`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
@@ -82,6 +82,38 @@ class Registry(NotCopied, Generic[Entry]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self._state.entries)})"
+
+
+class Access(Generic[Entry]):
+    """What one agent may use: its own entries, and registered ones by name. `selection` has both, or is ``"all"``."""
+
+    __slots__ = ("_direct", "_names", "_registry")
+
+    def __init__(self, selection: str | Iterable[str | Entry], registry: Registry[Entry]) -> None:
+        given = () if isinstance(selection, str) else tuple(selection)
+        self._registry = registry
+        self._direct = {one.name: one for one in given if not isinstance(one, str)}
+        #: None: all names
+        self._names = None if selection == "all" else frozenset(one for one in given if isinstance(one, str))
+
+    def find(self, name: str) -> Entry | None:
+        """The agent's own entry of that name, else the registered one, even if the agent may not use it."""
+        return self._direct.get(name) or self._registry.find(name)
+
+    def allows(self, entry: Entry) -> bool:
+        return self._names is None or entry.name in self._direct or entry.name in self._names
+
+    def selected(self) -> list[Entry]:
+        """The entries in the agent's selection, even those that it may not use: its own first, then registered ones."""
+        return [*self._direct.values(), *(one for one in self._registry.all() if one.name not in self._direct)]
+
+    def visible(self) -> list[Entry]:
+        """Every entry that the agent may use."""
+        return [one for one in self.selected() if self.allows(one)]
+
+    def any(self) -> bool:
+        """Whether the agent may use any entry."""
+        return any(map(self.allows, self.selected()))
 
 
 _PROCESS_WIDE: list[Registry[Any]] = []

@@ -11,16 +11,17 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import count
+from math import inf
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from kernai._util.api import ForkSafeLock, likely
 from kernai.errors import KernaiError, described
 from kernai.interrupts import calls_out
-from kernai.registry.registry import Registry, RegistryState, process_wide
+from kernai.registry.registry import Access, Registry, RegistryState, process_wide
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
 
 if TYPE_CHECKING:
@@ -116,35 +117,33 @@ class SkillRegistry(Registry[Skill]):
 
     def listing(self, scope: SkillSelection = "all", model: Model | None = None) -> str:
         """What a model reads about the skills it may call."""
-        return BETWEEN.join(listed(self.select(scope, model)))
+        return listing_of(self.select(scope, model))
 
 
-#: between the parts of a listing
-BETWEEN = "\n\n"
-
-
-def listed(skills: Sequence[Skill]) -> Iterator[str]:
-    """The parts of a listing, one by one, so that a caller can stop early."""
-    yield "Available skills, each called with a command block:" if skills else "No skills are available."
+def listing_of(skills: Sequence[Skill], most: float = inf) -> str:
+    """What a model reads about these skills; empty if that has more than `most` characters."""
+    parts = ["Available skills, each called with a command block:" if skills else "No skills are available."]
+    length = len(parts[0])
     for one in skills:
-        yield one.describe()
+        parts.append(one.describe())
+        length += len(parts[-1]) + 2
+        if length > most:  # there may be thousands, which take long to describe
+            return ""
+    return "\n\n".join(parts)
 
 
-class SkillAccess:
+class SkillAccess(Access[Skill]):
     """The skills of one agent for one model under one configuration, valid until the registry changes."""
 
-    __slots__ = ("_allowed", "_direct", "_known", "_model", "_names", "_registry", "selection")
+    __slots__ = ("_allowed", "_known", "_model", "_selection")
 
     def __init__(
         self, selection: SkillSelection, registry: SkillRegistry, allowed: Sequence[str] | None, model: Model
     ) -> None:
-        self.selection = selection
-        self._registry = registry
+        super().__init__(selection or (), registry)
+        self._selection = selection
         self._model = model
         self._allowed = None if allowed is None else frozenset(allowed)
-        named = () if selection is None or isinstance(selection, str) else selection
-        self._direct = {one.name: one for one in named if isinstance(one, Skill)}
-        self._names = None if selection == "all" else frozenset(one for one in named if isinstance(one, str))
         self._known: dict[str, tuple[Skill, bool]] = {}
 
     def look_up(self, name: str) -> tuple[Skill | None, bool]:
@@ -152,7 +151,7 @@ class SkillAccess:
         known = self._known.get(name)
         if known is not None:
             return known
-        skill = self._direct.get(name) or self._registry.find(name)
+        skill = self.find(name)
         if skill is None:
             return None, False
         self._known[name] = found = (skill, self.allows(skill))
@@ -162,36 +161,12 @@ class SkillAccess:
         """Whether the agent, the configuration and the model's capabilities allow a call."""
         if self._allowed is not None and skill.name not in self._allowed:
             return False
-        if skill.requires and not self._model.supports(*skill.requires):
-            return False
-        return self._names is None or skill.name in self._direct or skill.name in self._names
+        return (not skill.requires or self._model.supports(*skill.requires)) and super().allows(skill)
 
     def selected(self) -> list[Skill]:
-        """The skills in the agent's selection, even those that it may not call."""
-        return self._registry.select(self.selection)
-
-    def visible(self) -> list[Skill]:
-        """Every skill the agent may call, in the order of its list or of registration."""
-        return [skill for skill in self.selected() if self.allows(skill)]
-
-    def any(self) -> bool:
-        """Whether the agent may call any skill."""
-        return any(map(self.allows, self.selected()))
-
-    def listing(self) -> str:
-        """What a model reads about these skills."""
-        return self._registry.listing(self.visible())
-
-    def short_listing(self, most: int) -> str | None:
-        """The listing if it has at most `most` characters, else None. Stops describing skills once it is too long."""
-        parts: list[str] = []
-        length = -len(BETWEEN)
-        for part in listed(self.visible()):
-            length += len(BETWEEN) + len(part)
-            if length > most:
-                return None
-            parts.append(part)
-        return BETWEEN.join(parts)
+        """The skills in the agent's selection, even those that it may not call, in the order of its list."""
+        registry: SkillRegistry = self._registry  # type: ignore[assignment]  # the constructor took one
+        return registry.select(self._selection)
 
 
 #: the process-wide registry, `kernai.skills`
