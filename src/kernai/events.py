@@ -374,7 +374,7 @@ class MessagesSentRow(Row, type="messages_sent", group="model"):
         """The messages as dicts, created when they are accessed."""
         if self._system is None:
             return self._messages
-        return MessageDicts(ConversationView(self._system, self._messages, self._length))
+        return MessageDicts(self._system, self._messages, self._length)
 
     def fields(self) -> Any:
         return self.messages

@@ -167,17 +167,21 @@ def view_of(conversation: Conversation) -> ConversationView:
     return ConversationView(SYSTEM, conversation.messages)
 
 
+def dicts_of(conversation: Conversation) -> MessageDicts:
+    return MessageDicts(SYSTEM, conversation.messages)
+
+
 @given(st.lists(st.text(), max_size=5), st.integers(-8, 8), st.integers(-8, 8), st.sampled_from([None, 1, 2, -1, -2]))
 def test_a_view_is_indexed_like_a_list(texts: list[str], start: int, stop: int, step: int | None) -> None:
     conversation = conversation_of(*texts)
-    view = view_of(conversation)
+    view, dicts = view_of(conversation), dicts_of(conversation)
     conversation.append(Message("user", "later"))
     wanted = [SYSTEM, *[Message("user", text) for text in texts]]
     assert view[start:stop:step] == wanted[start:stop:step]
-    assert MessageDicts(view)[start:stop:step] == [one.to_dict() for one in wanted[start:stop:step]]
+    assert dicts[start:stop:step] == [one.to_dict() for one in wanted[start:stop:step]]
     for at, message in enumerate(wanted):
         assert view[at] == view[at - len(wanted)] == message
-        assert MessageDicts(view)[at] == message.to_dict()
+        assert dicts[at] == message.to_dict()
     for beyond in (len(wanted), -len(wanted) - 1):
         with pytest.raises(IndexError):
             view[beyond]
@@ -190,11 +194,12 @@ def test_a_view_compares_like_a_list() -> None:
     same = view_of(conversation_of("a"))
     assert view == same == [SYSTEM, Message("user", "a")]
     assert view not in (view_of(conversation_of("b")), "a")
-    assert MessageDicts(view) == MessageDicts(same) == [SYSTEM.to_dict(), {"role": "user", "content": "a"}]
-    assert MessageDicts(view) != 3
+    dicts = dicts_of(conversation_of("a"))
+    assert dicts == dicts_of(conversation_of("a")) == [SYSTEM.to_dict(), {"role": "user", "content": "a"}]
+    assert dicts != 3
     assert "Be brief." in repr(view)
-    assert "2" in repr(MessageDicts(view))
-    for one in (view, MessageDicts(view)):
+    assert "2" in repr(dicts)
+    for one in (view, dicts):
         assert isinstance(one, Sequence)
         with pytest.raises(TypeError):
             hash(one)
@@ -204,7 +209,7 @@ def test_a_view_copies_no_messages() -> None:
     conversation = conversation_of(*"a" * 10_000)
     tracemalloc.start()
     try:
-        kept = [MessageDicts(view_of(conversation)) for _ in range(100)]
+        kept = [dicts_of(conversation) for _ in range(100)]
         assert tracemalloc.get_traced_memory()[0] < 100_000  # a copy of the list alone would be 80,000 a view
     finally:
         tracemalloc.stop()
@@ -213,10 +218,10 @@ def test_a_view_copies_no_messages() -> None:
 
 def test_message_dicts_hold_references_to_media() -> None:
     conversation = Conversation([Message("user", ["look: ", PICTURE])])
-    [_, made] = MessageDicts(view_of(conversation))
+    [_, made] = dicts_of(conversation)
     assert made == {"role": "user", "content": ["look: ", PICTURE.to_dict()]}
     assert "hidden" not in repr(made)
-    assert MessageDicts(view_of(conversation)).to_dict() == list(MessageDicts(view_of(conversation)))
+    assert dicts_of(conversation).to_dict() == list(dicts_of(conversation))
 
 
 @given(st.lists(st.one_of(st.text(), st.just(PICTURE)), max_size=6))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from kernai._util.api import Replaceable
 from kernai.jsonio.json_data import copied
@@ -323,42 +323,8 @@ class Conversation:
         return self._characters
 
 
-T = TypeVar("T")
-
-
-class _Snapshot(Sequence[T]):
-    """Compares and is indexed like a list. Subclasses provide the items and their number."""
-
-    __slots__ = ()
-
-    def _at(self, index: int) -> T:
-        raise NotImplementedError
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[T]: ...
-    def __getitem__(self, index: int | slice) -> T | list[T]:
-        if isinstance(index, slice):
-            return list(self)[index]
-        at = index + len(self) if index < 0 else index
-        if not 0 <= at < len(self):
-            raise IndexError("message index out of range")
-        return self._at(at)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, (_Snapshot, list, tuple)):
-            return NotImplemented
-        return list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]  # compares like a list
-
-    def __repr__(self) -> str:
-        return repr(list(self))
-
-
-class ConversationView(_Snapshot[Message]):
-    """The messages that a model call sends: the system message and the conversation so far.
+class ConversationView(Sequence[Any]):
+    """The messages that a model call sends: the system message and the conversation so far. Compares like a list.
 
     A read-only snapshot, made in constant time; later messages are not in it.
     """
@@ -374,30 +340,38 @@ class ConversationView(_Snapshot[Message]):
     def __len__(self) -> int:
         return self.length + 1
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Any]:
         yield self.system
         yield from islice(self.messages, self.length)
 
-    def _at(self, index: int) -> Message:
-        return self.system if index == 0 else self.messages[index - 1]
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return list(self)[index]
+        at = range(len(self))[index]  # may raise `IndexError`
+        return self.system if at == 0 else self.messages[at - 1]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (ConversationView, list, tuple)):
+            return NotImplemented
+        return list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # compares like a list
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
-class MessageDicts(_Snapshot[dict[str, Any]]):
-    """A `ConversationView` as message dicts, which are made on access: the data of `messages_sent`."""
+class MessageDicts(ConversationView):
+    """The same messages as dicts, which are made on access: the data of `messages_sent`."""
 
-    __slots__ = ("view",)
-
-    def __init__(self, view: ConversationView) -> None:
-        self.view = view
-
-    def __len__(self) -> int:
-        return len(self.view)
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (message.as_sent() for message in self.view)
+        return (message.as_sent() for message in super().__iter__())
 
-    def _at(self, index: int) -> dict[str, Any]:
-        return self.view[index].as_sent()
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return found.as_sent() if isinstance(found, Message) else found
 
     def to_dict(self) -> list[dict[str, Any]]:
         """The messages as JSON data."""
