@@ -15,7 +15,7 @@ from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, Termina
 from kernai.command_line.program import Argument, Command
 from kernai.errors import KernaiError, described
 from kernai.registry.skill_definition import Skill
-from kernai.registry.skill_registry import SkillFile, SkillRegistry, find_files, forget, load_files
+from kernai.registry.skill_registry import SkillFile, SkillRegistry, find_files, forget, run_file
 from kernai.values.model import CAPABILITIES, Model
 
 
@@ -62,7 +62,7 @@ def skills_in(files: list[str]) -> Iterator[tuple[dict[str, FoundSkill], list[Fa
         for path in dict.fromkeys(path for one in files for path in _matching(one)):
             try:
                 with output.stdout_is_stderr():  # what the file prints does not belong in the listing
-                    [file] = load_files([path])
+                    file = run_file(path)
             except (KeyboardInterrupt, Terminated):
                 raise
             except BaseException as error:  # noqa: BLE001 - the file may raise anything

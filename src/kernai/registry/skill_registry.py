@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from itertools import count
 from math import inf
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from kernai._util.api import ForkSafeLock, likely
 from kernai.errors import KernaiError, described
@@ -74,7 +74,13 @@ class SkillRegistry(Registry[Skill]):
 
         Removes the skills that these files defined before; without `pattern`, those that any loaded file defined.
         """
-        new = {one.path: one for one in load_files(paths)}
+        new: dict[str, SkillFile] = {}
+        try:
+            for path in paths:
+                new[path] = run_file(path)
+        except BaseException:
+            forget(new.values())
+            raise
         skills = [skill for one in new.values() for skill in one.skills]
         fresh = {skill.name: skill for skill in skills}
         with self._lock:
@@ -83,14 +89,16 @@ class SkillRegistry(Registry[Skill]):
             known = dict(entries)
             for one in old.values():
                 for skill in one.skills:
-                    # a skill that the program has replaced since then no longer belongs to the file
-                    if one.owns(skill) and skill.name not in fresh and known.get(skill.name) is skill:
+                    # Not a skill of a module that the file imports, which is not run a second time; nor one that the
+                    # program has replaced since then, which no longer belongs to the file.
+                    is_own = skill.__module__ == one.module and known.get(skill.name) is skill
+                    if is_own and skill.name not in fresh:
                         del known[skill.name]
             known.update(fresh)
             kept = {path: one for path, one in files.items() if path not in old}
             patterns = patterns if pattern is None else tuple(dict.fromkeys([*patterns, pattern]))
             self._set(RegistryState(known, patterns, {**kept, **new}))
-        forget(list(old.values()))
+        forget(old.values())
         return skills
 
     def select(self, selection: SkillSelection, model: Model | None = None) -> list[Skill]:
@@ -229,44 +237,30 @@ def _made(function: Any, name: str | None, register: bool, options: dict[str, An
 # ---------------------------------------------------------------------------------------------------- skills from files
 
 
-class Collection:
-    """The skills that `@skill` makes while a file is being loaded."""
+class SkillFile:
+    """A file of skills: its module's name in `sys.modules`, and the skills that `@skill` makes while the file runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        stem = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])  # noqa: PTH119, PTH122 - text in, text out
+        #: never used twice: an old module may still be running
+        self.module = f"_kernai_skill_file_{next(_numbers)}_{stem}"
         self.skills: list[Skill] = []
-        self.open = True
-
-
-# A context variable, so that threads can load files at the same time. A task that a file starts may keep this value
-# forever, so a collection is closed when its file has been run.
-_collection: ContextVar[Collection | None] = ContextVar("kernai_skill_collection", default=None)
-
-
-def collect(skill: Skill) -> bool:
-    """Adds the skill to the file that is being loaded in this context. Returns False if none is being loaded."""
-    collection = _collection.get()
-    if collection is None or not collection.open:
-        return False
-    collection.skills.append(skill)
-    return True
+        self.is_running = True
 
 
 _numbers = count(1)
+# A context variable, so that threads can load files at the same time. A task that a file starts may keep this value
+# forever, so it also says when the file has ended.
+_file: ContextVar[SkillFile | None] = ContextVar("kernai_skill_file", default=None)
 
 
-class SkillFile(NamedTuple):
-    """A loaded file: its module's name in `sys.modules` and the skills that it defined."""
-
-    path: str
-    module: str
-    skills: tuple[Skill, ...]
-
-    def owns(self, skill: Skill) -> bool:
-        """Whether the skill is defined in this file itself, not in a module that the file imported.
-
-        Only such a skill is removed when a reload does not find it: an imported module is not run a second time.
-        """
-        return skill.__module__ == self.module
+def collect(skill: Skill) -> bool:
+    """Adds the skill to the file that runs in this context. Returns False if none runs."""
+    file = _file.get()
+    if file is None or not file.is_running:
+        return False
+    file.skills.append(skill)
+    return True
 
 
 def find_files(pattern: str) -> list[str]:
@@ -279,56 +273,36 @@ def find_files(pattern: str) -> list[str]:
     return found
 
 
-def load_files(paths: list[str]) -> list[SkillFile]:
-    """Runs the files in order. If one fails, none is kept, and a `KernaiError` names the file and line."""
-    loaded: list[SkillFile] = []
-    try:
-        for path in paths:
-            loaded.append(_load(path))  # noqa: PERF401 - the loaded ones are needed if a later one fails
-    except BaseException:
-        forget(loaded)
-        raise
-    return loaded
-
-
-def forget(files: list[SkillFile]) -> None:
+def forget(files: Iterable[SkillFile]) -> None:
     """Removes the files' modules from `sys.modules`; whatever still refers to them stays alive."""
     for one in files:
         sys.modules.pop(one.module, None)
 
 
 @calls_out
-def _load(path: str) -> SkillFile:
-    stem = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])  # noqa: PTH119, PTH122 - text in, text out
-    name = f"_kernai_skill_file_{next(_numbers)}_{stem}"  # never used twice: an old module may still be running
-    module = ModuleType(name)
+def run_file(path: str) -> SkillFile:
+    """Runs a file. If it fails, a `KernaiError` names the file and the innermost line of it in the traceback."""
+    file = SkillFile(path)
+    module = ModuleType(file.module)
     module.__file__ = path
-    collection = Collection()
-    token = _collection.set(collection)
-    sys.modules[name] = module  # dataclasses look for their module there
+    token = _file.set(file)
+    sys.modules[file.module] = module  # dataclasses look for their module there
     try:
         # compiled from the source each time: the cache of compiled files does not notice two edits within a second
-        with open(path, "rb") as file:  # noqa: PTH123 - text in, text out
-            code = compile(file.read(), path, "exec", dont_inherit=True)
+        with open(path, "rb") as source:  # noqa: PTH123 - text in, text out
+            code = compile(source.read(), path, "exec", dont_inherit=True)
         exec(code, module.__dict__)  # noqa: S102 - a skill file is code, named by the program's author
     except BaseException as error:
-        sys.modules.pop(name, None)
-        if isinstance(error, (Exception, SystemExit)):
-            raise KernaiError(f"{_place(path, error)}: {_said(error)}") from error
-        raise
+        forget([file])
+        if not isinstance(error, (Exception, SystemExit)):
+            raise
+        said = described(error)
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        if isinstance(error, SyntaxError):
+            said = f"{type(error).__name__}: {error.msg}"
+            lines += [error.lineno] if error.filename == path else []
+        raise KernaiError(f"{path}:{lines[-1]}: {said}" if lines else f"{path}: {said}") from error
     finally:
-        collection.open = False
-        _collection.reset(token)
-    return SkillFile(path, name, tuple(collection.skills))
-
-
-def _place(path: str, error: BaseException) -> str:
-    """``file:line``: the innermost line of this file in the traceback."""
-    if isinstance(error, SyntaxError) and error.filename == path:
-        return f"{path}:{error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return f"{path}:{lines[-1]}" if lines else path
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else described(error)
+        file.is_running = False
+        _file.reset(token)
+    return file
