@@ -69,6 +69,8 @@ async def test_valid_calls_are_answered(client: Client) -> None:
     assert texts(await client.call_tool("add_later", {"a": 2, "b": 5})) == ["7"]
     assert texts(await client.call_tool("add", {"a": 2, "unknown": 1})) == ["3"]
     assert texts(await client.call_tool("owner")) == ["ada"]
+    *_, misspelled = texts(await client.call_tool("add", {"a": 2, "B": 5}))
+    assert misspelled.startswith('The call was made, but there is no argument "B", did you mean "b"?')
 
 
 NO_ANSWER = types.CallToolResult(content=[], is_error=True).model_dump()

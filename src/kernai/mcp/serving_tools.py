@@ -42,6 +42,7 @@ from kernai.inputs.annotations import Namespace, TypeBuilder
 from kernai.inputs.schema import WORDS
 from kernai.inputs.table import InputTable
 from kernai.inputs.types import InputType, Validation
+from kernai.jsonio.json_data import quoted
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import AgentSkill, Skill
@@ -131,7 +132,7 @@ class Tools:
         self.app: Server[Any] = Server(
             name or agent_name or "kernai", version=version or kernai.__version__, instructions=instructions,
             on_list_tools=self._list, on_call_tool=self._call,
-            get_tool_input_schema=lambda _: None,  # no argument is repeated in a header, so there is nothing to compare
+            get_tool_input_schema=self._schema,  # for arguments that clients repeat in headers
         )
 
     def all(self) -> list[types.Tool]:
@@ -158,6 +159,10 @@ class Tools:
 
     async def _list(self, *_: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=self.all())
+
+    def _schema(self, name: str) -> dict[str, Any] | None:
+        skill = self.find(name)
+        return None if skill is None else served_table(skill).schema()
 
     async def _call(
         self, request: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
@@ -270,7 +275,8 @@ class _Call:
                 skill, run_context, call_id="0.0", run_id=self.run_id, emit=self.emit,
                 cancelled=self.cancellation.is_set,
             )
-        bound = served_table(skill).bind(arguments, run_context.media_store, repair=False)
+        table = served_table(skill)
+        bound = table.bind(arguments, run_context.media_store, repair=False)
         invoke = partial(skill.invoke, bound, self.context)
         value: Any
         if isinstance(skill, AgentSkill):
@@ -290,6 +296,9 @@ class _Call:
         is_text = all(isinstance(part, str) for part in parts)
         # encoding media may read files, so it must not happen on the event loop
         content = [*map(_content, parts)] if is_text else await in_worker(self.pool, lambda: [*map(_content, parts)])
+        for name, one in table.meant(arguments).items():
+            said = f"there is no argument {quoted(name)}, did you mean {quoted(one)}? What you gave for it was ignored."
+            content.append(_content(f"The call was made, but {said}"))
         return types.CallToolResult(content=content, structured_content=_sendable(data))
 
     def _on_event(self, event: Event) -> None:
