@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -44,8 +43,8 @@ class Source(NamedTuple):
         """The events, as `read_recording` returns them; notes a newer format. `CommandError` if there are none."""
         events = self._read()
         starts = [one.get("data") for one in events if one["event"] in (RunStartRow.type, RunResumedRow.type)]
-        formats = [data.get("format") for data in starts if isinstance(data, dict)]
-        newest = max((one for one in formats if isinstance(one, int)), default=0)
+        formats = [one["format"] for one in starts if isinstance(one, dict) and isinstance(one.get("format"), int)]
+        newest = max(formats, default=0)
         if newest > RECORDING_FORMAT:
             output.note(
                 f"note: {self} is in format {newest}, and this kernai knows up to {RECORDING_FORMAT}: it may "
@@ -134,6 +133,8 @@ class Recording:
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
         self.path = path
+        #: for media, such as ``RUN.jsonl.media/ID.ending``; created with the first file
+        self.folder = f"{path}.media"
         self.failure: str | None = None
         self._store = store
         self._quiet = quiet
@@ -152,11 +153,6 @@ class Recording:
                 os.unlink(part)
                 self._sink = MemorySink()
         self.recorder = Recorder(self)
-
-    @property
-    def folder(self) -> str:
-        """The folder for media, such as ``RUN.jsonl.media/ID.ending``; created with the first file."""
-        return f"{self.path}.media"
 
     def record(self, event: Event) -> None:
         """Writes an event. Media are written first, so that a program that follows the file finds them."""
@@ -229,12 +225,9 @@ def _check(path: str) -> None:
     message = f"--record: {path} exists and is not a recording, so it is left unchanged"
     try:
         with failing(f"--record: cannot write {path}", WRITABLE):
-            if not os.path.exists(path):
-                return
-            found = os.stat(path)
-            if not stat.S_ISREG(found.st_mode):
+            if os.path.exists(path) and not os.path.isfile(path):
                 raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
-            if found.st_size and not _is_recording(path):
+            if os.path.exists(path) and os.path.getsize(path) and not _is_recording(path):
                 raise CommandError(message, "name another file")
     except (KernaiError, ValueError, RecursionError) as error:
         raise CommandError(message, "name another file") from error

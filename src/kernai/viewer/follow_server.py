@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import parse_qs
 
 from kernai._util.private_file import open_regular
@@ -68,31 +68,21 @@ class Tail:
         self.waiting = None
         with file:
             about = os.fstat(file.fileno())
-            self._notice_change((about.st_dev, about.st_ino), file)
-            if about.st_size == self._read:
-                return []
+            identity = about.st_dev, about.st_ino
+            file.seek(self._read - len(self._last))
+            if self._file not in (None, identity) or file.read(len(self._last)) != self._last:
+                self.generation += 1
+                self._begin()
+            self._file = identity
             file.seek(self._read)
-            return self._entries(file.read(about.st_size - self._read))
-
-    def _notice_change(self, identity: tuple[int, int], file: BinaryIO) -> None:
-        file.seek(self._read - len(self._last))
-        if self._file not in (None, identity) or file.read(len(self._last)) != self._last:
-            self.generation += 1
-            self._begin()
-        self._file = identity
-
-    def _entries(self, new: bytes) -> list[dict[str, Any]]:
+            new = file.read(about.st_size - self._read)
         self._read += len(new)
         self._last = (self._last + new)[-_CHECKED:]
         *lines, self._partial = (self._partial + new).split(b"\n")
-        entries = []
-        for line in lines:
-            self._line += 1
-            if line.strip():
-                entries.append(self._entry(line))
-        return entries
+        first, self._line = self._line + 1, self._line + len(lines)
+        return [self._entry(line, number) for number, line in enumerate(lines, first) if line.strip()]
 
-    def _entry(self, line: bytes) -> dict[str, Any]:
+    def _entry(self, line: bytes, number: int) -> dict[str, Any]:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -102,7 +92,7 @@ class Tail:
                 return entry
             reason = 'it is not an event: it must be an object with its type as "event"'
         shown = line[:SHOWN].decode("utf-8", "backslashreplace")
-        return {"event": UNREADABLE, "data": {"line": self._line, "reason": reason, "text": shown}}
+        return {"event": UNREADABLE, "data": {"line": number, "reason": reason, "text": shown}}
 
 
 #: seconds between two checks of the file
