@@ -9,7 +9,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -99,35 +99,31 @@ def prepared(options: Namespace, name: str) -> Iterator[tuple[Agent[Any], Limits
     `name` becomes the name of an agent that options define. Raises `CommandError` if there is no model, or if
     ``--max-cost`` cannot be enforced because the model's price is unknown.
     """
-    with agent_of(options, name) as found, _with_model(found, options) as ready:
-        agent = ready if options.max_steps is None else ready.replace(max_steps=options.max_steps)
+    with agent_of(options, name) as found, ExitStack() as opened:
+        agent = found if options.max_steps is None else found.replace(max_steps=options.max_steps)
+        if options.model is not None:
+            from kernai_providers import resolve  # not needed if the agent's file sets its own provider
+
+            given = {"capabilities": options.model_capabilities, "cost": options.price}
+            if options.base_url is not None:  # models in this process take none
+                given["base_url"] = options.base_url
+            with failing("--model", WHICH_MODEL, (KernaiError, ValueError, TypeError)):
+                provider, model = resolve(options.model, **given)
+            agent = agent.replace(provider=opened.enter_context(provider), model=model)
+        else:
+            for option in ("base_url", "model_capabilities", "price"):
+                if getattr(options, option) is not None:
+                    raise CommandError(f"--{option.replace('_', '-')} is for a --model, and there is none", A_MODEL)
+            if agent.provider is None and config.default_provider is None:
+                raise CommandError("the agent has no provider", A_MODEL)
         if options.max_cost is not None and agent.model.cost is None:
             raise CommandError(
                 f"--max-cost needs the price of model {agent.model.id!r}",
                 "give --model with --price IN,OUT (dollars per million tokens), or Model(..., cost=...) in its file",
             )
-        given = {name: getattr(options, name) for name in ("max_tokens", "max_cost", "max_calls", "timeout")}
+        limits = {name: getattr(options, name) for name in ("max_tokens", "max_cost", "max_calls", "timeout")}
         # None is not the same as not given: without max_calls, each input may make 500
-        yield agent, Limits(**{name: value for name, value in given.items() if value is not None})
-
-
-@contextmanager
-def _with_model(agent: Agent[Any], options: Namespace) -> Iterator[Agent[Any]]:
-    if options.model is None:
-        for option in ("base_url", "model_capabilities", "price"):
-            if getattr(options, option) is not None:
-                raise CommandError(f"--{option.replace('_', '-')} is for a --model, and there is none", A_MODEL)
-        if agent.provider is None and config.default_provider is None:
-            raise CommandError("the agent has no provider", A_MODEL)
-        yield agent
-        return
-    from kernai_providers import resolve  # not needed if the agent's file sets its own provider
-
-    where = {} if options.base_url is None else {"base_url": options.base_url}
-    with failing("--model", WHICH_MODEL, (KernaiError, ValueError, TypeError)):
-        provider, model = resolve(options.model, capabilities=options.model_capabilities, cost=options.price, **where)
-    with provider:
-        yield agent.replace(provider=provider, model=model)
+        yield agent, Limits(**{name: value for name, value in limits.items() if value is not None})
 
 
 def note_unseen(media: Sequence[Media], model: Model) -> None:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from typing import TextIO
 
-from kernai._util.redaction import printable
+from kernai._util.redaction import one_line, printable
 from kernai.errors import error_text
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import jsonable
@@ -181,9 +181,9 @@ def report(error: CommandError, trace: BaseException | None = None) -> None:
         from traceback import format_exception  # only with --debug
 
         note("".join(format_exception(trace)).rstrip(), None)
-    _to_stderr(styled("kernai: error: ", "red", sys.stderr) + _one_line(error.message))
+    _to_stderr(styled("kernai: error: ", "red", sys.stderr) + one_line(error.message, sys.maxsize))
     if error.hint and (trace is None or error.hint != DEBUG_HINT):
-        _to_stderr(f"hint: {_one_line(error.hint)}")
+        _to_stderr(f"hint: {one_line(error.hint, sys.maxsize)}")
 
 
 def _to_stderr(text: str) -> None:
@@ -194,10 +194,6 @@ def _to_stderr(text: str) -> None:
         sys.stderr.flush()
     except OSError:  # the reader has left, or the disk is full; that must not lose the answer
         discard(sys.stderr)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(printable(text).split())
 
 
 def read_text(source: str) -> str:

@@ -8,7 +8,7 @@ import re
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
@@ -18,12 +18,7 @@ from kernai.errors import KernaiError, error_text
 from kernai.events import RECORDING_FORMAT, Event, RunResumedRow, RunStartRow
 from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, expand, read_lines, read_text
 from kernai.recording_file import read_recording
-from kernai.values.media import MIME_TYPES, Media
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from kernai.values.media import MediaStore
+from kernai.values.media import MIME_TYPES, Media, MediaStore
 
 FORMS = "a recording (.json, .jsonl, or a log with events), or STORE RUN for a run in a store"
 HINT = "kernai run AGENT ... --record FILE makes a recording; a run in a store is STORE RUN"

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from kernai._util.api import closest
 from kernai._util.redaction import one_line
@@ -21,8 +21,6 @@ from kernai.jsonio.json_data import jsonable
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from kernai.durable.sqlite_store import SqliteStore
     from kernai.postgres import PostgresStore
     from kernai.values.pending_calls import PendingCall
