@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ def test_every_command_has_a_help_with_examples_whose_description_fits_a_narrow_
     assert 0 < max(map(len, described.splitlines())) <= 60
 
 
+NO_MODEL = "there is no model file '/no.gguf'" if find_spec("xllamacpp") else "a model in this process needs xllamacpp"
 WRONG = {
     "an unknown command": (["prase"], "kernai: error: unknown command 'prase'", "hint: did you mean `kernai parse`?"),
     "one like no other": (["zzz"], "kernai: error: unknown command 'zzz'", "hint: there are run, chat, runs, resume, approve, cancel, worker, store, replay, skills, parse, view, diff, doctor"),
@@ -83,6 +85,7 @@ WRONG = {
     "a folder for a recording": (["run", "a.py", "x", "--record", "folder.json"], "kernai: error: --record: folder.json is not a regular file", "hint: name a file that can be written"),
     "a model without a vendor": (["run", "a.py", "x", "--model", "gpt"], "kernai: error: --model: 'gpt' is not 'vendor/model'", "hint: `kernai doctor` shows which keys are set"),
     "an unknown vendor": (["run", "a.py", "x", "--model", "opnai/gpt"], "kernai: error: --model: unknown vendor 'opnai'; did you mean 'openai'?", "hint: `kernai doctor` shows which keys are set"),
+    "a model's file that is not there": (["run", "x", "--system", "y", "--model", "gguf//no.gguf"], f"kernai: error: --model: {NO_MODEL}", "hint: "),
     "a vendor without a key": (["chat", "--model", "openai/gpt-4o"], "kernai: error: --model: openai needs a key: set the environment variable OPENAI_API_KEY", "hint: `kernai doctor` shows which keys are set"),
     "a ceiling without a price": (["run", "a.py", "x", "--max-cost", "1"], "kernai: error: --max-cost needs the price of model 'text-only'", "hint: give --model with --price"),
     "nobody to talk to": (["chat"], "kernai: error: the agent has no provider", "hint: give one, such as --model"),
@@ -343,8 +346,7 @@ def test_other_output_than_the_answer_goes_to_stderr(
 def test_a_closed_stream_is_no_terminal() -> None:
     with open(os.devnull, encoding="utf-8") as stream:
         pass
-    assert not output.is_terminal(stream)
-    assert not output.is_terminal(None)
+    assert [output.is_terminal(one) for one in (stream, None)] == [False, False]
 
 
 def test_the_documentation_names_every_command_option_exit_status_and_model(here: Here) -> None:
