@@ -7,9 +7,8 @@ import io
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -50,13 +49,8 @@ class Keys:
         return typed
 
 
-class Here(Protocol):
-    """Runs in `tmp_path`, with the arguments of `support.kernai`; `keys` are typed at a terminal."""
-
-    def __call__(
-        self, *arguments: str, input: str | bytes = "", env: Mapping[str, str] | None = None,
-        keys: Keys | None = None, screen: Screen | None = None,
-    ) -> subprocess.CompletedProcess[str]: ...
+#: runs in `tmp_path`, with the arguments of `support.kernai`; `keys` are typed at a terminal
+Here = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
