@@ -344,7 +344,7 @@ def known(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def one_text(parts: list[Any]) -> Any:
     """Returns a message's parts, joined if all are texts: many servers accept a list only if it has media."""
-    if all(part.get("type") == "text" for part in parts):
+    if all("text" in part for part in parts):
         return "".join(part["text"] for part in parts)
     return parts
 

@@ -338,7 +338,7 @@ class ResponsesProvider(OpenAIProvider):
         items: list[dict[str, Any]] = []
         for message, (role, parts) in zip(spoken, turns, strict=True):
             items += _reasoning(message.reasoning)
-            items.append({"role": role, "content": _content(role, parts)})
+            items.append({"role": role, "content": one_text(parts)})
         effort = (generation.thinking or {}).get("effort")
         options = {
             "instructions": system or None,
@@ -379,7 +379,7 @@ class ResponsesProvider(OpenAIProvider):
             output: Any = self.encode([result.marked, *result.media], model) if result.media else result.marked
             yield {"type": "function_call_output", "call_id": result.call.id, "output": output}
         if parts := parts_after_results(turn, media_in_results=True):
-            yield {"role": "user", "content": _content("user", self.encode(parts, model))}
+            yield {"role": "user", "content": one_text(self.encode(parts, model))}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Returns the same as `OpenAIProvider`, and `stop`, which this API does not have."""
@@ -525,10 +525,3 @@ def _reasoning(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _has_reasoning(items: Sequence[Mapping[str, Any]]) -> bool:
     return any(item.get("type") == "reasoning" for item in items)
-
-
-def _content(role: str, parts: list[Any]) -> Any:
-    """Joins texts; the assistant's parts must not be sent as input parts."""
-    if role == "assistant" or all(part["type"] == "input_text" for part in parts):
-        return "".join(part["text"] for part in parts)
-    return parts
