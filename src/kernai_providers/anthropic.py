@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model, Tool
-from kernai_providers.failures import at, failure_in_stream
+from kernai_providers.failures import at
 from kernai_providers.http_provider import (
     EMPTY,
     HttpProvider,
@@ -164,8 +164,6 @@ class AnthropicReader(SseReader):
         found = self.parsed(data)
         kind = found.get("type", event)
         self.check_error(found)
-        if kind == "error":
-            raise failure_in_stream(found, self.vendor, secrets=self.secrets)
         if kind == "content_block_delta":
             self._on_delta(found.get("delta"), key_of(found.get("index")))
         elif kind == "content_block_start":

@@ -189,7 +189,7 @@ class OpenAIReader(SseReader):
             return
         del event
         chunk = self.parsed(data)
-        self.check_error({"error": chunk} if chunk.get("object") == "error" else chunk)  # as vLLM sends it
+        self.check_error(chunk)
         self._on_metadata(chunk)
         for choice in objects(chunk.get("choices")):
             # there are several choices if `extra` asks for them; the first one is the answer
@@ -415,8 +415,6 @@ class ResponsesReader(SseReader):
     def on_event(self, event: str | None, data: str) -> None:
         found = self.parsed(data)
         kind = str(found.get("type", event))
-        if kind == "error":
-            self.check_error(found if found.get("error") else {"error": found})
         self.check_error(found)
         response, index = found.get("response"), key_of(found.get("output_index"))
         if isinstance(response, dict):

@@ -359,10 +359,11 @@ class Reader(ABC):
         raise self.error(f"the stream holds what is {what}: {start}", "invalid_json", retryable=True)
 
     def check_error(self, data: Mapping[str, Any]) -> None:
-        """Raises `ProviderError` if an event of the stream contains an error."""
+        """Raises `ProviderError` if an event of the stream contains an error, or is one."""
         # an empty object is an error, too, though it does not say which; an empty text is not
-        if data.get("error") not in (None, False, ""):
-            raise failure_in_stream(data, self.vendor, secrets=self.secrets)
+        contains_error = data.get("error") not in (None, False, "")
+        if contains_error or "error" in (data.get("type"), data.get("object")):  # vLLM says the latter
+            raise failure_in_stream(data if contains_error else {"error": data}, self.vendor, secrets=self.secrets)
 
     def error(self, message: str, code: str, *, retryable: bool = False) -> ProviderError:
         """Returns a `ProviderError` of this vendor, for a response with status 200."""

@@ -180,6 +180,7 @@ ERRORS: list[tuple[str, str]] = [
     ("anthropic", "event: error\ndata: boo\n\n"),
     ("gemini", 'data: {"error": {"code": 503, "message": "boo", "status": "UNAVAILABLE"}}\n\n'),
     ("gemini", 'data: [{"error": {"code": 503, "message": "boo"}}]\n\n'),
+    *((vendor, 'data: {"type": "error", "message": "boo"}\n\n') for vendor in ("openai", "gemini")),
     ("ollama", '{"error": "boo"}\n'),
     ("ollama", '{"error": {"message": "boo"}, "done": true}\n'),
 ]
