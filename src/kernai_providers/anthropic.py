@@ -5,7 +5,6 @@ https://docs.anthropic.com/en/api/messages
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -185,9 +184,7 @@ class AnthropicReader(SseReader):
         if kind == "text":
             self.say(block.get("text"))
         elif kind == "tool_use":
-            given = block.get("input")
-            text = json.dumps(given, ensure_ascii=False) if given else ""
-            self.call(index, name=block.get("name"), id=block.get("id"), text=text)
+            self.call(index, name=block.get("name"), id=block.get("id"), text=block.get("input") or None)
         elif kind == "fallback" and isinstance(at(block, "to", "model"), str):  # another model answers from here on
             self.answered_by = self.metadata["model"] = block["to"]["model"]
         elif self.box is not None and kind == "thinking":

@@ -5,7 +5,6 @@ https://ai.google.dev/api/generate-content
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -180,8 +179,7 @@ class GeminiReader(SseReader):
             items = self.metadata.setdefault("reasoning_items", [])
             items.append({"type": SIGNATURE, "at": number, "signature": part["thoughtSignature"]})
         self._called += 1
-        arguments = json.dumps(call.get("args") or {}, ensure_ascii=False)
-        self.call(number, name=call.get("name"), id=call.get("id"), text=arguments)
+        self.call(number, name=call.get("name"), id=call.get("id"), text=call.get("args") or {})
 
     def _on_metadata(self, chunk: Mapping[str, Any]) -> None:
         self.note(chunk, response_id="responseId", model="modelVersion")

@@ -149,10 +149,8 @@ class OllamaReader(LineReader):
 
     def _on_call(self, function: object) -> None:
         if isinstance(function, dict):
-            arguments = function.get("arguments")
-            text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
             self._number += 1
-            self.call(self._number, name=function.get("name"), text=text)
+            self.call(self._number, name=function.get("name"), text=function.get("arguments") or {})
 
     def _read_json(self, text: str) -> None:
         """Reads a constrained model's JSON: a call or an answer. Other text, such as JSON cut off, is the answer."""

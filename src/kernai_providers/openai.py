@@ -227,9 +227,7 @@ class OpenAIReader(SseReader):
             self.end_with(reason, FINISH_REASONS)
 
     def _on_call(self, call: Mapping[str, Any], number: int) -> None:
-        name, arguments = at(call, "function", "name"), at(call, "function", "arguments")
-        text = json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
-        index = key_of(call.get("index"))
+        name, index = at(call, "function", "name"), key_of(call.get("index"))
         # some servers number no call, or each with 0; others repeat id and name in each piece
         key = self._newest.get(index)
         if name and (key is None or not call.get("id") or call["id"] != self._seen[key]):
@@ -238,7 +236,7 @@ class OpenAIReader(SseReader):
             self._seen[key] = call.get("id")
         elif key is None:
             key = next(reversed(self._seen), index)
-        self.call(key, name=name, id=call.get("id"), text=text)
+        self.call(key, name=name, id=call.get("id"), text=at(call, "function", "arguments"))
 
     def _on_content(self, content: object) -> None:
         """Handles a text, or parts, which Mistral's reasoning models send."""

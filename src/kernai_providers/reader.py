@@ -286,7 +286,10 @@ class Reader(ABC):
             self._give(self._characters.decode(text.encode("utf-16-le", "surrogatepass")))
 
     def call(self, key: object, *, name: object = None, id: object = None, text: object = "") -> None:
-        """Adds a native call, or more of one. `key` is the vendor's for it. Ignored if no tools were offered."""
+        """Adds a native call, or more of one. `key` is the vendor's for it. Ignored if no tools were offered.
+
+        `text` is a piece of the arguments; some vendors send them as an object.
+        """
         self.called_tool = True
         if self.box is None:
             return
@@ -294,7 +297,7 @@ class Reader(ABC):
         if isinstance(name, str) and name and not call.name:
             call.name, call.block = name, self.box.streams(name)
         call.id = call.id or (id if isinstance(id, str) else None)
-        piece = text if isinstance(text, str) else ""
+        piece = text if isinstance(text, str) else "" if text is None else json.dumps(text, ensure_ascii=False)
         if piece:
             call.pieces.append(piece)
         if call.block is not None and (piece or not call.is_shown):
