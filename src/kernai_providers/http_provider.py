@@ -203,6 +203,12 @@ class HttpProvider(NotCopied, Provider):
         """Adds what the model may call, and the schema of its answer. For adapters that set `calls_natively`."""
         raise NotImplementedError
 
+    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
+        """Whether the vendor can enforce this schema of the answer, which is an object, in this request."""
+        if self.enforces_schema == "closed":
+            return strict(schema, nullable=False) is not None
+        return self.enforces_schema == "without tools" and not has_tools
+
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Returns options that are set but that this model would reject. They are not sent; `metadata` lists them."""
         del model, generation
@@ -227,10 +233,14 @@ class HttpProvider(NotCopied, Provider):
                 continue
             parts = self.encode(self._accepted_parts(message), model)
             if self.merges_roles and turns and turns[-1][0] == message.role:
-                turns[-1][1].extend((self.encode(["\n\n"], model) if self.joins_texts else []) + parts)
+                turns[-1][1].extend(self.between(model) + parts)
             else:
                 turns.append((message.role, parts))
         return system_of(messages), turns
+
+    def between(self, model: Model) -> list[Any]:
+        """Returns parts to put between two messages that are merged; none if the vendor keeps parts separate."""
+        return self.encode(["\n\n"], model) if self.joins_texts else []
 
     # -------------------------------------------------------------------------------------------------- inside
 
@@ -284,10 +294,8 @@ class HttpProvider(NotCopied, Provider):
 
     def _toolbox(self, tools: Tools) -> Toolbox:
         schema = root_of(tools.output)
-        by_schema = schema is not None and schema.get("type") == "object" and (
-            (self.enforces_schema == "closed" and strict(schema, nullable=False) is not None)
-            or (self.enforces_schema == "without tools" and not tools.tools)
-        )
+        by_schema = schema is not None and schema.get("type") == "object" and self.answers_by_schema(
+            schema, has_tools=bool(tools.tools))
         return Toolbox(tools, by_schema=by_schema, ids=self.call_ids, nullable=self.strict_tools)
 
     @property

@@ -96,8 +96,7 @@ class OpenAIProvider(HttpProvider):
         options: dict[str, Any] = {
             "temperature": generation.temperature, "top_p": generation.top_p, "stop": generation.stop,
         }
-        is_reasoning = REASONING_MODEL.match(model.id)
-        options[self.reasoning_max_tokens if is_reasoning else "max_tokens"] = generation.max_tokens
+        options[self.max_tokens_name(model)] = generation.max_tokens
         if generation.cache and self.caches:
             options["prompt_cache_key"] = cache_key(messages, model)
             if keeps_longer(generation, model) and body["messages"]:
@@ -148,6 +147,9 @@ class OpenAIProvider(HttpProvider):
 
     def reasons(self, model: Model) -> bool:
         return REASONING_MODEL.match(model.id) is not None and "-chat" not in model.id
+
+    def max_tokens_name(self, model: Model) -> str:
+        return self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):
