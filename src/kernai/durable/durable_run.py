@@ -225,16 +225,15 @@ class DurableRun:
         return scope in self.scopes or bool(self.history.of(scope))
 
     def replayed(self, sub_run: SubRun) -> DurableScope:
-        """Replays a sub-run to its frontier and returns its scope."""
+        """Replays a sub-run that has begun to its frontier and returns its scope."""
         run = self.scopes[""].run.root.runs[sub_run.scope]
-        rows = self.history.of(run.scope)
-        self._restore(run, has_ended=bool(rows) and isinstance(rows[-1].row, ResultRow))
-        given = sub_run.input
-        if sub_run.skill is None and rows and isinstance(rows[0].row, RunStartRow):  # the runtime writes a task's input
-            given = parts_of(rows[0], rows[0].row.input, run.context.media_store)
+        rows, given = self.history.of(run.scope), sub_run.input
+        self._restore(run, has_ended=isinstance(rows[-1].row, ResultRow))
         if sub_run.skill is not None:
             agreed = self.history.facts.as_agreed(self.scopes[run.scope.rpartition("/")[0]].run, sub_run)
             given = agreed.input if isinstance(agreed, SubRun) else given
+        elif isinstance(rows[0].row, RunStartRow):  # the runtime writes a task's input
+            given = parts_of(rows[0], rows[0].row.input, run.context.media_store)
         scope = DurableScope(self, run, run_loop(run, given), rows)
         self.scopes[run.scope] = scope
         scope.replay()

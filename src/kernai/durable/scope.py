@@ -50,14 +50,14 @@ class DurableScope:
         self._cursor = ReplayCursor(run, rows, durable.history.seams, compares=durable.compares)
         #: the first effect whose outcome is not recorded
         self._frontier: Effect | None = None
-        #: spawned work, by key: not started yet, running, waiting for a decision, and ended
+        #: while it is replayed, spawned work by scope or call id
+        self._spawned: dict[str, Spawn] = {}
+        #: after that, spawned work by key: not started yet, running, waiting for a decision, and ended
         self._to_spawn: list[Spawn] = []
         self._running: set[Any] = set()
         self._parked: set[Any] = set()
         self._done: dict[Any, Completion] = {}
         self._calls: dict[Any, Call] = {}
-        self._children: dict[Any, DurableScope] = {}
-        self._keys: dict[str, Any] = {}  # by scope or call id
         self._has_failed = False
         if rows:
             run.gate = self._cursor
@@ -85,7 +85,7 @@ class DurableScope:
         left, frontier = self._cursor.next, self._frontier
         if left is not None:
             raise divergence(left, left.row.type, "the run ends" if frontier is None else repr(type(frontier).__name__))
-        self.is_parked = frontier is not None and self._waits_for_decisions(frontier)
+        self.is_parked = frontier is not None and self._waits(frontier)
         if isinstance(frontier, CallModel) and not (self.is_parked or self.has_unrecorded) and self._cursor.rows:
             self._durable.write_unrecorded(self.run, events.ModelRestartedRow("the run was resumed"))
 
@@ -102,24 +102,53 @@ class DurableScope:
 
     def _recorded_outcome(self, effect: Effect) -> Completion | None:
         """An effect's outcome, if it is recorded."""
-        durable, following = self._durable, self._cursor.next
-        if isinstance(effect, SubRun) and not durable.waits_to_begin(effect):
-            return self._end_of(durable.replayed(effect))
+        following, wasted = self._cursor.next, self._durable.history.wasted
         if isinstance(effect, Spawn):
-            self._replay_spawned(effect.key, effect)
+            self._spawned[effect.what.call_id] = effect
             return Completion(None)
         if isinstance(effect, effects.Join):
             return self._recorded_end()
-        if isinstance(effect, CallModel) and effect.call_id in durable.history.wasted:
-            self.run.count_failed(durable.history.wasted[effect.call_id])
+        if isinstance(effect, CallModel) and effect.call_id in wasted:
+            self.run.count_failed(wasted[effect.call_id])
         if isinstance(effect, (CallModel, effects.CallBuiltin)) and following is not None:
             return reading(following, self._answer, effect, following)
         assert isinstance(effect, (effects.CallBuiltin, *_COMMITTED, SubRun))
-        return self._outcome_of(effect)
+        return self._end_of(effect)
 
-    def _end_of(self, child: DurableScope) -> Completion | None:
-        """How a sub-run ended, if it did. If it was broken off with the root, only its parent's row says how."""
+    def _recorded_end(self) -> Completion | None:
+        """The next completion in the recorded order; after the end of the record, any that is known."""
         recorded = self._cursor.next
+        if recorded is None:
+            self._sort_spawned()
+            return Completion(None, self._done.pop(next(iter(self._done)))) if self._done else None
+        row = recorded.row
+        call_id = getattr(row, "call_id", "")
+        if isinstance(row, events.TaskEndedRow):
+            call_id = effects.task_scope(self.run.scope, self.run.step, row.task_id)
+        spawn = self._spawned.pop(call_id, None)
+        if spawn is None:
+            raise divergence(recorded, row.type, "no such call or task was started")
+        ended = self._end_of(spawn.what) or self._failure(recorded, "the run is waiting for a call or task to end")
+        return Completion(None, Completion(spawn.key, ended.value, ended.error))
+
+    def _sort_spawned(self) -> None:
+        for spawn in self._spawned.values():
+            ended = self._end_of(spawn.what)
+            if ended is not None:
+                self._done[spawn.key] = Completion(spawn.key, ended.value, ended.error)
+            elif self._waits(spawn.what):
+                self._parked.add(spawn.key)
+            else:
+                self._to_spawn.append(spawn)
+        self._spawned.clear()
+
+    def _end_of(self, effect: Call | effects.CallBuiltin) -> Completion | None:
+        """How a call or a sub-run ended, if it did. If a sub-run was broken off with the root, only its parent's row
+        says how.
+        """
+        if not isinstance(effect, SubRun) or not self._durable.has_begun(effect.scope):
+            return self._outcome_of(effect)
+        child, recorded = self._durable.replayed(effect), self._cursor.next
         if recorded is None or not (child.ended is None or child.has_unrecorded or is_broken_off(recorded)):
             return child.ended
         return self._failure(recorded, f"the run {child.run.scope} continues")
@@ -177,56 +206,13 @@ class DurableScope:
             raise divergence(recorded, recorded.row.type, otherwise)
         return reading(recorded, self._completion, recorded)
 
-    def _replay_spawned(self, key: Any, effect: Spawn) -> None:
-        what, durable = effect.what, self._durable
-        self._keys[what.call_id] = key
-        if isinstance(what, SubRun) and what.skill is None and self._was_dropped(what, key):
-            return
-        if isinstance(what, SubRun) and not durable.waits_to_begin(what):
-            child = self._children[key] = durable.replayed(what)
-            ended, waits = child.ended, child.is_parked
-        else:
-            ended, waits = self._outcome_of(what), durable.waits(what.call_id)
-        if ended is not None:
-            self._done[key] = Completion(key, ended.value, ended.error)
-        elif waits:
-            self._parked.add(key)
-        else:
-            self._to_spawn.append(effect)
-
-    def _was_dropped(self, task: SubRun, task_id: Any) -> bool:
-        """Whether the recording says that a task ended before it began."""
-        return not self._durable.has_begun(task.scope) and any(
-            isinstance(one.row, events.TaskErrorRow) and one.row.task_id == task_id and one.step == self.run.step
-            for one in self._cursor.rows[self._cursor.at:]
-        )
-
-    def _recorded_end(self) -> Completion | None:
-        """The next completion in the recorded order; after the end of the record, any that is known."""
-        recorded = self._cursor.next
-        if recorded is None:
-            return None if not self._done else Completion(None, self._done.pop(next(iter(self._done))))
-        row = recorded.row
-        spawned = getattr(row, "call_id", None)
-        if isinstance(row, events.TaskEndedRow):
-            spawned = effects.task_scope(self.run.scope, self.run.step, row.task_id)
-        if spawned not in self._keys:
-            raise divergence(recorded, row.type, "no such call or task was started")
-        key = self._keys[spawned]
-        child, ended = self._children.pop(key, None), self._done.pop(key, None)
-        if child is not None:
-            ended = self._end_of(child)
-        ended = ended or self._failure(recorded, "the run is waiting for a call or task to end")
-        self._parked.discard(key)
-        self._to_spawn = [spawn for spawn in self._to_spawn if spawn.key != key]
-        return Completion(None, Completion(key, ended.value, ended.error))
-
-    def _waits_for_decisions(self, frontier: Effect) -> bool:
-        if isinstance(frontier, effects.Join):
+    def _waits(self, effect: Effect) -> bool:
+        """Whether an effect waits for a decision, or only for work that does."""
+        if isinstance(effect, effects.Join):
             return not self._to_spawn
-        if isinstance(frontier, SubRun) and frontier.scope in self._durable.scopes:
-            return self._durable.scopes[frontier.scope].is_parked
-        return isinstance(frontier, (*_COMMITTED, SubRun)) and self._durable.waits(frontier.call_id)
+        call_id = getattr(effect, "call_id", "")
+        sub_run = self._durable.scopes.get(call_id)
+        return self._durable.waits(call_id) if sub_run is None else sub_run.is_parked
 
     # ----------------------------------------------------------------------------------------------- after the record
     # Here a failed effect is an exception, which `_continue` throws into the loop.
