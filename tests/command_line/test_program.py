@@ -411,5 +411,7 @@ def test_a_completion_script_has_every_command_and_option_and_is_valid(here: Her
 
 def test_descriptions_in_fish_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "fish"]) == 0
-    described = {shlex.split(line)[-1] for line in capsys.readouterr().out.splitlines()}
+    script = capsys.readouterr().out
+    described = {shlex.split(line)[-1] for line in script.splitlines()}
     assert {*SUMMARIES.values(), "use this model instead of the agent's own"} <= described
+    assert (" -l model -r -f " in script, " -l json -r" in script) == (True, False)

@@ -124,11 +124,6 @@ def test_a_search_takes_text_literally_but_ignores_case_and_ways_to_write_a_lett
     assert {row["name"] for row in inventory_lookup.find_stock(text=text)} == found
 
 
-def test_an_order_for_an_unknown_product_says_which() -> None:
-    with pytest.raises(ValueError, match="there is no product XX-0001"):
-        inventory_lookup.price_order([{"sku": "XX-0001", "quantity": 1}])
-
-
 @pytest.mark.parametrize("params, found, shown", [
     ({"service": "payments", "text": "STARTED version"}, 1, 1),
     ({"service": "inventory", "level": "ERROR", "limit": 1000}, 84, 50),

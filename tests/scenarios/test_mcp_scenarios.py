@@ -196,16 +196,6 @@ def test_costs_are_settled_to_the_cent(people: list[str], payments: list[Any], t
     assert [(one["giver"], one["taker"], str(one["amount"])) for one in settled] == transfers
 
 
-@pytest.mark.parametrize("people, payments, message", [
-    ([], [], "people must name everybody"), (["a", "a"], [], "each of them once"),
-    (["a"], [payment("b", "1"), payment("c", "1")], "not among the people, but paid: b, c"),
-    *((["a"], [payment("a", wrong)], f"whole cents and not below 0, got {wrong}") for wrong in ("1.005", "-1")),
-])
-def test_payments_that_make_no_sense_are_refused(people: list[str], payments: list[Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        skill_and_mcp.settle(people, payments)
-
-
 # --------------------------------------- the installation of the servers, with a script in place of npm: no network
 
 
