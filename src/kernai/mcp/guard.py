@@ -30,7 +30,6 @@ def main(command: list[str]) -> int:
     """Runs the command and returns its exit status."""
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
-    os.set_blocking(wake, False)
     signal.set_wakeup_fd(waker)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
