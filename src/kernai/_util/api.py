@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Replaceable:
 
     def __replace__(self, /, **changes: Any) -> Self:
         return type(self)(**{**{name: getattr(self, name) for name in self._FIELDS}, **changes})
+
+
+def read_only(slot: str) -> Any:
+    """A property that reads a slot. Unlike a method, it calls no Python function."""
+    return property(attrgetter(slot))
 
 
 class NotCopied:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
-from kernai._util.api import Replaceable
+from kernai._util.api import Replaceable, read_only
 from kernai.values.media import Media
 from kernai.values.message import Part
 
@@ -35,23 +35,14 @@ class Block(Replaceable):
     __slots__ = ("_content", "_name", "_type")
     _FIELDS: ClassVar[tuple[str, ...]] = ("type", "name", "content")
     __match_args__ = ("type", "name", "content")
+    type: Final[str] = read_only("_type")
+    name: Final[str | None] = read_only("_name")
+    content: Final[str] = read_only("_content")
 
     def __init__(self, type: str, name: str | None = None, content: str = "") -> None:
         self._type = type
         self._name = name
         self._content = content
-
-    @property
-    def type(self) -> str:
-        return self._type
-
-    @property
-    def name(self) -> str | None:
-        return self._name
-
-    @property
-    def content(self) -> str:
-        return self._content
 
     def with_content(self, content: str) -> Self:
         """The same block with other content."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from kernai._util.api import Replaceable
+from kernai._util.api import Replaceable, read_only
 from kernai.jsonio.json_data import copied
 from kernai.values.media import Media
 
@@ -69,6 +69,11 @@ class Message(Replaceable):
     # Not a frozen dataclass, whose constructor costs four times as much: two are made each step.
     __slots__ = ("_answers", "_blocks", "_by", "_content", "_outside", "_reasoning", "_role")
     _FIELDS = ("role", "content", *BESIDE)
+    role: Final[Role] = read_only("_role")
+    content: Final[tuple[Part, ...]] = read_only("_content")
+    answers: Final[int | None] = read_only("_answers")
+    by: Final[By | None] = read_only("_by")
+    outside: Final[tuple[int, ...]] = read_only("_outside")
 
     def __init__(
         self, role: Role, content: Part | Sequence[Part], *, reasoning: Sequence[Mapping[str, Any]] = (),
@@ -100,32 +105,12 @@ class Message(Replaceable):
             raise TypeError(f"answers must be the index of a block, got {self._answers!r}")
 
     @property
-    def role(self) -> Role:
-        return self._role
-
-    @property
-    def content(self) -> tuple[Part, ...]:
-        return self._content
-
-    @property
     def reasoning(self) -> tuple[Mapping[str, Any], ...]:
         return tuple(map(copied, self._reasoning)) if self._reasoning else ()
 
     @property
     def blocks(self) -> tuple[Mapping[str, Any], ...] | None:
         return None if self._blocks is None else tuple(map(copied, self._blocks))
-
-    @property
-    def answers(self) -> int | None:
-        return self._answers
-
-    @property
-    def by(self) -> By | None:
-        return self._by
-
-    @property
-    def outside(self) -> tuple[int, ...]:
-        return self._outside
 
     def rewritten(self, content: Part | Sequence[Part]) -> Message:
         """The same message with other content. It still answers what it answered; blocks and reasoning are dropped."""

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeGuard
 
-from kernai._util.api import Replaceable
+from kernai._util.api import Replaceable, read_only
 from kernai.errors import KernaiError
 from kernai.jsonio.json_data import MAX_DEPTH, Conversion
 from kernai.values.media import Media
@@ -30,6 +30,7 @@ class SkillResult(Replaceable):
     # One is made for every call, nearly always of a plain text, so it has slots and properties, as `Message` has.
     __slots__ = ("_metadata", "_parts")
     _FIELDS = ("text", "media", "metadata")
+    parts: Final[tuple[Part, ...]] = read_only("_parts")
 
     _parts: tuple[Part, ...]
     _metadata: dict[str, object] | None
@@ -47,10 +48,6 @@ class SkillResult(Replaceable):
             raise TypeError(f"metadata must be a mapping, got {type(metadata).__name__}")
         self._parts = (*given, *found)
         self._metadata = dict(metadata) if metadata else None
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return self._parts
 
     @property
     def text(self) -> str:
