@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import Value
 from kernai.blocks.plan import STRATEGIES
-from kernai.registry.protocol_registry import Protocol
-from kernai.registry.skill_definition import Skill
 from kernai.values.message import Message, Part, Wording
 
 if TYPE_CHECKING:
-    from kernai.agents.know_how import KnowHow
+    from kernai.agents.setup import Setup
+
+
+def _object(*required: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
+    needed = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": properties, **needed, "additionalProperties": False}
+
 
 _TEXT = {"type": "string"}
-_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
-_PROTOCOL = {
-    "type": "object", "properties": {"name": _TEXT, "content": _TEXT}, "required": ["content"],
-    "additionalProperties": False,
-}
-_TASK = {
-    "type": "object",
-    "properties": {
-        "id": {**_TEXT, "description": "used once"},
-        "input": {**_TEXT, "description": "everything that the sub-agent needs; it sees nothing else"},
-        "parallel": {"type": "boolean", "description": "may run beside others, for the strategy mixed"},
-        "depends_on": {
-            "type": "array", "items": _TEXT,
-            "description": "ids of tasks whose results this one needs; they are put before its input",
-        },
+_NO_PARAMETERS = _object()
+_PROTOCOL = _object("content", name=_TEXT, content=_TEXT)
+_TASK = _object(
+    "id", "input",
+    id={**_TEXT, "description": "used once"},
+    input={**_TEXT, "description": "everything that the sub-agent needs; it sees nothing else"},
+    parallel={"type": "boolean", "description": "may run beside others, for the strategy mixed"},
+    depends_on={
+        "type": "array", "items": _TEXT,
+        "description": "ids of tasks whose results this one needs; they are put before its input",
     },
-    "required": ["id", "input"], "additionalProperties": False,
-}
-_PLAN: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "goal": _TEXT, "strategy": {"type": "string", "enum": list(STRATEGIES)},
-        "tasks": {"type": "array", "items": _TASK, "minItems": 1},
-    },
-    "required": ["tasks"], "additionalProperties": False,
-}
+)
+_PLAN = _object(
+    "tasks",
+    goal=_TEXT, strategy={"type": "string", "enum": list(STRATEGIES)},
+    tasks={"type": "array", "items": _TASK, "minItems": 1},
+)
 _PLAN_DESCRIPTION = (
     "Has several tasks done by sub-agents with your skills, for work that falls into independent parts. All results "
     "come back together; that of a task that failed begins with error:. Call nothing else beside it."
@@ -78,13 +73,13 @@ class Tools(Value):
 
     def messages(self, messages: Sequence[Message]) -> list[Message]:
         """The conversation for a model that calls natively."""
-        system, rest = (messages[0], messages[1:]) if messages and messages[0].role == "system" else (None, messages)
-        return [*([] if system is None else [self._system(system)]), *map(_native, rest)]
-
-    def _system(self, system: Message) -> Message:
-        """The system message for native calls, with what middleware has added to the original."""
-        text = system.text.replace(self.blocks_system.text, self.system.text, 1)
-        return system if text == system.text else Message("system", text)
+        shown = list(map(_native, messages))
+        if shown and shown[0].role == "system":
+            # middleware may have added something to the original, which stays
+            text = shown[0].text.replace(self.blocks_system.text, self.system.text, 1)
+            if text != shown[0].text:
+                shown[0] = Message("system", text)
+        return shown
 
 
 def _native(message: Message) -> Message:
@@ -94,22 +89,20 @@ def _native(message: Message) -> Message:
     return message.rewritten(parts)
 
 
-def native_tools(
-    skills: Iterable[Skill], protocols: Sequence[Protocol], *, workflows: bool, know_how: KnowHow | None = None
-) -> tuple[Tool, ...]:
-    """Returns an agent's tools. Skills come first, so that other tools get new names if a vendor's rules require it."""
-    read = [] if know_how is None else [Tool("/read", "Reads know-how: its instructions, or one of its files.", {
-        "type": "object", "properties": {"name": {**_TEXT, "enum": list(know_how.folders)}, "file": _TEXT},
-        "required": ["name"], "additionalProperties": False,
-    })]
-    return (*_tools(skills), *_beside(protocols, workflows=workflows), *read)
-
-
-def _tools(skills: Iterable[Skill]) -> Iterator[Tool]:
-    for skill in skills:
+def native_tools(setup: Setup) -> Iterator[Tool]:
+    """Yields an agent's tools. Skills come first, so that other tools get new names if a vendor's rules require it."""
+    for skill in setup.skills.visible():
         produces = f"Produces: {', '.join(skill.produces)}" if skill.produces else ""
         schema = _explained(skill.schema()) if skill.table.is_marked else skill.schema()
         yield Tool(skill.name, "\n".join(filter(None, [skill.description, produces])), schema)
+    for one in setup.protocols.visible():
+        yield Tool(one.name, f"The protocol {one.name}. {one.documentation or ''}".strip(), _PROTOCOL, one.name)
+    if setup.key.workflows and setup.can_call:
+        yield Tool("plan", _PLAN_DESCRIPTION, _PLAN, "plan")
+        yield Tool("/tasks", "Shows the tasks of your plan and their results.", _NO_PARAMETERS)
+    if setup.know_how is not None:
+        named = _object("name", name={**_TEXT, "enum": list(setup.know_how.folders)}, file=_TEXT)
+        yield Tool("/read", "Reads know-how: its instructions, or one of its files.", named)
 
 
 _MARK = "x-trusted"  # as in `kernai.inputs.trusted`, which few agents need to import
@@ -126,12 +119,3 @@ def _explained(schema: Any) -> Any:
     if schema.get(_MARK) is True:
         made["description"] = " ".join(filter(None, [schema.get("description"), _TRUSTED]))
     return made
-
-
-def _beside(protocols: Sequence[Protocol], *, workflows: bool) -> Iterator[Tool]:
-    for protocol in protocols:
-        yield Tool(protocol.name, f"The protocol {protocol.name}. {protocol.documentation or ''}".strip(), _PROTOCOL,
-                   protocol.name)
-    if workflows:
-        yield Tool("plan", _PLAN_DESCRIPTION, _PLAN, "plan")
-        yield Tool("/tasks", "Shows the tasks of your plan and their results.", _NO_PARAMETERS)

@@ -236,13 +236,10 @@ class Setup:
     def _native(self, instructions: str, system: Message, *, constrained: bool) -> Tools:
         from kernai.agents.native_tools import Tools, native_tools  # few agents call natively
 
-        tools = native_tools(
-            self.skills.visible(), self.protocols.visible(), workflows=self.key.workflows and self.can_call,
-            know_how=self.know_how)
         typed = self.key.answer_type
         output = None if typed is None or typed.is_text else typed.schema()
         native = Message("system", native_system_text(self, instructions), outside=system.outside)
-        return Tools(tools, system, native, output, constrained)
+        return Tools(tuple(native_tools(self)), system, native, output, constrained)
 
     def constrained(self, generation: GenerationOptions, provider: Provider | None) -> GenerationOptions:
         """Returns the options of a model call, with the grammar in the provider's field if it has one."""
