@@ -20,7 +20,9 @@ from kernai.blocks.block import neutralize
 FILE = "SKILL.md"
 #: how many characters of a file the model reads, and how many files are listed
 MOST_CHARACTERS, MOST_FILES = 100_000, 200
-_FIELD = re.compile(r"([A-Za-z][\w-]*):[ \t]*(.*)")
+_FRONT_MATTER = re.compile(r"---[^\S\n]*\n(.*?)^---[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+#: a name and its text, which continues in lines that are indented or blank
+_FIELD = re.compile(r"^([A-Za-z][\w-]*):[ \t]*(.*(?:\n(?:[ \t].*)?)*)", re.MULTILINE)
 _NAME = re.compile(r"[^\s/\\<>\"']{1,64}")
 
 
@@ -111,18 +113,16 @@ class KnowHow:
 
 def _folders_in(path: str) -> Iterator[Folder]:
     """Yields the folder itself if it has a `SKILL.md`, else the folders in it that have one."""
-    if os.path.isfile(os.path.join(path, FILE)):
-        yield _folder(path)
-        return
-    try:
-        inside = sorted(os.listdir(path))
-    except OSError as error:
-        raise ValueError(f"know_how: cannot read {path!r}: {error.strerror}") from None
-    folders = [one for one in inside if os.path.isfile(os.path.join(path, one, FILE))]
-    if not folders:
-        raise ValueError(f"know_how: neither {path!r} nor a folder in it has a {FILE}")
-    for one in folders:
-        yield _folder(os.path.join(path, one))
+    folders = [path]
+    if not os.path.isfile(os.path.join(path, FILE)):
+        try:
+            inside = [os.path.join(path, one) for one in sorted(os.listdir(path))]
+        except OSError as error:
+            raise ValueError(f"know_how: cannot read {path!r}: {error.strerror}") from None
+        folders = [one for one in inside if os.path.isfile(os.path.join(one, FILE))]
+        if not folders:
+            raise ValueError(f"know_how: neither {path!r} nor a folder in it has a {FILE}")
+    yield from map(_folder, folders)
 
 
 def _folder(path: str) -> Folder:
@@ -144,27 +144,17 @@ def _folder(path: str) -> Folder:
 
 def _split_front_matter(text: str) -> tuple[str, str]:
     """Splits a `SKILL.md` into its front matter and the text after it."""
-    lines = text.split("\n")
-    if lines[0].rstrip() != "---":
-        return "", text
-    for at, line in enumerate(lines[1:], 1):
-        if line.rstrip() == "---":
-            return "\n".join(lines[1:at]), "\n".join(lines[at + 1 :])
-    return "", text
+    found = _FRONT_MATTER.match(text)
+    return (found[1], text[found.end() :]) if found else ("", text)
 
 
 def _fields(head: str) -> dict[str, str]:
     """Returns the top-level texts of YAML front matter: plain, quoted, or over several lines. Lists are ignored."""
-    fields: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in head.splitlines():
-        found = _FIELD.fullmatch(line)
-        if found is not None:
-            value = found[2].strip()
-            current = fields[found[1]] = [] if value[:1] in ("|", ">") else [value]
-        elif line.strip() and line[:1] in (" ", "\t"):
-            current.append(line.strip())
-    return {name: _unquoted(" ".join(filter(None, lines))) for name, lines in fields.items()}
+    fields: dict[str, str] = {}
+    for name, value in _FIELD.findall(head):
+        first, *more = map(str.strip, value.split("\n"))
+        fields[name] = _unquoted(" ".join(filter(None, more if first[:1] in ("|", ">") else [first, *more])))
+    return fields
 
 
 def _unquoted(text: str) -> str:
