@@ -69,18 +69,16 @@ class Plan(Value):
         itself. A plan may have at most `max_tasks` tasks, and never more than 1,000.
         """
         try:
-            return PlanResult(cls(*_checked(_data(raw), min(max_tasks, MAX_TASKS))), None)
+            return PlanResult(_read(raw, min(max_tasks, MAX_TASKS)), None)
         except _Rejected as rejected:
-            return PlanResult(None, rejected.reason)
+            return PlanResult(None, str(rejected))
 
 
 class _Rejected(Exception):  # noqa: N818 - never leaves `validate`
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """Its text is the reason."""
 
 
-def _data(raw: object) -> Mapping[str, Any]:
+def _read(raw: object, max_tasks: int) -> Plan:
     if raw is None or (isinstance(raw, str) and not raw.strip(ASCII_SPACE)):
         raise _Rejected("blank")
     if isinstance(raw, str):
@@ -90,11 +88,7 @@ def _data(raw: object) -> Mapping[str, Any]:
             raise _Rejected("invalid_json") from None
     if not isinstance(raw, Mapping):
         raise _Rejected("not_a_hash")  # as the Ruby gem records it: Ruby calls an object a hash
-    return raw
-
-
-def _checked(data: Mapping[str, Any], max_tasks: int) -> tuple[tuple[Task, ...], str, str]:
-    given = data.get("tasks")
+    given = raw.get("tasks")
     if not isinstance(given, (list, tuple)):
         raise _Rejected("no_tasks")
     if not given:
@@ -108,10 +102,14 @@ def _checked(data: Mapping[str, Any], max_tasks: int) -> tuple[tuple[Task, ...],
     if len(ids) < len(valid):
         raise _Rejected("duplicate_ids")
     tasks = tuple(_task(one, ids) for one in valid)
-    if _has_cycle(tasks):
-        raise _Rejected("cyclic")
-    strategy = data.get("strategy")
-    return tasks, _goal(data.get("goal")), next((known for known in STRATEGIES if known == strategy), "mixed")
+    try:
+        TopologicalSorter({task.id: task.depends_on for task in tasks}).prepare()
+    except CycleError:
+        raise _Rejected("cyclic") from None
+    goal, strategy = raw.get("goal"), raw.get("strategy")
+    if not isinstance(goal, str):
+        goal = "" if goal is None else json.dumps(jsonable(goal), ensure_ascii=False)
+    return Plan(tasks, goal, next((known for known in STRATEGIES if known == strategy), "mixed"))
 
 
 def _is_task(one: object) -> bool:
@@ -127,17 +125,3 @@ def _task(one: Mapping[str, Any], ids: set[str]) -> Task:
     named = [w for w in wanted if isinstance(w, str)] if isinstance(wanted, (list, tuple)) else []
     depends_on = tuple(w for w in named if w in ids and w != one["id"])
     return Task(one["id"], one["input"], one.get("parallel") is True, depends_on)
-
-
-def _goal(goal: object) -> str:
-    if goal is None:
-        return ""
-    return goal if isinstance(goal, str) else json.dumps(jsonable(goal), ensure_ascii=False)
-
-
-def _has_cycle(tasks: tuple[Task, ...]) -> bool:
-    try:
-        TopologicalSorter({task.id: task.depends_on for task in tasks}).prepare()
-    except CycleError:
-        return True
-    return False

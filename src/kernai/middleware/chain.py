@@ -53,7 +53,10 @@ def _passed(effect: Effect, middleware: Sequence[Middleware], at: int, run: Run 
     """Passes an effect to one middleware of the list, and the effects that it yields to those after it."""
     flow = middleware[at](effect)
     if type(flow) is not GeneratorType:
-        raise _not_a_generator(middleware[at], flow)
+        raise TypeError(
+            f"{_name(middleware[at])} gave {type(flow).__name__}, not a generator: a middleware is a function that "
+            "yields the effect to have it performed, and returns the outcome"
+        )
     outcome: Any = None
     error: BaseException | None = None
     may_return_none = False  # since its last call did
@@ -62,13 +65,16 @@ def _passed(effect: Effect, middleware: Sequence[Middleware], at: int, run: Run 
             effect = flow.send(outcome) if error is None else flow.throw(error)
         except StopIteration as returned:
             if returned.value is None and not may_return_none:
-                raise _missing_outcome(middleware[at]) from None
+                raise TypeError(
+                    f"{_name(middleware[at])} returned nothing: end it with `return (yield effect)`, or another outcome"
+                ) from None
             return returned.value
         error = None
         sleeps = type(effect) is Sleep
         try:
             if type(effect) not in _MAY_BE_YIELDED:
-                error = _wrong_effect(effect)
+                wrong = type(effect).__name__
+                error = TypeError(f"a middleware may yield CallModel, CallSkill, CallProtocol or Sleep, not {wrong}")
             elif sleeps or at + 1 == len(middleware):
                 outcome = yield effect if effect is first or run is None else _checked(run, effect, first)
             else:
@@ -89,21 +95,6 @@ def _checked(run: Run, call: Effect, first: Effect) -> Effect:
     changes = {name: value for name, value in call.arguments.items() if name not in known or known[name] is not value}
     arguments = skill.rebind(known, changes, store, repair=repair)
     return call.replace(arguments=arguments if is_same else skill.bind(arguments, store, repair=repair))
-
-
-def _not_a_generator(middleware: Middleware, value: object) -> TypeError:
-    return TypeError(
-        f"{_name(middleware)} gave {type(value).__name__}, not a generator: a middleware is a function that yields the "
-        "effect to have it performed, and returns the outcome"
-    )
-
-
-def _missing_outcome(middleware: Middleware) -> TypeError:
-    return TypeError(f"{_name(middleware)} returned nothing: end it with `return (yield effect)`, or another outcome")
-
-
-def _wrong_effect(value: object) -> TypeError:
-    return TypeError(f"a middleware may yield CallModel, CallSkill, CallProtocol or Sleep, not {type(value).__name__}")
 
 
 def _name(middleware: Middleware) -> str:
