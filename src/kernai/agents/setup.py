@@ -224,22 +224,19 @@ class Setup:
         asks += [] if self.know_how is None else [f"/read {name}" for name in self.know_how.folders]
         return response_grammar(callable_skills, spoken, asks, self.key.answer_type)
 
-    def tools(self, system: Message, read: tuple[Any, int], context: Context, *, constrained: bool) -> Tools:
+    def tools(self, system: Message, read: tuple[Any, int], context: Context) -> Tools:
         """Returns the tools for a native call; `system` is the system message for calls as blocks."""
         built = self._system or self.read_system(read, context)  # not built yet if all steps so far were replayed
         instructions, known = built.instructions, self._tools
         if known is None or known[:2] != (instructions, system):
-            shown = _shown(instructions)
-            known = self._tools = instructions, system, self._native(shown, system, constrained=constrained)
+            from kernai.agents.native_tools import Tools, native_tools  # few agents call natively
+
+            typed = self.key.answer_type
+            output = None if typed is None or typed.is_text else typed.schema()
+            native = Message("system", native_system_text(self, _shown(instructions)), outside=system.outside)
+            made = Tools(tuple(native_tools(self)), system, native, output, self.constrains)
+            known = self._tools = instructions, system, made
         return known[2]
-
-    def _native(self, instructions: str, system: Message, *, constrained: bool) -> Tools:
-        from kernai.agents.native_tools import Tools, native_tools  # few agents call natively
-
-        typed = self.key.answer_type
-        output = None if typed is None or typed.is_text else typed.schema()
-        native = Message("system", native_system_text(self, instructions), outside=system.outside)
-        return Tools(tuple(native_tools(self)), system, native, output, constrained)
 
     def constrained(self, generation: GenerationOptions, provider: Provider | None) -> GenerationOptions:
         """Returns the options of a model call, with the grammar in the provider's field if it has one."""

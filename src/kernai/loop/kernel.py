@@ -301,7 +301,7 @@ def _call_model(run: Run, step: int) -> CallModel:
     run.stream, run.answer = ModelStream(run), None
     generation, tools = run.generation, None
     if run.setup.is_native:
-        tools = run.setup.tools(sent.system, run.agent.instructions_read, run.context, constrained=run.agent.constrain)
+        tools = run.setup.tools(sent.system, run.agent.instructions_read, run.context)
     elif run.setup.constrains:
         generation = run.setup.constrained(generation, run.provider)
     return CallModel(run.scope, step, sent, run.model, generation, tools=tools)
