@@ -60,7 +60,6 @@ class StreamParser:
         self._cut_off = OUTSIDE.start  # the held candidate
         self._prose: Listener = _drop
         self._sink: Listener = _drop  # receives text that is not a tag
-        self._sink_content: Listener = _drop  # the sink without the JSON value
         self._take: Listener = _drop  # receives pieces without `<`; the sink, unless something is held
         self._completed = 0  # the number of complete blocks in this text
         self._certain: int | None = None
@@ -251,13 +250,12 @@ class StreamParser:
             self._sink(held[:end])
         self._scan("")
 
-    def _sink_value(self, text: str) -> None:
-        """Receives content while a value is open."""
+    def _read_value(self, text: str) -> None:
+        """Reads content while a value is open."""
         assert isinstance(self._value, JsonValue)
         end = self._value.feed(text)
         if end is not None:
             self._end_value(end)
-        self._sink_content(text)
 
     def _end_value(self, end: int) -> None:
         """Lets tags count again, after the value has ended or is invalid."""
@@ -315,7 +313,7 @@ class StreamParser:
             listener = self._listeners["block_content"]
             self._sink = self._content.write if listener is None else _both(self._content.write, listener)
             if isinstance(self._value, JsonValue):
-                self._sink, self._sink_content = self._sink_value, self._sink
+                self._sink = _both(self._read_value, self._sink)
         if not self._held:
             self._take = self._sink
 
