@@ -73,9 +73,8 @@ class Provider(ABC):
             shape = self.encode_part(part, model)
             if shape is None and not isinstance(part, str):
                 # the placeholder is encoded too, so that all items of the list have the same form
-                text = self.fallback_for(part)
-                shape = self.encode_part(text, model)
-                shape = text if shape is None else shape
+                part = self.fallback_for(part)  # noqa: PLW2901 - from here on, the text stands for the part
+                shape = self.encode_part(part, model)
             encoded.append(part if shape is None else shape)
         return encoded
 
