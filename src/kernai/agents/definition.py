@@ -71,7 +71,10 @@ class Rules(NamedTuple):
 
     @classmethod
     def of(cls, agent: Agent[Any]) -> Rules:
-        return cls(*[getattr(agent, name) for name in cls._fields if name not in cls._field_defaults])
+        return cls(
+            agent.on_prose, agent.on_truncated, agent.quoted_calls, agent.dialects, agent.output_retries,
+            agent.max_steps, agent.max_tasks,
+        )
 
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
         """Returns these rules, overridden by recorded ones, which format 1 lacks.
@@ -140,8 +143,10 @@ def _plain_parts(instructions: str | Sequence[str | Outside]) -> Any:
 
 
 def _skill_part(skill: Skill) -> dict[str, Any]:
-    names = [*_FLAGS, "requires"]
-    flags = {name: skill.table.trusted if name == "trusted" else getattr(skill, name) for name in names}
+    flags = {
+        "approval": skill.approval, "acts": skill.acts, "trusted": skill.table.trusted, "idempotent": skill.idempotent,
+        "directory": skill.directory, "creates": skill.creates, "requires": skill.requires,
+    }
     return {"digest": skill.digest(), **{name: _plain(value) for name, value in flags.items() if value}}
 
 
