@@ -265,7 +265,7 @@ def prepare(connection: psycopg.Connection[Any], schema: str, *, create: bool) -
     have the version that this kernai knows.
     """
     if connection.info.server_version < OLDEST_SERVER:
-        raise KernaiError("the server is too old: kernai needs PostgreSQL 14 or later")
+        raise KernaiError(f"the server at {connection.info.host} is too old: kernai needs PostgreSQL 14 or later")
     if create:
         migrate(connection, schema)
     found = version_of(connection, schema)
