@@ -55,7 +55,7 @@ class DurableScope:
         #: after that, spawned work by key: not started yet, running, waiting for a decision, and ended
         self._to_spawn: list[Spawn] = []
         self._running: set[Any] = set()
-        self._parked: set[Any] = set()
+        self._parked: list[Any] = []
         self._done: dict[Any, Completion] = {}
         self._calls: dict[Any, Call] = {}
         self._has_failed = False
@@ -137,7 +137,7 @@ class DurableScope:
             if ended is not None:
                 self._done[spawn.key] = Completion(spawn.key, ended.value, ended.error)
             elif self._waits(spawn.what):
-                self._parked.add(spawn.key)
+                self._parked.append(spawn.key)
             else:
                 self._to_spawn.append(spawn)
         self._spawned.clear()
@@ -353,7 +353,7 @@ class DurableScope:
                     return ended
                 if isinstance(ended.error, Pause):
                     self._request(self._calls[ended.key], ended.error)
-                self._parked.add(ended.key)
+                self._parked.append(ended.key)
             elif not self._parked:  # a second Ctrl-C may come anywhere
                 raise NotPerformed
             elif not self._is_stopped():
@@ -369,7 +369,7 @@ class DurableScope:
         """
         asked, self._to_spawn = self._to_spawn, []
         if self._durable.is_unwanted:
-            self._parked.update(spawn.key for spawn in asked)
+            self._parked.extend(spawn.key for spawn in asked)
             yield from self._leave_to_others()
             return
         try:
@@ -396,7 +396,7 @@ class DurableScope:
         try:
             approved = self._approved(what)
         except Parked:
-            self._parked.add(key)
+            self._parked.append(key)
             return None
         except (Exception, Stop) as refused:  # noqa: BLE001 - the call's own failure
             self._done[key] = Completion(key, error=refused)
