@@ -355,10 +355,12 @@ def test_a_function_written_in_c_can_be_a_skill_with_declared_inputs() -> None:
 
 
 def test_declared_inputs_that_the_function_does_not_accept_are_a_type_error() -> None:
-    with pytest.raises(TypeError, match="takes no parameter 'y', which is in inputs"):
-        Skill("bad", execute=lambda x: x, inputs={"x": int, "y": int})
-    with pytest.raises(TypeError, match="needs 'x', which is not in inputs"):
-        Skill("bad", execute=lambda x: x, inputs={})
+    for function, inputs, said in (
+        (search, {"query": str, "y": int}, "takes no parameter 'y', which is in inputs"),
+        (search, {}, "needs 'query', which is not in inputs"), (greedy, {}, "'a' and 'b' are both a SkillContext"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            Skill("bad", execute=getattr(function, "function", function), inputs=inputs)
 
 
 def test_a_subclass_of_skill_may_parse_and_bind_parameters_in_its_own_way() -> None:

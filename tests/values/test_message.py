@@ -167,14 +167,10 @@ def view_of(conversation: Conversation) -> ConversationView:
     return ConversationView(SYSTEM, conversation.messages)
 
 
-def dicts_of(conversation: Conversation) -> MessageDicts:
-    return MessageDicts(SYSTEM, conversation.messages)
-
-
 @given(st.lists(st.text(), max_size=5), st.integers(-8, 8), st.integers(-8, 8), st.sampled_from([None, 1, 2, -1, -2]))
 def test_a_view_is_indexed_like_a_list(texts: list[str], start: int, stop: int, step: int | None) -> None:
     conversation = conversation_of(*texts)
-    view, dicts = view_of(conversation), dicts_of(conversation)
+    view, dicts = view_of(conversation), MessageDicts(SYSTEM, conversation.messages)
     conversation.append(Message("user", "later"))
     wanted = [SYSTEM, *[Message("user", text) for text in texts]]
     assert view[start:stop:step] == wanted[start:stop:step]
@@ -194,8 +190,8 @@ def test_a_view_compares_like_a_list() -> None:
     same = view_of(conversation_of("a"))
     assert view == same == [SYSTEM, Message("user", "a")]
     assert view not in (view_of(conversation_of("b")), "a")
-    dicts = dicts_of(conversation_of("a"))
-    assert dicts == dicts_of(conversation_of("a")) == [SYSTEM.to_dict(), {"role": "user", "content": "a"}]
+    dicts = MessageDicts(SYSTEM, conversation_of("a").messages)
+    assert dicts == MessageDicts(SYSTEM, conversation_of("a").messages) == [SYSTEM.to_dict(), {"role": "user", "content": "a"}]
     assert dicts != 3
     assert "Be brief." in repr(view)
     assert "2" in repr(dicts)
@@ -209,7 +205,7 @@ def test_a_view_copies_no_messages() -> None:
     conversation = conversation_of(*"a" * 10_000)
     tracemalloc.start()
     try:
-        kept = [dicts_of(conversation) for _ in range(100)]
+        kept = [MessageDicts(SYSTEM, conversation.messages) for _ in range(100)]
         assert tracemalloc.get_traced_memory()[0] < 100_000  # a copy of the list alone would be 80,000 a view
     finally:
         tracemalloc.stop()
@@ -218,10 +214,10 @@ def test_a_view_copies_no_messages() -> None:
 
 def test_message_dicts_hold_references_to_media() -> None:
     conversation = Conversation([Message("user", ["look: ", PICTURE])])
-    [_, made] = dicts_of(conversation)
+    [_, made] = MessageDicts(SYSTEM, conversation.messages)
     assert made == {"role": "user", "content": ["look: ", PICTURE.to_dict()]}
     assert "hidden" not in repr(made)
-    assert dicts_of(conversation).to_dict() == list(dicts_of(conversation))
+    assert MessageDicts(SYSTEM, conversation.messages).to_dict() == list(MessageDicts(SYSTEM, conversation.messages))
 
 
 @given(st.lists(st.one_of(st.text(), st.just(PICTURE)), max_size=6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,7 @@ from kernai.jsonio.json_data import loads
 from kernai.registry.skill_context import SkillContext
 
 if TYPE_CHECKING:
-    from inspect import Parameter, Signature
+    from inspect import Parameter
 
     from kernai.inputs.types import InputType
 
@@ -35,85 +35,72 @@ class CallShape(NamedTuple):
     positional: tuple[str, ...] = ()
 
 
-def read_signature(skill_name: str, function: Callable[..., Any]) -> tuple[InputTable, CallShape]:
-    """The inputs, from each parameter's annotation, default and description in ``Annotated``, and how to call it.
+def read_signature(
+    skill_name: str, function: Callable[..., Any], declared: Mapping[str, Any] | None = None
+) -> tuple[InputTable, CallShape]:
+    """The inputs, and how to call the function.
 
-    Raises `TypeError` for a parameter that cannot be an input: ``*args``, an unknown type, an unknown name in one.
+    If they are not `declared`, they come from each parameter's annotation, default and description in ``Annotated``.
+    Raises `TypeError` for a parameter that cannot be an input (``*args``, an unknown type, an unknown name in one), and
+    for a function that does not accept the declared inputs.
     """
+    about = f"skill {skill_name!r}: "
     namespace = Namespace(function)
     inputs: dict[str, Input] = {}
+    for key, kind in (declared or {}).items():
+        if not isinstance(key, str) or not key.strip():
+            raise TypeError(f"{about}the name of an input must be a non-blank str, got {key!r}")
+        inputs[key] = kind if isinstance(kind, Input) else Input(kind)
+    try:
+        parameters = list(signature_of(function).parameters.values())
+    except ValueError:  # some functions written in C
+        if declared is None:
+            raise TypeError(f"{about}the signature of {function!r} cannot be read; pass inputs={{...}}") from None
+        return InputTable(skill_name, inputs, TypeBuilder(namespace)), CallShape()
+    # those whose values are not read from a call: of a functools.partial, those that are bound already
+    known = getattr(function, "keywords", {}) if declared is None else inputs
     context: str | None = None
-    signature = _signature(function)
-    if signature is None:
-        raise TypeError(f"skill {skill_name!r}: the signature of {function!r} cannot be read; pass inputs={{...}}")
-    for parameter in _parameters(skill_name, function, signature):
-        annotation = _resolved(skill_name, parameter, namespace)
+    for at, one in enumerate(parameters):
+        if declared is None:
+            _check_parameter(about, one, function, is_first=at == 0)
+        if one.name in known or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            continue
+        annotation = _resolved(about, one, namespace, strict=declared is None)
         if _is_context(annotation):
             if context is not None:
-                raise TypeError(f"skill {skill_name!r}: {context!r} and {parameter.name!r} are both a SkillContext")
-            context = parameter.name
-            continue
-        default = REQUIRED if parameter.default is parameter.empty else parameter.default
-        inputs[parameter.name] = Input(defaulted(annotation, default), default)
-    names = {*inputs, context}
-    return InputTable(skill_name, inputs, TypeBuilder(namespace)), CallShape(context, _positional(signature, names))
+                raise TypeError(f"{about}{context!r} and {one.name!r} are both a SkillContext")
+            context = one.name
+        elif declared is None:
+            default = REQUIRED if one.default is one.empty else one.default
+            inputs[one.name] = Input(defaulted(annotation, default), default)
+        elif one.default is one.empty:
+            raise TypeError(f"{about}its function needs {one.name!r}, which is not in inputs")
+    taken = {one.name for one in parameters}
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    missing = [] if takes_any else [name for name in inputs if name not in taken]
+    if missing:
+        raise TypeError(f"{about}its function takes no parameter {missing[0]!r}, which is in inputs")
+    named = {*inputs, context}
+    positional = tuple(one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.name in named)
+    return InputTable(skill_name, inputs, TypeBuilder(namespace)), CallShape(context, positional)
 
 
-def check_signature(skill_name: str, function: Callable[..., Any], inputs: Collection[str]) -> CallShape:
-    """How to call a function whose inputs were declared separately. Raises `TypeError` if it does not accept them."""
-    signature = _signature(function)
-    if signature is None:
-        return CallShape()
-    namespace = Namespace(function)
-    context: str | None = None
-    taken: set[str] = set()
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            taken.update(inputs)
-        elif parameter.name in inputs:
-            taken.add(parameter.name)
-        elif parameter.kind is not parameter.VAR_POSITIONAL:
-            if _is_context(_resolved(skill_name, parameter, namespace, strict=False)):
-                context = parameter.name
-            elif parameter.default is parameter.empty:
-                raise TypeError(f"skill {skill_name!r}: its function needs {parameter.name!r}, which is not in inputs")
-    for name in inputs:
-        if name not in taken:
-            raise TypeError(f"skill {skill_name!r}: its function takes no parameter {name!r}, which is in inputs")
-    return CallShape(context, _positional(signature, {*inputs, context}))
+def _check_parameter(about: str, parameter: Parameter, function: Callable[..., Any], *, is_first: bool) -> None:
+    """Raises `TypeError` for a parameter that cannot be an input."""
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+        raise TypeError(
+            f"{about}parameter '{stars}{parameter.name}' cannot be an input, for a model gives inputs by name; write "
+            "each one out, or take a dict"
+        )
+    if is_first and parameter.name in ("self", "cls") and parameter.annotation is parameter.empty:
+        raise TypeError(
+            f"{about}{parameter.name!r} would be an input; make a skill of the bound method: "
+            f"skill(instance.{getattr(function, '__name__', 'method')})"
+        )
 
 
-def _signature(function: Callable[..., Any]) -> Signature | None:
-    try:
-        return signature_of(function)
-    except ValueError:  # some functions written in C
-        return None
-
-
-def _parameters(skill_name: str, function: Callable[..., Any], signature: Signature) -> Iterator[Parameter]:
-    preset = getattr(function, "keywords", {})  # already bound by a functools.partial
-    for at, parameter in enumerate(signature.parameters.values()):
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
-            raise TypeError(
-                f"skill {skill_name!r}: parameter '{stars}{parameter.name}' cannot be an input, for a model gives "
-                f"inputs by name; write each one out, or take a dict"
-            )
-        if at == 0 and parameter.name in ("self", "cls") and parameter.annotation is parameter.empty:
-            raise TypeError(
-                f"skill {skill_name!r}: {parameter.name!r} would be an input; make a skill of the bound method: "
-                f"skill(instance.{getattr(function, '__name__', 'method')})"
-            )
-        if parameter.name not in preset:
-            yield parameter
-
-
-def _positional(signature: Signature, names: Collection[str | None]) -> tuple[str, ...]:
-    every = signature.parameters.values()
-    return tuple(one.name for one in every if one.kind is one.POSITIONAL_ONLY and one.name in names)
-
-
-def _resolved(skill_name: str, parameter: Parameter, namespace: Namespace, *, strict: bool = True) -> Any:
+def _resolved(about: str, parameter: Parameter, namespace: Namespace, *, strict: bool) -> Any:
     annotation = parameter.annotation
     if annotation is parameter.empty:
         return Any
@@ -126,8 +113,8 @@ def _resolved(skill_name: str, parameter: Parameter, namespace: Namespace, *, st
         if not strict:
             return Any
         raise TypeError(
-            f"skill {skill_name!r}: parameter {parameter.name!r}: the annotation {named!r} cannot be resolved "
-            f"({error}); define or import its names where the skill is defined"
+            f"{about}parameter {parameter.name!r}: the annotation {named!r} cannot be resolved ({error}); define or "
+            "import its names where the skill is defined"
         ) from error
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from kernai._util.api import first_paragraph, is_async, is_generator, likely
 from kernai.blocks.block import escape_attribute
-from kernai.inputs.table import Input, InputTable
+from kernai.inputs.table import InputTable
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import digest
 from kernai.registry.configuration import config
@@ -91,20 +91,12 @@ class Skill:
         self.creates = _checked(name, "creates", creates, (bool, str), "a key of the result, or True for its text")
         self._digest: tuple[str, InputTable, str] | None = None
         # the modules that read annotations are a third of the package; the first skill loads them
-        from kernai.inputs.annotations import Namespace, TypeBuilder
-        from kernai.registry.declarations import check_signature, read_signature
+        from kernai.registry.declarations import read_signature
 
-        if inputs is None:
-            #: reads, checks and describes the parameters of a call
-            self.table, self._shape = read_signature(name, execute)
-        else:
+        if inputs is not None:
             _checked(name, "inputs", inputs, Mapping, "a mapping of names to types")
-            for key in inputs:
-                if not isinstance(key, str) or not key.strip():
-                    raise TypeError(f"skill {name!r}: the name of an input must be a non-blank str, got {key!r}")
-            declared = {key: one if isinstance(one, Input) else Input(one) for key, one in inputs.items()}
-            self._shape = check_signature(name, execute, declared)
-            self.table = InputTable(name, declared, TypeBuilder(Namespace(execute)))
+        #: `table` reads, checks and describes the parameters of a call
+        self.table, self._shape = read_signature(name, execute, inputs)
         self.inputs = self.table.inputs
         #: whether a parameter of the function takes the `SkillContext`
         self.wants_context = self._shape.context is not None
