@@ -21,6 +21,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
@@ -145,7 +146,7 @@ def _in_objects(text: str) -> Iterator[QuotedCall]:
             if _HIDES.search(text, start, reached):
                 yield from _called(value)  # the values inside are found by the next steps of the loop
             else:
-                yield from _in_value(value)
+                yield from chain.from_iterable(map(_called, _nodes(value)))
                 done = reached
         spent += reached - start
         if spent > 20 * len(text) + 10_000:
@@ -153,15 +154,14 @@ def _in_objects(text: str) -> Iterator[QuotedCall]:
             return
 
 
-def _in_value(value: Any) -> Iterator[QuotedCall]:
+def _nodes(value: Any) -> Iterator[Any]:
+    """A JSON value, and every value inside it."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
-        if isinstance(one, dict):
-            yield from _called(one)
-            waiting.extend(one.values())
-        elif isinstance(one, list):
-            waiting.extend(one)
+        yield one
+        if isinstance(one, (dict, list)):
+            waiting.extend(one.values() if isinstance(one, dict) else one)
 
 
 def _called(value: Any) -> Iterator[QuotedCall]:
@@ -298,17 +298,13 @@ def _marks(spelling: str, type: str, name: str) -> Iterator[int]:
 def _values(content: str) -> list[str]:
     """The names and values in a content that is JSON, or else the whole content."""
     try:
-        waiting = [json.loads(content)]
+        value = json.loads(content)
     except (ValueError, RecursionError):
         return [content]
     found: list[str] = []
-    while waiting:
-        one = waiting.pop()
+    for one in _nodes(value):
         if isinstance(one, dict):
             found += one
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
-        else:
+        elif not isinstance(one, list):
             found.append(one if isinstance(one, str) else json.dumps(one))
     return found
