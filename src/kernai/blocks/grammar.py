@@ -98,7 +98,7 @@ class Place:
         space, slash, key, space_after, equals, value = found.groups("")
         if slash and (word != "block" or self._nests or not has_type):
             return None
-        short = [
+        short = [  # of the attributes, only `type` matters, and of a value, whether it is blank
             "<", word, " type='x'" if has_type else "", slash or (space and " "),
             key if "type".startswith(key) else "k", equals or (space_after and " "), _shortened_value(value),
         ]
