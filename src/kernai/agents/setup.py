@@ -6,7 +6,7 @@ whether the answer is typed. The agent keeps the latest one; a run checks at eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -129,14 +129,11 @@ class Setup:
         try:
             return self._plain[name]
         except KeyError:
-            found = self._plain[name] = self._find_plain(name)
-            return found
-
-    def _find_plain(self, name: str | None) -> Skill | None:
-        skill, allowed = (None, False) if name is None else self.skills.look_up(name)
-        if skill is None or not allowed or isinstance(skill, AgentSkill) or not skill.is_plain:
-            return None
-        return skill
+            skill, allowed = (None, False) if name is None else self.skills.look_up(name)
+            if skill is not None and not (allowed and skill.is_plain and not isinstance(skill, AgentSkill)):
+                skill = None
+            self._plain[name] = skill
+            return skill
 
     @Once
     def can_call(self) -> bool:
@@ -185,20 +182,16 @@ class Setup:
             instructions = instruction_parts(given, "must be text or a list of texts: the callable is to give one")
         built = self._system
         if built is None or instructions != built.instructions:
-            built = self._system = self._system_of(instructions)
+            parts = (instructions,) if isinstance(instructions, str) else instructions
+            said = "\n\n".join(one for one in parts if isinstance(one, str))
+            has_outside = any(isinstance(one, Outside) for one in parts)
+            text = system_text(self, _shown(instructions))
+            message = Message("system", text, outside=(0,) if has_outside else ())
+            built = System(instructions, said, message, may_quote=has_outside or "&lt;" in text)
+            self._system = built
         if is_fixed:
             self.system = built
         return built
-
-    def _system_of(self, instructions: str | tuple[str | Outside, ...]) -> System:
-        shown = said = _shown(instructions)
-        has_outside = False
-        if not isinstance(instructions, str):
-            said = _joined(one for one in instructions if type(one) is str)
-            has_outside = any(isinstance(one, Outside) for one in instructions)
-        text = system_text(self, shown)
-        message = Message("system", text, outside=(0,) if has_outside else ())
-        return System(instructions, said, message, may_quote=has_outside or "&lt;" in text)
 
     @Once
     def listing(self) -> str:
@@ -252,11 +245,7 @@ def _shown(instructions: str | tuple[str | Outside, ...]) -> str:
     """Returns instructions as the model reads them: in text from outside, tags are neutralised."""
     if isinstance(instructions, str):
         return instructions
-    return _joined(neutralize(one.text) if isinstance(one, Outside) else one for one in instructions)
-
-
-def _joined(parts: Iterable[str]) -> str:
-    return "\n\n".join(parts)
+    return "\n\n".join(neutralize(one.text) if isinstance(one, Outside) else one for one in instructions)
 
 
 @calls_out
