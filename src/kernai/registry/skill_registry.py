@@ -215,24 +215,22 @@ def skill(
     for option in options:
         if option not in _OPTIONS:
             raise TypeError(f"@skill has no option {option!r}{likely(option, _OPTIONS, 'it has')}")
-    if function is None:
-        return lambda given: _made(given, name, register, options)
-    return _made(function, name, register, options)
+
+    def made(given: Any) -> FunctionSkill[..., Any]:
+        if not callable(given):
+            raise TypeError(f"@skill is for functions, got {given!r}; a name is given as @skill(name=...)")
+        named = getattr(given, "__name__", None) if name is None else name
+        if named is None:
+            raise TypeError(f"{given!r} has no name of its own; give one with skill(name=...)")
+        new: FunctionSkill[..., Any] = FunctionSkill(named, execute=given, **options)
+        if register and not collect(new):
+            REGISTRY.register(new)
+        return new
+
+    return made if function is None else made(function)
 
 
 _OPTIONS = ("name", *(one for one in Skill.__init__.__kwdefaults__ or () if one != "inputs"), "register")
-
-
-def _made(function: Any, name: str | None, register: bool, options: dict[str, Any]) -> FunctionSkill[..., Any]:
-    if not callable(function):
-        raise TypeError(f"@skill is for functions, got {function!r}; a name is given as @skill(name=...)")
-    named = getattr(function, "__name__", None) if name is None else name
-    if named is None:
-        raise TypeError(f"{function!r} has no name of its own; give one with skill(name=...)")
-    made: FunctionSkill[..., Any] = FunctionSkill(named, execute=function, **options)
-    if register and not collect(made):
-        REGISTRY.register(made)
-    return made
 
 # ---------------------------------------------------------------------------------------------------- skills from files
 
