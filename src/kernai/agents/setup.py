@@ -6,7 +6,7 @@ whether the answer is typed. The agent keeps the latest one; a run checks at eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -170,6 +170,7 @@ class Setup:
             *_unknown("protocol", self._protocol_selection, self.key.protocols),
         ]
 
+    @calls_out
     def read_system(self, read: tuple[Any, int], context: Context) -> System:
         """Returns the system message of a step. `read` is `Agent.instructions_read`.
 
@@ -178,7 +179,7 @@ class Setup:
         instructions, arguments = read
         is_fixed = not callable(instructions)
         if not is_fixed:
-            given = _called(instructions, (context,)[:arguments])
+            given = instructions(*(context,)[:arguments])
             instructions = instruction_parts(given, "must be text or a list of texts: the callable is to give one")
         built = self._system
         if built is None or instructions != built.instructions:
@@ -246,11 +247,6 @@ def _shown(instructions: str | tuple[str | Outside, ...]) -> str:
     if isinstance(instructions, str):
         return instructions
     return "\n\n".join(neutralize(one.text) if isinstance(one, Outside) else one for one in instructions)
-
-
-@calls_out
-def _called(instructions: Callable[..., Any], arguments: tuple[Context, ...]) -> Any:
-    return instructions(*arguments)
 
 
 def _unknown(

@@ -168,16 +168,12 @@ class SkillContext(NotCopied, Generic[RunContext]):
             )
         return declared[key]
 
+    @calls_out
     def _look_up(self, values: Values, configured: str, key: str) -> Any:
         if isinstance(values, Mapping):
             return values.get(key)
         resolver: Resolver = getattr(config, configured) if values is None else values
-        return _resolved(resolver, self._name, key)
+        return resolver.resolve(self._name, key)
 
     def __repr__(self) -> str:
         return f"SkillContext(skill={self._name!r}, call_id={self.call_id!r})"  # never a value
-
-
-@calls_out
-def _resolved(resolver: Resolver, skill: str, key: str) -> Any:
-    return resolver.resolve(skill, key)
