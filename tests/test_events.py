@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import docs_tables
 import kernai
 from kernai import Agent, Event, LlmResponse, MockProvider, Recorder, Result, SkillResult, stream
+from kernai._util.api import Slotted
 from kernai.events import KINDS, CustomRow, Group, ProgressRow, Role, Row
 from kernai.jsonio.json_data import jsonable
 from kernai.recording.recorder import expand
@@ -207,6 +208,18 @@ def test_data_that_does_not_fit_its_kind_is_kept_unchanged(kind: type[Row], data
     except ValueError:
         fits = False
     assert type(event.row) is (kind if fits else CustomRow)
+
+
+def test_two_threads_may_create_the_first_two_rows_of_a_kind_at_once() -> None:
+    class Fresh(Slotted):
+        name: str
+        size: int = 3
+
+    begin = Fresh.__init__  # as a thread that has looked up the constructor, but not called it yet
+    assert Fresh("a", 4).size == 4
+    late = Fresh.__new__(Fresh)
+    begin(late, "b")
+    assert (late.name, late.size) == ("b", 3)
 
 
 # ------------------------------------------------------------------------------------- runs and their observers

@@ -13,10 +13,10 @@ attribute of its class, given in the class statement, so a new kind is one class
   its category for a person, and its colour in the viewer. ``problem`` means that the model must be corrected, or that
   something failed.
 
-A class lists its fields like a dataclass. Fields without a default are always in the data; those with a default, which
-is None, only if they are not None. Names that Python or this module already uses end in ``_``. Annotations are checked
-when a recording is read (`read`). Rows are no dataclasses, because five are created in each step: a frozen dataclass
-would take three times as long, and compiling the methods of all kinds would slow down the import.
+A class lists its fields. Those without a default are always in the data; those with a default, which is None, only if
+they are not None. Names that Python or this module already uses end in ``_``. Annotations are checked when a recording
+is read (`read`). Rows are `Slotted` because five are created in each step: a frozen dataclass would take three times as
+long.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from kernai._util.api import Replaceable
+from kernai._util.api import Replaceable, Slotted
 from kernai.jsonio.json_data import copied, jsonable
 from kernai.values.message import ConversationView, MessageDicts
 from kernai.values.result import Usage
@@ -83,30 +83,19 @@ _DURATION = frozenset({"duration_ms"})
 _SHORT = 2**63
 
 
-class _RowType(type):
-    """Makes slots of a class's fields, and attributes of what its class statement says about the kind."""
-
-    def __new__(cls, name: str, bases: tuple[Any, ...], body: dict[str, Any], **said: Any) -> Any:
-        if bases:
-            fields = body.get("__annotations__", {})
-            optional = fields.keys() & body.keys()
-            for field in optional:
-                del body[field]  # its default, None
-            for attribute in said:
-                if not hasattr(bases[0], attribute):
-                    raise TypeError(f"a kind of row has no {attribute!r}")
-            body |= said
-            body["__slots__"] = (*body.get("__slots__", ()), *fields)
-            body["annotated"] = {**bases[0].annotated, **fields}
-            body["optional"] = bases[0].optional | optional
-        return super().__new__(cls, name, bases, body)
-
-
-@dataclass_transform()
-class Row(metaclass=_RowType):
-    """One event in a run: `place` says where it happened, `at` when (seconds since 1970, or the recording's text)."""
+class _Placed:
+    """Where and when something happened; the time in seconds since 1970, or as the text in a recording."""
 
     __slots__ = ("at", "place")
+
+    place: Place
+    at: float | str
+    #: for a live row of a block: the block's number in the response, counted from 0
+    block: int | None = None
+
+
+class Row(_Placed, Slotted):
+    """One event in a run."""
 
     type: ClassVar[str] = ""
     role: ClassVar[Role] = "decision"
@@ -117,11 +106,6 @@ class Row(metaclass=_RowType):
     is_warning: ClassVar[bool] = False
     is_note: ClassVar[bool] = False
     group: ClassVar[Group] = "other"
-    #: for a live row of a block: the block's number in the response, counted from 0
-    block: int | None = None
-    #: the annotations of all fields, and the fields that have a default
-    annotated: ClassVar[Mapping[str, str]] = {}
-    optional: ClassVar[frozenset[str]] = frozenset()
     #: fields by their name in `data`: those always in the data, and those that may be None and are then left out
     always: ClassVar[Mapping[str, str]] = {}
     perhaps: ClassVar[Mapping[str, str]] = {}
@@ -132,31 +116,22 @@ class Row(metaclass=_RowType):
     _read_always: ClassVar[Any]
     _read_perhaps: ClassVar[Any]
 
-    place: Place
-    at: float | str
-
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **kind: Any) -> None:
+        for attribute, value in kind.items():
+            if not hasattr(cls, attribute):
+                raise TypeError(f"a kind of row has no {attribute!r}")
+            setattr(cls, attribute, value)
         if not isinstance(cls.type, str) or not cls.type:
             return  # a base class, or `CustomRow`, where each row has its own type
         names = {field.rstrip("_"): field for field in cls.annotated if field not in _BESIDE}
-        cls.always = {name: field for name, field in names.items() if field not in cls.optional}
-        cls.perhaps = {name: field for name, field in names.items() if field in cls.optional}
+        cls.always = {name: field for name, field in names.items() if field not in cls.defaults}
+        cls.perhaps = {name: field for name, field in names.items() if field in cls.defaults}
         cls._open = {name: field for name, field in names.items() if cls.annotated[field] in _OPEN}
         cls._checks = {name: (field, _TYPES[cls.annotated[field]]) for name, field in names.items()}
         # two more names, since `attrgetter` only returns a tuple for several names
         cls._read_always, cls._read_perhaps = (attrgetter(*fields.values(), "role", "type")
                                                for fields in (cls.always, cls.perhaps))
         KINDS[cls.type] = cls
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        # The first row of a kind compiles its constructor: as fast as one that is written by hand.
-        kind = type(self)
-        parameters = [f"{field}=None" if field in kind.optional else field for field in kind.annotated]
-        lines = [f" self.{field} = {field}" for field in kind.annotated]
-        made: dict[str, Any] = {}
-        exec("\n".join([f"def __init__(self, {', '.join(parameters)}):", *lines]), made)  # noqa: S102 - our own names
-        kind.__init__ = made["__init__"]  # type: ignore[method-assign]
-        made["__init__"](self, *given, **named)
 
     def fields(self) -> Any:
         """The row's data, for kernai's own readers, who must not change it."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar, dataclass_transform
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -92,6 +92,54 @@ class Value:
     def _fields(self) -> Iterable[Field[Any]]:
         fields: dict[str, Field[Any]] = self.__dataclass_fields__  # type: ignore[attr-defined]  # subclasses have it
         return fields.values()
+
+
+def _compile_constructor(self: Any, *given: Any, **named: Any) -> None:
+    """The first constructor of a `Slotted` class. It replaces itself with one as fast as if it were written by hand.
+
+    Compiling those of all classes at once would slow down the import.
+    """
+    own: Any = type(self)
+    for kind in own.__mro__:
+        if vars(kind).get("__init__") is _compile_constructor:  # otherwise another thread has just replaced it
+            annotated, defaults = vars(kind)["annotated"], vars(kind)["defaults"]
+            parameters = [f"{field}=defaults[{field!r}]" if field in defaults else field for field in annotated]
+            lines = [f"def __init__(self, {', '.join(parameters)}):", *(f" self.{one} = {one}" for one in annotated)]
+            made: dict[str, Any] = {"defaults": defaults}
+            exec("\n".join(lines), made)  # noqa: S102 - only names from our own classes
+            kind.__init__ = made["__init__"]
+            break
+    own.__init__(self, *given, **named)
+
+
+class _SlottedType(type):
+    """Makes slots of a class's annotated fields, and defaults of their values in the class."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **said: Any) -> Any:
+        notes = body.get("__annotations__", {})
+        fields = {field: note for field, note in notes.items() if not note.startswith("ClassVar")}
+        defaults = {field: body.pop(field) for field in fields if field in body}
+        if fields:
+            base: Any = bases[0]
+            body["__slots__"] = (*body.get("__slots__", ()), *fields)
+            body["annotated"] = {**base.annotated, **fields}
+            body["defaults"] = {**base.defaults, **defaults}
+            body.setdefault("__init__", _compile_constructor)
+        else:
+            body.setdefault("__slots__", ())
+        return super().__new__(cls, name, bases, body, **said)
+
+
+@dataclass_transform()
+class Slotted(metaclass=_SlottedType):
+    """The base of small classes whose objects are created often. They list their fields like a dataclass.
+
+    Such a class has slots and the constructor that a dataclass would have.
+    """
+
+    #: the annotations of all fields, and the defaults of those that have one
+    annotated: ClassVar[Mapping[str, str]] = {}
+    defaults: ClassVar[Mapping[str, Any]] = {}
 
 
 class ForkSafeLock:

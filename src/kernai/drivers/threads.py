@@ -150,7 +150,7 @@ class ThreadsDriver(Driver):
                     return _PAUSED
             else:
                 (effect, error), paused = paused, None
-            if isinstance(effect, Completion):
+            if type(effect) is Completion:
                 if not stack.leave():
                     if effect.error is not None:
                         raise effect.error

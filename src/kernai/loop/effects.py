@@ -29,8 +29,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from sys import float_info
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, final
 
+from kernai._util.api import Slotted
 from kernai.errors import Control, Stop
 
 if TYPE_CHECKING:
@@ -80,17 +81,12 @@ def how_broken_off(error: BaseException) -> Literal["not_run", "interrupted"] | 
     return "not_run" if isinstance(error, (NotBegun, NotPerformed)) else "interrupted"
 
 
-class Effect:
-    """Base class of the effects. Two are equal if their fields are.
-
-    Effects are plain slotted classes instead of dataclasses for speed: each step creates two.
-    """
-
-    __slots__: tuple[str, ...] = ()
+class Effect(Slotted):
+    """Base class of the effects. Two are equal if their fields are."""
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed."""
-        return type(self)(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
+        return type(self)(**{**{name: getattr(self, name) for name in self.annotated}, **changes})
 
     def __replace__(self, /, **changes: Any) -> Self:
         return self.replace(**changes)
@@ -98,53 +94,33 @@ class Effect:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return all(getattr(self, name) == getattr(other, name) for name in self.annotated)
 
     __hash__ = None  # type: ignore[assignment]  # arguments may be anything
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.annotated)
         return f"{type(self).__name__}({fields})"
 
 
 class CallModel(Effect):
-    """One turn of the model.
+    """One turn of the model."""
 
-    - `provider`: the provider to call; None for the scope's.
-    - `tools`: for a provider with native calls, what the model may call.
-    - `stream`: if False, the text is only shown once it is complete.
-    - `timeout`: how many seconds the call may take before it fails with a `ProviderError`.
-    - `approval`: the decision on a call that had been paused.
-    """
-
-    __slots__ = (
-        "approval", "generation", "messages", "model", "provider", "scope", "step", "stream", "timeout", "tools",
-    )
-
-    def __init__(
-        self,
-        scope: str,
-        step: int,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        *,
-        provider: Provider | None = None,
-        stream: bool = True,
-        timeout: float | None = None,
-        approval: Any = None,
-        tools: Tools | None = None,
-    ) -> None:
-        self.scope = scope
-        self.step = step
-        self.messages = messages
-        self.model = model
-        self.generation = generation
-        self.provider = provider
-        self.stream = stream
-        self.timeout = timeout
-        self.approval = approval
-        self.tools = tools
+    scope: str
+    step: int
+    messages: Sequence[Message]
+    model: Model
+    generation: GenerationOptions
+    #: for a provider with native calls, what the model may call
+    tools: Tools | None = None
+    #: the provider to call; None for the scope's
+    provider: Provider | None = None
+    #: if False, the text is only shown once it is complete
+    stream: bool = True
+    #: how many seconds the call may take before it fails with a `ProviderError`
+    timeout: float | None = None
+    #: the decision on a call that had been paused
+    approval: Any = None
 
     @property
     def call_id(self) -> str:
@@ -155,16 +131,11 @@ class CallModel(Effect):
 class CallSkill(Effect):
     """One call of a skill, by name, with arguments that have been checked and converted."""
 
-    __slots__ = ("approval", "arguments", "call_id", "scope", "skill")
-
-    def __init__(
-        self, scope: str, call_id: str, skill: str, arguments: Mapping[str, Any], approval: Any = None
-    ) -> None:
-        self.scope = scope
-        self.call_id = call_id
-        self.skill = skill
-        self.arguments = arguments
-        self.approval = approval
+    scope: str
+    call_id: str
+    skill: str
+    arguments: Mapping[str, Any]
+    approval: Any = None
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed. Unless the skill changes, `arguments` are merged."""
@@ -176,20 +147,19 @@ class CallSkill(Effect):
 class CallProtocol(Effect):
     """One block, to be passed to the protocol of that name."""
 
-    __slots__ = ("approval", "block", "call_id", "protocol", "scope")
-
-    def __init__(self, scope: str, call_id: str, protocol: str, block: Block, approval: Any = None) -> None:
-        self.scope, self.call_id, self.protocol = scope, call_id, protocol
-        self.block, self.approval = block, approval
+    scope: str
+    call_id: str
+    protocol: str
+    block: Block
+    approval: Any = None
 
 
 class CallBuiltin(Effect):
     """One of the runtime's own commands. It is an effect because its output depends on what is registered now."""
 
-    __slots__ = ("call_id", "command", "scope")
-
-    def __init__(self, scope: str, call_id: str, command: str) -> None:
-        self.scope, self.call_id, self.command = scope, call_id, command
+    scope: str
+    call_id: str
+    command: str
 
 
 class SubRun(Effect):
@@ -199,13 +169,11 @@ class SubRun(Effect):
     `skill` is None.
     """
 
-    __slots__ = ("agent", "approval", "input", "scope", "skill")
-
-    def __init__(
-        self, scope: str, agent: Agent[Any], input: tuple[InputPart, ...], skill: str | None = None,
-        approval: Any = None,
-    ) -> None:
-        self.scope, self.agent, self.input, self.skill, self.approval = scope, agent, input, skill, approval
+    scope: str
+    agent: Agent[Any]
+    input: tuple[InputPart, ...]
+    skill: str | None = None
+    approval: Any = None
 
     @property
     def call_id(self) -> str:
@@ -215,16 +183,12 @@ class SubRun(Effect):
 class Spawn(Effect):
     """Starts `what` concurrently; `key` identifies its `Completion`."""
 
-    __slots__ = ("key", "what")
-
-    def __init__(self, key: str | int, what: CallSkill | CallProtocol | SubRun) -> None:
-        self.key, self.what = key, what
+    key: str | int
+    what: CallSkill | CallProtocol | SubRun
 
 
 class Join(Effect):
     """Waits for the next of the spawned pieces of work to end."""
-
-    __slots__ = ()
 
 
 class Sleep(Effect):
@@ -233,7 +197,11 @@ class Sleep(Effect):
     Before the retry of a model call, `reason` is why the call failed and `attempt` the number of the retry, from 1.
     """
 
-    __slots__ = ("attempt", "call_id", "reason", "scope", "seconds")
+    seconds: float
+    scope: str
+    call_id: str
+    reason: str | None
+    attempt: int
 
     def __init__(
         self, seconds: float, scope: str = "", call_id: str = "", *, reason: str | None = None, attempt: int = 1
@@ -248,10 +216,7 @@ class Sleep(Effect):
 class Raise(Effect):
     """Makes the driver treat an exception from a middleware as if a call had raised it."""
 
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    error: BaseException
 
 
 class Commit(Effect):
@@ -260,20 +225,18 @@ class Commit(Effect):
     `kernai.durable` yields this effect; the loop never does.
     """
 
-    __slots__ = ()
-
 
 class Parked(Control):
     """Work waits for a decision, so whatever waits for that work has to wait too. Never seen outside of a run."""
 
 
-class Completion:
+@final
+class Completion(Slotted):
     """How a spawned piece of work ended: with `value`, or with `error`."""
 
-    __slots__ = ("error", "key", "value")
-
-    def __init__(self, key: Any, value: Any = None, error: BaseException | None = None) -> None:
-        self.key, self.value, self.error = key, value, error
+    key: Any
+    value: Any = None
+    error: BaseException | None = None
 
 
 #: a generator of effects: the loop itself, or one effect on its own

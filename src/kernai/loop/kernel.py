@@ -304,7 +304,7 @@ def _call_model(run: Run, step: int) -> CallModel:
         tools = run.setup.tools(sent.system, run.agent.instructions_read, run.context)
     elif run.setup.constrains:
         generation = run.setup.constrained(generation, run.provider)
-    return CallModel(run.scope, step, sent, run.model, generation, tools=tools)
+    return CallModel(run.scope, step, sent, run.model, generation, tools)
 
 
 def _check_answer(run: Run, answer: object) -> None:
@@ -358,10 +358,11 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     if stream.given_up is not None:  # usage of earlier attempts
         run.meter.add(stream.given_up)
         row.given_up = stream.given_up.to_dict()
-    (run.write if answer.metadata else run.put)(row)
+    if answer.metadata:
+        row.seal()
     if run.root.budget.needs_tokens:
         _spend_tokens(run, answer, effect.messages[0], cost)
-    run.put(BlocksParsedRow(response.blocks))
+    run.put(row, BlocksParsedRow(response.blocks))
     run.conversation.messages.append(answer.message())
     return response
 

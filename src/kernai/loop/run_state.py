@@ -225,12 +225,18 @@ class Run:
         if row.is_warning and self.outbox.is_kept:
             self.outbox.waiting.append(row)  # for the log
 
-    def put(self, row: Row) -> None:
-        """Records a row like `write`, but faster: for rows that are no warnings and share no values with others."""
+    def put(self, row: Row, after: Row | None = None) -> None:
+        """Records a row like `write`, but faster: for rows that are no warnings and share no values with others.
+
+        `after` is another row, recorded at the same time.
+        """
         row.place = self.place
         wall = self._wall  # faster: `self._wall()` would first be looked up as a method
         row.at = wall()
         self._rows.append(row)
+        if after is not None:
+            after.place, after.at = row.place, row.at
+            self._rows.append(after)
 
     def write_now(self, row: Row) -> None:
         """Records a row and delivers it immediately, while an effect is being performed.
@@ -284,7 +290,7 @@ class Run:
             else:
                 content = [*(content if isinstance(content, list) else [content]), joined(texts)]
             self.warnings = ()
-        message = Message("user", content, answers=answers, by=by)
+        message = Message("user", content, by, answers)
         live = self.gate is self.root.gate
         self.conversation.messages.append(message if live else self.gate.as_recorded(self, message))
 

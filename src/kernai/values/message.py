@@ -66,7 +66,8 @@ class Message(Replaceable):
     the parts that were marked with `kernai.outside`.
     """
 
-    # Not a frozen dataclass, whose constructor costs four times as much: two are made each step.
+    # Not a frozen dataclass, whose constructor costs four times as much: two are made each step. Keyword-only
+    # parameters would cost more, too.
     __slots__ = ("_answers", "_blocks", "_by", "_content", "_outside", "_reasoning", "_role")
     _FIELDS = ("role", "content", *BESIDE)
     role: Final[Role] = read_only("_role")
@@ -76,8 +77,8 @@ class Message(Replaceable):
     outside: Final[tuple[int, ...]] = read_only("_outside")
 
     def __init__(
-        self, role: Role, content: Part | Sequence[Part], *, reasoning: Sequence[Mapping[str, Any]] = (),
-        blocks: Sequence[Mapping[str, Any]] | None = None, answers: int | None = None, by: By | None = None,
+        self, role: Role, content: Part | Sequence[Part], by: By | None = None, answers: int | None = None,
+        reasoning: Sequence[Mapping[str, Any]] = (), blocks: Sequence[Mapping[str, Any]] | None = None,
         outside: Sequence[int] = (),
     ) -> None:
         if role not in ROLES:
