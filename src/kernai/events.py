@@ -987,11 +987,11 @@ class RunResumedRow(Row, type="run_resumed", group="run", role="aside", stored_f
 class CustomRow(Row, role="aside"):
     """An event of another kind: from the host, from a newer kernai, or with data that does not match its kind."""
 
-    __slots__ = ("type", "value")  # `type` instead of the class attribute
+    __slots__ = ("block", "type", "value")  # instead of the class attributes
 
-    def __init__(self, type: str, value: Any) -> None:
+    def __init__(self, type: str, value: Any, block: int | None = None) -> None:
         self.type: str = type  # type: ignore[misc]  # each instance has its own
-        self.value = value
+        self.value, self.block = value, block
 
     def fields(self) -> Any:
         return self.value
@@ -1177,12 +1177,6 @@ def _fitting(type: str, data: Any, block: int | None) -> Row:
             return CustomRow(type, copied(data))
     if block is not None:
         if not isinstance(row, (_BlockTagRow, BlockContentRow)):
-            row = _NumberedRow(type, copied(data))
+            return CustomRow(type, copied(data), block)
         row.block = block
     return row
-
-
-class _NumberedRow(CustomRow):
-    """A custom row to which the host gave a block number."""
-
-    __slots__ = ("block",)  # instead of the class attribute None

@@ -94,24 +94,6 @@ class Value:
         return fields.values()
 
 
-def _compile_constructor(self: Any, *given: Any, **named: Any) -> None:
-    """The first constructor of a `Slotted` class. It replaces itself with one as fast as if it were written by hand.
-
-    Compiling those of all classes at once would slow down the import.
-    """
-    own: Any = type(self)
-    for kind in own.__mro__:
-        if vars(kind).get("__init__") is _compile_constructor:  # otherwise another thread has just replaced it
-            annotated, defaults = vars(kind)["annotated"], vars(kind)["defaults"]
-            parameters = [f"{field}=defaults[{field!r}]" if field in defaults else field for field in annotated]
-            lines = [f"def __init__(self, {', '.join(parameters)}):", *(f" self.{one} = {one}" for one in annotated)]
-            made: dict[str, Any] = {"defaults": defaults}
-            exec("\n".join(lines), made)  # noqa: S102 - only names from our own classes
-            kind.__init__ = made["__init__"]
-            break
-    own.__init__(self, *given, **named)
-
-
 class _SlottedType(type):
     """Makes slots of a class's annotated fields, and defaults of their values in the class."""
 
@@ -119,15 +101,27 @@ class _SlottedType(type):
         notes = body.get("__annotations__", {})
         fields = {field: note for field, note in notes.items() if not note.startswith("ClassVar")}
         defaults = {field: body.pop(field) for field in fields if field in body}
+
+        def compile_constructor(self: Any, *given: Any, **named: Any) -> None:
+            # for the first object only: compiling the constructors of all classes would slow down the import
+            made.__init__ = constructor = _constructor(made.annotated, made.defaults)
+            constructor(self, *given, **named)
+
+        body["__slots__"] = (*body.get("__slots__", ()), *fields)
         if fields:
             base: Any = bases[0]
-            body["__slots__"] = (*body.get("__slots__", ()), *fields)
-            body["annotated"] = {**base.annotated, **fields}
-            body["defaults"] = {**base.defaults, **defaults}
-            body.setdefault("__init__", _compile_constructor)
-        else:
-            body.setdefault("__slots__", ())
-        return super().__new__(cls, name, bases, body, **said)
+            body["annotated"], body["defaults"] = {**base.annotated, **fields}, {**base.defaults, **defaults}
+            body.setdefault("__init__", compile_constructor)
+        made: Any = super().__new__(cls, name, bases, body, **said)
+        return made
+
+
+def _constructor(fields: Iterable[str], defaults: Mapping[str, Any]) -> Any:
+    parameters = [f"{field}=defaults[{field!r}]" if field in defaults else field for field in fields]
+    lines = [f"def __init__(self, {', '.join(parameters)}):", *(f" self.{field} = {field}" for field in fields)]
+    made: dict[str, Any] = {"defaults": defaults}
+    exec("\n".join(lines), made)  # noqa: S102 - only names from our own classes
+    return made["__init__"]
 
 
 @dataclass_transform()

@@ -14,6 +14,7 @@ from concurrent.futures import CancelledError
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.api import Slotted
 from kernai.drivers.delivery import Callback, EventWriter, TaskCompletions, TaskHook
 from kernai.events import Event
 
@@ -158,14 +159,11 @@ class AsyncioDelivery:
             self._writer.observer_failed("callback", event, error)
 
 
-class CaughtUp:
+class CaughtUp(Slotted):
     """Returned by `on_chunk` to a provider's `acall`. Awaiting it waits for slow observers; it may be ignored."""
 
-    __slots__ = ("_delivery", "_outbox")
-
-    def __init__(self, delivery: AsyncioDelivery | None = None, outbox: Outbox | None = None) -> None:
-        self._delivery = delivery
-        self._outbox = outbox
+    _delivery: AsyncioDelivery | None = None
+    _outbox: Outbox | None = None
 
     def __await__(self) -> Generator[Any, None, None]:
         if self._delivery is not None and self._outbox is not None:
