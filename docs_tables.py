@@ -12,7 +12,7 @@ PAGE = Path(__file__).resolve().parent / "docs" / "recording.md"
 _BEGIN = "<!-- generated from src/kernai/events.py by `python3 dev.py tables` -->\n"
 _END = "<!-- end of the generated table -->\n"
 _HEAD = "| event | meaning | data | example |\n|---|---|---|---|\n"
-#: data that is not an object, by the annotation of the row's field
+#: data that is not an object, by the annotation of the row's parameter
 _PLAIN = {"str": "a text", "Any": "anything"}
 
 
@@ -40,9 +40,13 @@ def _line(kind: type[Row]) -> str:
 
 def _data(kind: type[Row]) -> str:
     """The cell with the fields of the data."""
+    parameters = [one for one in inspect.signature(kind).parameters.values() if one.name != "block"]
     if kind.read.__func__ is not Row.read.__func__:  # type: ignore[attr-defined]  # the data is not an object
-        return _PLAIN.get(next(iter(kind.annotated.values()), ""), "a list")
-    always, perhaps = " ".join(kind.always), " ".join(kind.perhaps)
+        return _PLAIN.get(parameters[0].annotation, "a list")
+    always, perhaps = (
+        " ".join(one.name.rstrip("_") for one in parameters if (one.default is None) is optional)
+        for optional in (False, True)
+    )
     return f"`{always}`" + (f"; sometimes `{perhaps}`" if perhaps else "")
 
 

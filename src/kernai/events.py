@@ -7,16 +7,16 @@ attribute of its class, given in the class statement, so a new kind is one class
   loop's decision. ``aside``: it was written outside the loop, and is neither fed nor compared. ``live``: it is shown,
   but never recorded.
 - `stored_first`: the row must be in the run's store before anything else is performed.
-- `uncompared` names the fields that a replay does not compare. `usage` returns the usage of the model call that the
-  row records.
+- `uncompared` names the fields that a replay does not compare. `open_fields` names those that may hold any object:
+  `seal` copies them, `json` converts them. `usage` returns the usage of the model call that the row records.
 - `is_warning` says whether the log warns of the row, `is_note` whether it deserves a mark on a time line. `group` is
   its category for a person, and its colour in the viewer. ``problem`` means that the model must be corrected, or that
   something failed.
 
-A class lists its fields. Those without a default are always in the data; those with a default, which is None, only if
-they are not None. Names that Python or this module already uses end in ``_``. Annotations are checked when a recording
-is read (`read`). Rows are `Slotted` because five are created in each step: a frozen dataclass would take three times as
-long.
+The fields are the parameters of `__init__`, except keyword-only ones. Fields without a default are always in the data;
+those with a default only if they are not None. Names that Python or this module already uses end in ``_``. Annotations
+are checked when a recording is read (`read`). The classes are written by hand, with positional parameters: five rows
+are created in each step, a dataclass would take three times as long, and keyword-only parameters are slower too.
 """
 
 from __future__ import annotations
@@ -27,15 +27,26 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from kernai._util.api import Replaceable, Slotted
+from kernai._util.api import Replaceable
 from kernai.jsonio.json_data import copied, jsonable
 from kernai.values.message import ConversationView, MessageDicts
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Self, TypedDict, Unpack
 
     from kernai.values.message import Message
+
+    class Kind(TypedDict, total=False):
+        """What the class statement of a row says about the kind. Only type checkers see this class."""
+
+        type: str
+        group: Group
+        role: Role
+        stored_first: bool
+        is_worded: bool
+        is_warning: bool
+        is_note: bool
 
 #: the version of the recording format, recorded in each `run_start`; increased if older recordings would otherwise be
 #: misread
@@ -49,8 +60,9 @@ Place = tuple[int | None, int, str | None, str, str, str | None]
 
 _NONE = type(None)
 _Types = tuple[type, ...]
-#: the accepted types of fields that are JSON as they are, by annotation
-_PLAIN: dict[str, _Types] = {
+#: the accepted types of values, by annotation; the types that JSON data has come first, since most values have them
+_TYPES: dict[str, _Types] = {
+    "Any": (object,),
     "str": (str,),
     "str | None": (str, _NONE),
     "int": (int,),
@@ -58,13 +70,6 @@ _PLAIN: dict[str, _Types] = {
     "float": (float, int),
     "float | None": (float, int, _NONE),
     "bool | None": (bool, _NONE),
-}
-#: the same for open fields, which may hold any object or a huge integer: `seal` copies them, `json` converts them. The
-#: types that JSON data has come first, since most values have them
-_OPEN: dict[str, _Types] = {
-    "Any": (object,),
-    "Count": (int,),
-    "Count | None": (int, _NONE),
     "Mapping[str, Any]": (dict, Mapping),
     "Mapping[str, Any] | None": (dict, _NONE, Mapping),
     "Sequence[Any]": (list, tuple),
@@ -72,30 +77,16 @@ _OPEN: dict[str, _Types] = {
     "str | Sequence[Any]": (str, list, tuple),
     "Decided": (bool, str, dict, Mapping),
 }
-#: a number from a vendor
-Count = int
 Decided = bool | str | Mapping[str, Any]
-#: fields that an entry has beside its data
-_BESIDE = frozenset({"block", "shared"})
-_TYPES = _PLAIN | _OPEN
 _DURATION = frozenset({"duration_ms"})
 #: smaller integers need no conversion to JSON
 _SHORT = 2**63
 
 
-class _Placed:
-    """Where and when something happened; the time in seconds since 1970, or as the text in a recording."""
+class Row:
+    """One event in a run: `place` says where it happened, `at` when (seconds since 1970, or the recording's text)."""
 
     __slots__ = ("at", "place")
-
-    place: Place
-    at: float | str
-    #: for a live row of a block: the block's number in the response, counted from 0
-    block: int | None = None
-
-
-class Row(_Placed, Slotted):
-    """One event in a run."""
 
     type: ClassVar[str] = ""
     role: ClassVar[Role] = "decision"
@@ -103,47 +94,55 @@ class Row(_Placed, Slotted):
     uncompared: ClassVar[frozenset[str]] = _DURATION
     #: whether kernai words the `error`, so that a replay only compares whether there is one
     is_worded: ClassVar[bool] = False
+    open_fields: ClassVar[tuple[str, ...]] = ()
     is_warning: ClassVar[bool] = False
     is_note: ClassVar[bool] = False
     group: ClassVar[Group] = "other"
-    #: fields by their name in `data`: those always in the data, and those that may be None and are then left out
-    always: ClassVar[Mapping[str, str]] = {}
-    perhaps: ClassVar[Mapping[str, str]] = {}
-    #: the open fields by their name in `data`
-    _open: ClassVar[Mapping[str, str]] = {}
-    #: all fields by their name in `data`, with the accepted types
-    _checks: ClassVar[Mapping[str, tuple[str, _Types]]] = {}
+    #: for a live row of a block: the block's number in the response, counted from 0
+    block: int | None = None
+    #: slots by their name in `data`: those always in the data, and those that may be None and are then left out
+    _always: ClassVar[Mapping[str, str]] = {}
+    _perhaps: ClassVar[Mapping[str, str]] = {}
+    #: the names of `open_fields` in `data`
+    _open: ClassVar[tuple[str, ...]] = ()
+    #: all names in `data`; for each name, the slot and the accepted types
+    _names: ClassVar[frozenset[str]] = frozenset()
+    _checks: ClassVar[tuple[tuple[str, str, _Types], ...]] = ()
     _read_always: ClassVar[Any]
     _read_perhaps: ClassVar[Any]
 
-    def __init_subclass__(cls, **kind: Any) -> None:
+    place: Place
+    at: float | str
+
+    def __init_subclass__(cls, **kind: Unpack[Kind]) -> None:
         for attribute, value in kind.items():
-            if not hasattr(cls, attribute):
-                raise TypeError(f"a kind of row has no {attribute!r}")
             setattr(cls, attribute, value)
         if not isinstance(cls.type, str) or not cls.type:
             return  # a base class, or `CustomRow`, where each row has its own type
-        names = {field.rstrip("_"): field for field in cls.annotated if field not in _BESIDE}
-        cls.always = {name: field for name, field in names.items() if field not in cls.defaults}
-        cls.perhaps = {name: field for name, field in names.items() if field in cls.defaults}
-        cls._open = {name: field for name, field in names.items() if cls.annotated[field] in _OPEN}
-        cls._checks = {name: (field, _TYPES[cls.annotated[field]]) for name, field in names.items()}
+        code, optional = cls.__init__.__code__, len(cls.__init__.__defaults__ or ())
+        names = {name.rstrip("_"): name for name in code.co_varnames[1:code.co_argcount]}
+        cls._always = dict(list(names.items())[:len(names) - optional])
+        cls._perhaps = {name: slot for name, slot in names.items() if name not in cls._always}
+        cls._open = tuple([slot.rstrip("_") for slot in cls.open_fields])
+        cls._names, types = frozenset(names), cls.__init__.__annotations__
+        if "read" not in vars(cls):
+            cls._checks = tuple([(name, slot, _TYPES[types[slot]]) for name, slot in names.items()])
         # two more names, since `attrgetter` only returns a tuple for several names
-        cls._read_always, cls._read_perhaps = (attrgetter(*fields.values(), "role", "type")
-                                               for fields in (cls.always, cls.perhaps))
+        cls._read_always, cls._read_perhaps = (attrgetter(*slots.values(), "role", "type")
+                                               for slots in (cls._always, cls._perhaps))
         KINDS[cls.type] = cls
 
     def fields(self) -> Any:
         """The row's data, for kernai's own readers, who must not change it."""
-        data = dict(zip(self.always, self._read_always(self)))  # noqa: B905 - the two extra values have no names
-        if self.perhaps:
-            found = zip(self.perhaps, self._read_perhaps(self))  # noqa: B905 - the two extra values have no names
+        data = dict(zip(self._always, self._read_always(self)))  # noqa: B905 - the two extra values have no names
+        if self._perhaps:
+            found = zip(self._perhaps, self._read_perhaps(self))  # noqa: B905 - the two extra values have no names
             data.update([pair for pair in found if pair[1] is not None])
         return data
 
     def data(self) -> Any:
         """A copy of the row's data, for all other readers."""
-        return copied(self.fields()) if self._open else self.fields()
+        return copied(self.fields()) if self.open_fields else self.fields()
 
     def json(self) -> Any:
         """The row's data as JSON data. Only open fields need conversion."""
@@ -176,10 +175,8 @@ class Row(_Placed, Slotted):
 
     def seal(self) -> None:
         """Copies values that other code may still change."""
-        for field in self._open.values():
-            value = getattr(self, field)
-            if value is not None and type(value) is not str:
-                setattr(self, field, copied(value))
+        for slot in self.open_fields:
+            setattr(self, slot, copied(getattr(self, slot)))
 
     def usage(self) -> Usage | None:
         """The usage of the model call whose end this row records; None for other rows."""
@@ -190,13 +187,13 @@ class Row(_Placed, Slotted):
         """Creates a row from recorded data. `ValueError` if the data does not match the fields."""
         if not isinstance(data, Mapping):
             raise ValueError(f"its data is a {_kind(data)}, not an object")  # noqa: TRY004 - the data is at fault
-        if not cls.always.keys() <= data.keys() <= cls._checks.keys():
-            missing = [name for name in cls.always if name not in data]
-            unknown = [name for name in data if name not in cls._checks]
+        if not cls._always.keys() <= data.keys() <= cls._names:
+            missing = [name for name in cls._always if name not in data]
+            unknown = [name for name in data if name not in cls._names]
             raise ValueError(f"it has no {missing[0]!r}" if missing else f"it has an unknown field {unknown[0]!r}")
         given: dict[str, Any] = {}
-        for name, (field, types) in cls._checks.items():
-            given[field] = value = data.get(name)
+        for name, slot, types in cls._checks:
+            given[slot] = value = data.get(name)
             if type(value) not in types and not _fits(value, types):
                 raise ValueError(f"its {name!r} is a {_kind(value)}")
         return cls(**given)
@@ -220,7 +217,10 @@ KINDS: dict[str, type[Row]] = {}
 class _TextRow(Row):
     """A row whose data is only a text."""
 
-    text: str
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def fields(self) -> Any:
         return self.text
@@ -245,20 +245,24 @@ class RunStartRow(Row, type="run_start", group="run"):
     "metadata": {}, "format": 2}
     """
 
+    __slots__ = (
+        "agent", "agents", "definition", "format", "history", "input", "metadata", "model", "plan", "rules", "run_id",
+        "trusted",
+    )
     uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules", "definition", "trusted"})
+    open_fields = ("input", "history", "metadata", "plan", "agents", "rules", "definition", "trusted")
 
-    run_id: str
-    input: str | Sequence[Any]
-    history: Sequence[Any]
-    model: str
-    agent: str | None
-    metadata: Mapping[str, Any] | None
-    format: int | None = None
-    plan: Mapping[str, Any] | None = None
-    agents: Sequence[Any] | None = None
-    rules: Mapping[str, Any] | None = None
-    trusted: Sequence[Any] | None = None
-    definition: Mapping[str, Any] | None = None
+    def __init__(  # noqa: PLR0917 - see the top
+        self, run_id: str, input: str | Sequence[Any], history: Sequence[Any], model: str, agent: str | None,
+        metadata: Mapping[str, Any] | None, format: int | None = None, plan: Mapping[str, Any] | None = None,
+        agents: Sequence[Any] | None = None, rules: Mapping[str, Any] | None = None,
+        trusted: Sequence[Any] | None = None,
+        definition: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.definition = definition
+        self.run_id, self.input, self.history, self.model, self.agent = run_id, input, history, model, agent
+        self.metadata, self.format, self.plan, self.agents, self.rules = metadata, format, plan, agents, rules
+        self.trusted = trusted
 
     def seal(self) -> None:  # the other values are created for the row, so nobody else can change them
         self.metadata = copied(self.metadata)
@@ -270,7 +274,11 @@ class InputAddedRow(Row, type="input_added", group="run", is_note=True):
     Example: {"input": "Thank you!"}
     """
 
-    input: str | Sequence[Any]
+    __slots__ = ("input",)
+    open_fields = ("input",)
+
+    def __init__(self, input: str | Sequence[Any]) -> None:
+        self.input = input
 
 
 class FinalRow(_TextRow, type="final", group="answer"):
@@ -278,6 +286,8 @@ class FinalRow(_TextRow, type="final", group="answer"):
 
     Example: "Found."
     """
+
+    __slots__ = ()
 
 
 class AnswerRejectedRow(Row, type="answer_rejected", group="problem", is_worded=True, is_warning=True, is_note=True):
@@ -287,8 +297,10 @@ class AnswerRejectedRow(Row, type="answer_rejected", group="problem", is_worded=
     Example: {"error": "price: required, but missing: expected number, received nothing", "attempt": 1}
     """
 
-    error: str
-    attempt: int
+    __slots__ = ("attempt", "error")
+
+    def __init__(self, error: str, attempt: int) -> None:
+        self.error, self.attempt = error, attempt
 
 
 class StrayCloseRow(Row, type="stray_close", group="problem", is_warning=True, is_note=True):
@@ -298,7 +310,10 @@ class StrayCloseRow(Row, type="stray_close", group="problem", is_warning=True, i
     Example: {"text": "</code> to close.</block>"}
     """
 
-    text: str
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 class ResultRow(Row, type="result", group="run", is_worded=True):
@@ -309,14 +324,15 @@ class ResultRow(Row, type="result", group="run", is_worded=True):
     "completion_tokens": 20, "total_tokens": 220, "cost": null, "model_calls": 2}, "error": null}
     """
 
-    text: str | None
-    stop_reason: str
-    steps: int
-    usage_: Mapping[str, Any]
-    error: str | None
-    truncated: bool | None = None
-    repaired: Sequence[Any] | None = None
-    raised: bool | None = None
+    __slots__ = ("error", "raised", "repaired", "steps", "stop_reason", "text", "truncated", "usage_")
+    open_fields = ("usage_", "repaired")
+
+    def __init__(
+        self, text: str | None, stop_reason: str, steps: int, usage_: Mapping[str, Any], error: str | None,
+        truncated: bool | None = None, repaired: Sequence[Any] | None = None, raised: bool | None = None,
+    ) -> None:
+        self.text, self.stop_reason, self.steps, self.usage_, self.error = text, stop_reason, steps, usage_, error
+        self.truncated, self.repaired, self.raised = truncated, repaired, raised
 
     def seal(self) -> None:
         pass  # all values are created for the row
@@ -391,11 +407,14 @@ class TextChunkRow(_TextRow, type="text_chunk", role="live", stored_first=False)
     Example: "One mo"
     """
 
+    __slots__ = ()
+
 
 class _BlockTagRow(Row, role="live", stored_first=False):
-    type_: str
-    name: str | None
-    block: int | None = None
+    __slots__ = ("block", "name", "type_")  # `block` instead of the class attribute None
+
+    def __init__(self, type_: str, name: str | None, *, block: int | None = None) -> None:
+        self.type_, self.name, self.block = type_, name, block
 
 
 class BlockStartRow(_BlockTagRow, type="block_start"):
@@ -404,6 +423,8 @@ class BlockStartRow(_BlockTagRow, type="block_start"):
     Example: {"type": "final", "name": null}
     """
 
+    __slots__ = ()
+
 
 class BlockContentRow(_TextRow, type="block_content", role="live", stored_first=False):
     """A piece of a block's content.
@@ -411,7 +432,11 @@ class BlockContentRow(_TextRow, type="block_content", role="live", stored_first=
     Example: "Foun"
     """
 
-    block: int | None = None
+    __slots__ = ("block",)  # instead of the class attribute None
+
+    def __init__(self, text: str, *, block: int | None = None) -> None:
+        super().__init__(text)
+        self.block = block
 
 
 class BlockEndRow(_BlockTagRow, type="block_end"):
@@ -419,6 +444,8 @@ class BlockEndRow(_BlockTagRow, type="block_end"):
 
     Example: {"type": "final", "name": null}
     """
+
+    __slots__ = ()
 
 
 class ModelRestartedRow(
@@ -429,7 +456,10 @@ class ModelRestartedRow(
     Example: {"reason": "the final content differs from what was streamed"}
     """
 
-    reason: str
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
 
 class ModelWaitingRow(Row, type="model_waiting", group="model", role="live", stored_first=False, is_warning=True):
@@ -438,9 +468,10 @@ class ModelWaitingRow(Row, type="model_waiting", group="model", role="live", sto
     Example: {"seconds": 20.0, "reason": "openai: HTTP 429 rate_limit_exceeded: slow down", "attempt": 1}
     """
 
-    seconds: float
-    reason: str
-    attempt: int
+    __slots__ = ("attempt", "reason", "seconds")
+
+    def __init__(self, seconds: float, reason: str, attempt: int) -> None:
+        self.seconds, self.reason, self.attempt = seconds, reason, attempt
 
 
 class ModelFailedRow(Row, type="model_failed", group="problem", role="outcome", is_warning=True):
@@ -452,16 +483,22 @@ class ModelFailedRow(Row, type="model_failed", group="problem", role="outcome", 
     "completion_tokens": null}
     """
 
-    error: str
-    exception: str | None
-    content: str
-    prompt_tokens: Count | None
-    completion_tokens: Count | None
-    cached_tokens: Count | None = None
-    cache_write_tokens: Count | None = None
-    cost: float | None = None
-    model_calls: int | None = None
-    stop_reason: str | None = None
+    __slots__ = (
+        "cache_write_tokens", "cached_tokens", "completion_tokens", "content", "cost", "error", "exception",
+        "model_calls", "prompt_tokens", "stop_reason",
+    )
+    # ints are unbounded, so they may need conversion to JSON
+    open_fields = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")
+
+    def __init__(  # noqa: PLR0917 - see the top
+        self, error: str, exception: str | None, content: str, prompt_tokens: int | None, completion_tokens: int | None,
+        cached_tokens: int | None = None, cache_write_tokens: int | None = None, cost: float | None = None,
+        model_calls: int | None = None, stop_reason: str | None = None,
+    ) -> None:
+        self.error, self.exception, self.content, self.prompt_tokens = error, exception, content, prompt_tokens
+        self.completion_tokens, self.cached_tokens = completion_tokens, cached_tokens
+        self.cache_write_tokens, self.cost, self.model_calls = cache_write_tokens, cost, model_calls
+        self.stop_reason = stop_reason
 
     @property
     def is_broken_off(self) -> bool:
@@ -472,8 +509,7 @@ class ModelFailedRow(Row, type="model_failed", group="problem", role="outcome", 
         return Usage.of_failed(self.fields())
 
 
-#: for a response without metadata. Rows may share it, since readers who could change a row's data get a copy
-NO_METADATA: dict[str, Any] = {}
+_NO_METADATA: dict[str, Any] = {}  # shared: readers who could change a row's data get a copy
 
 
 class LlmResponseRow(Row, type="llm_response", group="model", role="outcome"):
@@ -486,22 +522,37 @@ class LlmResponseRow(Row, type="llm_response", group="model", role="outcome"):
     "total_tokens": 110, "finish_reason": "stop", "metadata": {}}
     """
 
+    __slots__ = (
+        "blocks", "cache_write_tokens", "cached_tokens", "completion_tokens", "content", "cost", "ends_turn",
+        "finish_reason", "given_up", "latency_ms", "metadata", "model", "prompt_tokens", "total_tokens",
+    )
     uncompared = frozenset({"latency_ms"})
+    # ints are unbounded, so they may need conversion to JSON
+    open_fields = (
+        "metadata", "given_up", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
+        "cache_write_tokens", "latency_ms", "blocks",
+    )
 
-    content: str
-    latency_ms: Count
-    prompt_tokens: Count | None
-    completion_tokens: Count | None
-    total_tokens: Count | None
-    finish_reason: str | None
-    metadata: Mapping[str, Any]
-    cached_tokens: Count | None = None
-    cache_write_tokens: Count | None = None
-    cost: float | None = None
-    model: str | None = None
-    given_up: Mapping[str, Any] | None = None
-    blocks: Sequence[Any] | None = None
-    ends_turn: bool | None = None
+    def __init__(  # noqa: PLR0917 - see the top
+        self, content: str, latency_ms: int, prompt_tokens: int | None, completion_tokens: int | None,
+        total_tokens: int | None, finish_reason: str | None, metadata: Mapping[str, Any],
+        cached_tokens: int | None = None, cache_write_tokens: int | None = None, cost: float | None = None,
+        model: str | None = None, given_up: Mapping[str, Any] | None = None, blocks: Sequence[Any] | None = None,
+        ends_turn: bool | None = None,
+    ) -> None:
+        self.content = content
+        self.latency_ms = latency_ms
+        self.prompt_tokens = prompt_tokens
+        self.completion_tokens = completion_tokens
+        self.total_tokens = total_tokens
+        self.finish_reason = finish_reason
+        self.metadata = metadata or _NO_METADATA
+        self.cached_tokens = cached_tokens
+        self.cache_write_tokens = cache_write_tokens
+        self.cost = cost
+        self.model = model
+        self.given_up = given_up
+        self.blocks, self.ends_turn = blocks, ends_turn
 
     def seal(self) -> None:
         self.metadata = copied(self.metadata)
@@ -558,12 +609,16 @@ class PlanRow(_TextRow, type="plan", group="flow"):
     Example: "First the index, then the shelf."
     """
 
+    __slots__ = ()
+
 
 class JsonRow(_TextRow, type="json", group="model"):
     r"""The text of a `json` block.
 
     Example: "{\"hits\": 3}"
     """
+
+    __slots__ = ()
 
 
 class PlanRejectedRow(Row, type="plan_rejected", group="problem", is_note=True):
@@ -573,14 +628,17 @@ class PlanRejectedRow(Row, type="plan_rejected", group="problem", is_note=True):
     Example: {"reason": "invalid_json", "raw": "First the index"}
     """
 
-    reason: str
-    raw: str
+    __slots__ = ("raw", "reason")
+
+    def __init__(self, reason: str, raw: str) -> None:
+        self.reason, self.raw = reason, raw
 
 
 class _BlockRow(Row, group="problem", is_warning=True, is_note=True):
-    type_: str
-    name: str | None
-    content: str
+    __slots__ = ("content", "name", "type_")
+
+    def __init__(self, type_: str, name: str | None, content: str) -> None:
+        self.type_, self.name, self.content = type_, name, content
 
 
 class BlockIncompleteRow(_BlockRow, type="block_incomplete"):
@@ -589,12 +647,16 @@ class BlockIncompleteRow(_BlockRow, type="block_incomplete"):
     Example: {"type": "final", "name": null, "content": "The ans"}
     """
 
+    __slots__ = ()
+
 
 class ForgedBlockRow(_BlockRow, type="forged_block"):
     """A block that only the runtime may write; it was ignored.
 
     Example: {"type": "result", "name": "search", "content": "9 hits"}
     """
+
+    __slots__ = ()
 
 
 class DialectCallRow(Row, type="dialect_call"):
@@ -603,8 +665,10 @@ class DialectCallRow(Row, type="dialect_call"):
     Example: {"dialect": "hermes", "name": "search"}
     """
 
-    dialect: str | None
-    name: str | None
+    __slots__ = ("dialect", "name")
+
+    def __init__(self, dialect: str | None, name: str | None) -> None:
+        self.dialect, self.name = dialect, name
 
 
 class QuotedCallRow(Row, type="quoted_call", group="problem", is_warning=True):
@@ -614,10 +678,10 @@ class QuotedCallRow(Row, type="quoted_call", group="problem", is_warning=True):
     Example: {"call_id": "1.0", "type": "command", "name": "wipe", "source": "search"}
     """
 
-    call_id: str | None
-    type_: str
-    name: str | None
-    source: str
+    __slots__ = ("call_id", "name", "source", "type_")
+
+    def __init__(self, call_id: str | None, type_: str, name: str | None, source: str) -> None:
+        self.call_id, self.type_, self.name, self.source = call_id, type_, name, source
 
 
 class InformationalOnlyRow(Row, type="informational_only", group="problem", is_note=True):
@@ -626,7 +690,11 @@ class InformationalOnlyRow(Row, type="informational_only", group="problem", is_n
     Example: {"kinds": ["plan", "json"]}
     """
 
-    kinds: Sequence[Any]
+    __slots__ = ("kinds",)
+    open_fields = ("kinds",)
+
+    def __init__(self, kinds: Sequence[Any]) -> None:
+        self.kinds = kinds
 
 
 class NoBlocksStallRow(Row, type="no_blocks_stall", group="problem", is_warning=True, is_note=True):
@@ -635,7 +703,10 @@ class NoBlocksStallRow(Row, type="no_blocks_stall", group="problem", is_warning=
     Example: {"prose_preview": "I will look that up."}
     """
 
-    prose_preview: str
+    __slots__ = ("prose_preview",)
+
+    def __init__(self, prose_preview: str) -> None:
+        self.prose_preview = prose_preview
 
 
 # ------------------------------------------------------------------------------------------------------- calls
@@ -644,19 +715,25 @@ class NoBlocksStallRow(Row, type="no_blocks_stall", group="problem", is_warning=
 class CallBegunRow(Row, group="call"):
     """A skill or a protocol is about to be called."""
 
+    __slots__ = ()
     call_id: str
 
 
 class _OutcomeRow(Row, role="outcome"):
+    __slots__ = ()
+    not_run: bool | None = None
+    interrupted: bool | None = None
+
     @property
     def is_broken_off(self) -> bool:
         """Whether the call or task has no outcome because the run was stopped."""
-        return bool(getattr(self, "interrupted", None) or getattr(self, "not_run", None))
+        return bool(self.interrupted or self.not_run)
 
 
 class CallEndedRow(_OutcomeRow, group="call"):
     """The outcome of a call of a skill or a protocol."""
 
+    __slots__ = ()
     call_id: str
 
 
@@ -668,12 +745,22 @@ class SkillExecuteRow(CallBegunRow, type="skill_execute"):
     Example: {"call_id": "0.0", "skill": "search", "params": {"query": "tea"}}
     """
 
+    __slots__ = ("call_id", "dropped", "params", "repaired", "skill")
+    open_fields = ("params", "dropped", "repaired")
     uncompared = frozenset({"dropped"})  # follows from the parameters; older recordings have no fields in it
 
-    skill: str
-    params: Mapping[str, Any]
-    dropped: Sequence[Any] | None = None
-    repaired: Sequence[Any] | None = None
+    def __init__(
+        self, call_id: str, skill: str, params: Mapping[str, Any], dropped: Sequence[Any] | None = None,
+        repaired: Sequence[Any] | None = None,
+    ) -> None:
+        self.call_id = call_id
+        self.skill = skill
+        self.params = params
+        self.dropped = dropped
+        self.repaired = repaired
+
+    def seal(self) -> None:
+        self.params = copied(self.params)
 
 
 class ProgressRow(Row, type="progress", group="call", role="aside", stored_first=False):
@@ -682,8 +769,11 @@ class ProgressRow(Row, type="progress", group="call", role="aside", stored_first
     Example: {"call_id": "0.0", "data": {"done": 1}}
     """
 
-    call_id: str
-    data_: Any
+    __slots__ = ("call_id", "data_")
+    open_fields = ("data_",)  # recorded as "data", so in the data of the event: ``event.data["data"]``
+
+    def __init__(self, call_id: str, data_: Any) -> None:
+        self.call_id, self.data_ = call_id, data_
 
 
 class SkillResultRow(CallEndedRow, type="skill_result"):
@@ -693,10 +783,23 @@ class SkillResultRow(CallEndedRow, type="skill_result"):
     Example: {"call_id": "0.0", "skill": "search", "result": "3 hits", "duration_ms": 12}
     """
 
-    skill: str
-    result: Any
-    duration_ms: int
-    metadata: Mapping[str, Any] | None = None
+    __slots__ = ("call_id", "duration_ms", "metadata", "result", "skill")
+    open_fields = ("result", "metadata")
+
+    def __init__(
+        self, call_id: str, skill: str, result: Any, duration_ms: int, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        self.call_id = call_id
+        self.skill = skill
+        self.result = result
+        self.duration_ms = duration_ms
+        self.metadata = metadata
+
+    def seal(self) -> None:
+        if type(self.result) is not str:
+            self.result = copied(self.result)
+        if self.metadata is not None:
+            self.metadata = copied(self.metadata)
 
 
 class SkillErrorRow(CallEndedRow, type="skill_error", is_worded=True, is_warning=True):
@@ -707,14 +810,15 @@ class SkillErrorRow(CallEndedRow, type="skill_error", is_worded=True, is_warning
     Example: {"call_id": "0.0", "skill": "serch", "error": "Skill 'serch' not found", "exception": null}
     """
 
+    __slots__ = ("call_id", "error", "exception", "interrupted", "not_run", "skill", "stop_reason")
     uncompared = frozenset({"stop_reason"})  # missing if the run was resumed after the `Stop`
 
-    skill: str | None
-    error: str
-    exception: str | None
-    not_run: bool | None = None
-    interrupted: bool | None = None
-    stop_reason: str | None = None
+    def __init__(
+        self, call_id: str, skill: str | None, error: str, exception: str | None, not_run: bool | None = None,
+        interrupted: bool | None = None, stop_reason: str | None = None,
+    ) -> None:
+        self.call_id, self.skill, self.error, self.exception, self.not_run = call_id, skill, error, exception, not_run
+        self.interrupted, self.stop_reason = interrupted, stop_reason
 
 
 class ProtocolExecuteRow(CallBegunRow, type="protocol_execute"):
@@ -723,8 +827,10 @@ class ProtocolExecuteRow(CallBegunRow, type="protocol_execute"):
     Example: {"call_id": "0.1", "protocol": "sql", "request": "SELECT 1"}
     """
 
-    protocol: str
-    request: str
+    __slots__ = ("call_id", "protocol", "request")
+
+    def __init__(self, call_id: str, protocol: str, request: str) -> None:
+        self.call_id, self.protocol, self.request = call_id, protocol, request
 
 
 class ProtocolResultRow(CallEndedRow, type="protocol_result"):
@@ -733,10 +839,14 @@ class ProtocolResultRow(CallEndedRow, type="protocol_result"):
     Example: {"call_id": "0.1", "protocol": "sql", "result": "[[1]]", "duration_ms": 2}
     """
 
-    protocol: str
-    result: Any
-    duration_ms: int
-    metadata: Mapping[str, Any] | None = None
+    __slots__ = ("call_id", "duration_ms", "metadata", "protocol", "result")
+    open_fields = ("result", "metadata")
+
+    def __init__(
+        self, call_id: str, protocol: str, result: Any, duration_ms: int, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        self.call_id, self.protocol, self.result, self.duration_ms = call_id, protocol, result, duration_ms
+        self.metadata = metadata
 
 
 class ProtocolErrorRow(CallEndedRow, type="protocol_error", is_worded=True, is_warning=True):
@@ -746,15 +856,16 @@ class ProtocolErrorRow(CallEndedRow, type="protocol_error", is_worded=True, is_w
     1}
     """
 
+    __slots__ = ("call_id", "duration_ms", "error", "exception", "interrupted", "not_run", "protocol", "stop_reason")
     uncompared = frozenset({"duration_ms", "stop_reason"})
 
-    protocol: str
-    error: str
-    exception: str | None
-    duration_ms: int
-    not_run: bool | None = None
-    interrupted: bool | None = None
-    stop_reason: str | None = None
+    def __init__(
+        self, call_id: str, protocol: str, error: str, exception: str | None, duration_ms: int,
+        not_run: bool | None = None, interrupted: bool | None = None, stop_reason: str | None = None,
+    ) -> None:
+        self.call_id, self.protocol, self.error, self.exception = call_id, protocol, error, exception
+        self.duration_ms, self.not_run, self.interrupted = duration_ms, not_run, interrupted
+        self.stop_reason = stop_reason
 
 
 class BuiltinResultRow(Row, type="builtin_result", group="call", role="outcome", is_note=True):
@@ -763,8 +874,10 @@ class BuiltinResultRow(Row, type="builtin_result", group="call", role="outcome",
     Example: {"command": "/skills", "result": "Available skills…"}
     """
 
-    command: str
-    result: str
+    __slots__ = ("command", "result")
+
+    def __init__(self, command: str, result: str) -> None:
+        self.command, self.result = command, result
 
 
 class BuiltinErrorRow(Row, type="builtin_error", group="call", is_worded=True, is_warning=True, is_note=True):
@@ -773,8 +886,10 @@ class BuiltinErrorRow(Row, type="builtin_error", group="call", is_worded=True, i
     Example: {"command": "/help", "error": "Unknown command '/help'"}
     """
 
-    command: str
-    error: str
+    __slots__ = ("command", "error")
+
+    def __init__(self, command: str, error: str) -> None:
+        self.command, self.error = command, error
 
 
 # --------------------------------------------------------------------------------------------------- workflows
@@ -787,9 +902,11 @@ class WorkflowStartRow(Row, type="workflow_start", group="flow"):
     []}]}
     """
 
-    goal: str | None
-    strategy: str
-    tasks: Sequence[Any]
+    __slots__ = ("goal", "strategy", "tasks")
+    open_fields = ("tasks",)
+
+    def __init__(self, goal: str | None, strategy: str, tasks: Sequence[Any]) -> None:
+        self.goal, self.strategy, self.tasks = goal, strategy, tasks
 
 
 class TaskStartRow(Row, type="task_start", group="flow"):
@@ -798,16 +915,20 @@ class TaskStartRow(Row, type="task_start", group="flow"):
     Example: {"task_id": "a", "input": "x", "depends_on": []}
     """
 
-    task_id: str
-    input: str
-    depends_on: Sequence[Any]
+    __slots__ = ("depends_on", "input", "task_id")
+    open_fields = ("depends_on",)
+
+    def __init__(self, task_id: str, input: str, depends_on: Sequence[Any]) -> None:
+        self.task_id, self.input, self.depends_on = task_id, input, depends_on
 
 
 class TaskEndedRow(_OutcomeRow, group="flow"):
     """How a task ended."""
 
+    __slots__ = ()
     uncompared = frozenset({"duration_ms", "drained"})
     task_id: str
+    drained: bool | None
 
 
 class TaskCompleteRow(TaskEndedRow, type="task_complete"):
@@ -816,9 +937,10 @@ class TaskCompleteRow(TaskEndedRow, type="task_complete"):
     Example: {"task_id": "a", "result": "done", "duration_ms": 900}
     """
 
-    result: str
-    duration_ms: int
-    drained: bool | None = None
+    __slots__ = ("drained", "duration_ms", "result", "task_id")
+
+    def __init__(self, task_id: str, result: str, duration_ms: int, drained: bool | None = None) -> None:
+        self.task_id, self.result, self.duration_ms, self.drained = task_id, result, duration_ms, drained
 
 
 class TaskErrorRow(TaskEndedRow, type="task_error", is_worded=True, is_warning=True):
@@ -828,11 +950,14 @@ class TaskErrorRow(TaskEndedRow, type="task_error", is_worded=True, is_warning=T
     Example: {"task_id": "a", "error": "down", "duration_ms": 5}
     """
 
-    error: str
-    duration_ms: int
-    drained: bool | None = None
-    not_run: bool | None = None
-    interrupted: bool | None = None
+    __slots__ = ("drained", "duration_ms", "error", "interrupted", "not_run", "task_id")
+
+    def __init__(
+        self, task_id: str, error: str, duration_ms: int, drained: bool | None = None, not_run: bool | None = None,
+        interrupted: bool | None = None,
+    ) -> None:
+        self.task_id, self.error, self.duration_ms, self.drained = task_id, error, duration_ms, drained
+        self.not_run, self.interrupted = not_run, interrupted
 
 
 class WorkflowCompleteRow(Row, type="workflow_complete", group="flow"):
@@ -841,8 +966,11 @@ class WorkflowCompleteRow(Row, type="workflow_complete", group="flow"):
     Example: {"results": {"a": "done"}, "duration_ms": 901}
     """
 
-    results: Mapping[str, Any]
-    duration_ms: int
+    __slots__ = ("duration_ms", "results")
+    open_fields = ("results",)
+
+    def __init__(self, results: Mapping[str, Any], duration_ms: int) -> None:
+        self.results, self.duration_ms = results, duration_ms
 
 
 class WorkflowErrorRow(Row, type="workflow_error", group="flow", is_worded=True, is_warning=True):
@@ -851,8 +979,10 @@ class WorkflowErrorRow(Row, type="workflow_error", group="flow", is_worded=True,
     Example: {"error": "the run was cancelled", "duration_ms": 40}
     """
 
-    error: str
-    duration_ms: int
+    __slots__ = ("duration_ms", "error")
+
+    def __init__(self, error: str, duration_ms: int) -> None:
+        self.error, self.duration_ms = error, duration_ms
 
 
 # ------------------------------------------------------------------------------------------------ durable runs
@@ -865,13 +995,15 @@ class ApprovalRequestedRow(Row, type="approval_requested", group="call", role="a
     Example: {"call_id": "1.0", "skill": "refund", "params": {"amount": 30}, "reason": "", "metadata": {}}
     """
 
-    call_id: str
-    skill: str | None
-    params: Any
-    reason: str
-    metadata: Mapping[str, Any]
-    until: str | None = None
-    untrusted: Sequence[Any] | None = None
+    __slots__ = ("call_id", "metadata", "params", "reason", "skill", "until", "untrusted")
+    open_fields = ("params", "metadata", "untrusted")
+
+    def __init__(
+        self, call_id: str, skill: str | None, params: Any, reason: str, metadata: Mapping[str, Any],
+        until: str | None = None, untrusted: Sequence[Any] | None = None,
+    ) -> None:
+        self.call_id, self.skill, self.params, self.reason, self.metadata = call_id, skill, params, reason, metadata
+        self.until, self.untrusted = until, untrusted
 
 
 class UntrustedValueRow(Row, type="untrusted_value", group="call", role="aside", is_note=True):
@@ -881,10 +1013,10 @@ class UntrustedValueRow(Row, type="untrusted_value", group="call", role="aside",
     Example: {"call_id": "1.0", "skill": "pay", "path": "recipient", "source": "which is in the result of `read_mail`"}
     """
 
-    call_id: str
-    skill: str
-    path: str
-    source: str
+    __slots__ = ("call_id", "path", "skill", "source")
+
+    def __init__(self, call_id: str, skill: str, path: str, source: str) -> None:
+        self.call_id, self.skill, self.path, self.source = call_id, skill, path, source
 
 
 class TrustedValuesRow(Row, type="trusted_values", group="call", role="aside", is_note=True):
@@ -894,9 +1026,11 @@ class TrustedValuesRow(Row, type="trusted_values", group="call", role="aside", i
     Example: {"call_id": "1.0", "skill": "pay", "sources": {"recipient": "the user's input"}}
     """
 
-    call_id: str
-    skill: str
-    sources: Mapping[str, Any]
+    __slots__ = ("call_id", "skill", "sources")
+    open_fields = ("sources",)
+
+    def __init__(self, call_id: str, skill: str, sources: Mapping[str, Any]) -> None:
+        self.call_id, self.skill, self.sources = call_id, skill, sources
 
 
 class TrustAddedRow(Row, type="trust_added", role="aside"):
@@ -906,8 +1040,11 @@ class TrustAddedRow(Row, type="trust_added", role="aside"):
     Example: {"texts": ["DE89 3704 0044 0532 0130 00"], "by": "context"}
     """
 
-    texts: Sequence[Any]
-    by: str
+    __slots__ = ("by", "texts")
+    open_fields = ("texts",)
+
+    def __init__(self, texts: Sequence[Any], by: str) -> None:
+        self.texts, self.by = texts, by
 
 
 class ApprovalGivenRow(Row, type="approval_given", group="call", role="aside", is_note=True):
@@ -917,10 +1054,11 @@ class ApprovalGivenRow(Row, type="approval_given", group="call", role="aside", i
     Example: {"call_id": "1.0", "decision": true, "by": "ann"}
     """
 
-    call_id: str
-    decision: Decided
-    by: str | None
-    trusted: bool | None = None
+    __slots__ = ("by", "call_id", "decision", "trusted")
+    open_fields = ("decision",)
+
+    def __init__(self, call_id: str, decision: Decided, by: str | None, trusted: bool | None = None) -> None:
+        self.call_id, self.decision, self.by, self.trusted = call_id, decision, by, trusted
 
 
 class InFlightRow(Row, type="in_flight", group="call", role="aside", is_note=True):
@@ -930,10 +1068,10 @@ class InFlightRow(Row, type="in_flight", group="call", role="aside", is_note=Tru
     Example: {"call_id": "1.0", "decision": "retry"}
     """
 
-    call_id: str
-    decision: str
-    reason: str | None = None
-    by: str | None = None
+    __slots__ = ("by", "call_id", "decision", "reason")
+
+    def __init__(self, call_id: str, decision: str, reason: str | None = None, by: str | None = None) -> None:
+        self.call_id, self.decision, self.reason, self.by = call_id, decision, reason, by
 
 
 class ContextSavedRow(Row, type="context_saved", role="aside"):
@@ -942,9 +1080,12 @@ class ContextSavedRow(Row, type="context_saved", role="aside"):
     Example: {"items": ["lamp"]}
     """
 
-    state: Any
-    #: for a sub-run's context, the attributes that it shares with its parent's
-    shared: Sequence[str] | None = None
+    __slots__ = ("shared", "state")
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+        #: for a sub-run's context, the attributes that it shares with its parent's
+        self.shared: Sequence[str] | None = None
 
     def fields(self) -> Any:
         return self.state
@@ -974,11 +1115,15 @@ class RunResumedRow(Row, type="run_resumed", group="run", role="aside", stored_f
     Example: {"from_seq": 27, "dropped": [25, 26], "format": 2}
     """
 
-    from_seq: int
-    dropped: Sequence[Any]
-    format: int | None = None
-    rules: Mapping[str, Any] | None = None
-    definition: Mapping[str, Any] | None = None
+    __slots__ = ("definition", "dropped", "format", "from_seq", "rules")
+    open_fields = ("dropped", "rules", "definition")
+
+    def __init__(
+        self, from_seq: int, dropped: Sequence[Any], format: int | None = None,
+        rules: Mapping[str, Any] | None = None, definition: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.from_seq, self.dropped, self.format, self.rules = from_seq, dropped, format, rules
+        self.definition = definition
 
 
 # ------------------------------------------------------------------------------------- not in the table
@@ -987,11 +1132,11 @@ class RunResumedRow(Row, type="run_resumed", group="run", role="aside", stored_f
 class CustomRow(Row, role="aside"):
     """An event of another kind: from the host, from a newer kernai, or with data that does not match its kind."""
 
-    __slots__ = ("block", "type", "value")  # instead of the class attributes
+    __slots__ = ("type", "value")  # `type` instead of the class attribute
 
-    def __init__(self, type: str, value: Any, block: int | None = None) -> None:
+    def __init__(self, type: str, value: Any) -> None:
         self.type: str = type  # type: ignore[misc]  # each instance has its own
-        self.value, self.block = value, block
+        self.value = value
 
     def fields(self) -> Any:
         return self.value
@@ -1177,6 +1322,12 @@ def _fitting(type: str, data: Any, block: int | None) -> Row:
             return CustomRow(type, copied(data))
     if block is not None:
         if not isinstance(row, (_BlockTagRow, BlockContentRow)):
-            return CustomRow(type, copied(data), block)
+            row = _NumberedRow(type, copied(data))
         row.block = block
     return row
+
+
+class _NumberedRow(CustomRow):
+    """A custom row to which the host gave a block number."""
+
+    __slots__ = ("block",)  # instead of the class attribute None

@@ -184,7 +184,7 @@ def parts(value: object) -> Iterator[object]:
     """Everything that an effect holds, agents (configuration) and the conversation's own list aside."""
     yield value
     if isinstance(value, Effect):
-        for name in value.annotated:
+        for name in value.__slots__:
             yield from parts(getattr(value, name))
     elif isinstance(value, (list, tuple, ConversationView)):
         for one in value:
@@ -215,7 +215,7 @@ def test_effects_are_compared_by_their_fields_which_their_repr_shows_and_a_copy_
     one = CallSkill("", "0.0", "search", {"query": "x"})
     assert one == CallSkill("", "0.0", "search", {"query": "x"})
     assert one not in (CallSkill("", "0.1", "search", {"query": "x"}), "search")
-    assert repr(one) == "CallSkill(scope='', call_id='0.0', skill='search', arguments={'query': 'x'}, approval=None)"
+    assert repr(one) == "CallSkill(approval=None, arguments={'query': 'x'}, call_id='0.0', scope='', skill='search')"
     with pytest.raises(TypeError):
         hash(one)
     asks = CallModel("2.a", 1, [kernai.Message("user", "x")], Models.TEXT_ONLY, kernai.GenerationOptions())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -92,48 +92,6 @@ class Value:
     def _fields(self) -> Iterable[Field[Any]]:
         fields: dict[str, Field[Any]] = self.__dataclass_fields__  # type: ignore[attr-defined]  # subclasses have it
         return fields.values()
-
-
-class _SlottedType(type):
-    """Makes slots of a class's annotated fields, and defaults of their values in the class."""
-
-    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **said: Any) -> Any:
-        notes = body.get("__annotations__", {})
-        fields = {field: note for field, note in notes.items() if not note.startswith("ClassVar")}
-        defaults = {field: body.pop(field) for field in fields if field in body}
-
-        def compile_constructor(self: Any, *given: Any, **named: Any) -> None:
-            # for the first object only: compiling the constructors of all classes would slow down the import
-            made.__init__ = constructor = _constructor(made.annotated, made.defaults)
-            constructor(self, *given, **named)
-
-        body["__slots__"] = (*body.get("__slots__", ()), *fields)
-        if fields:
-            base: Any = bases[0]
-            body["annotated"], body["defaults"] = {**base.annotated, **fields}, {**base.defaults, **defaults}
-            body.setdefault("__init__", compile_constructor)
-        made: Any = super().__new__(cls, name, bases, body, **said)
-        return made
-
-
-def _constructor(fields: Iterable[str], defaults: Mapping[str, Any]) -> Any:
-    parameters = [f"{field}=defaults[{field!r}]" if field in defaults else field for field in fields]
-    lines = [f"def __init__(self, {', '.join(parameters)}):", *(f" self.{field} = {field}" for field in fields)]
-    made: dict[str, Any] = {"defaults": defaults}
-    exec("\n".join(lines), made)  # noqa: S102 - only names from our own classes
-    return made["__init__"]
-
-
-@dataclass_transform()
-class Slotted(metaclass=_SlottedType):
-    """The base of small classes whose objects are created often. They list their fields like a dataclass.
-
-    Such a class has slots and the constructor that a dataclass would have.
-    """
-
-    #: the annotations of all fields, and the defaults of those that have one
-    annotated: ClassVar[Mapping[str, str]] = {}
-    defaults: ClassVar[Mapping[str, Any]] = {}
 
 
 class ForkSafeLock:

@@ -14,7 +14,6 @@ from concurrent.futures import CancelledError
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.api import Slotted
 from kernai.drivers.delivery import Callback, EventWriter, TaskCompletions, TaskHook
 from kernai.events import Event
 
@@ -159,11 +158,14 @@ class AsyncioDelivery:
             self._writer.observer_failed("callback", event, error)
 
 
-class CaughtUp(Slotted):
+class CaughtUp:
     """Returned by `on_chunk` to a provider's `acall`. Awaiting it waits for slow observers; it may be ignored."""
 
-    _delivery: AsyncioDelivery | None = None
-    _outbox: Outbox | None = None
+    __slots__ = ("_delivery", "_outbox")
+
+    def __init__(self, delivery: AsyncioDelivery | None = None, outbox: Outbox | None = None) -> None:
+        self._delivery = delivery
+        self._outbox = outbox
 
     def __await__(self) -> Generator[Any, None, None]:
         if self._delivery is not None and self._outbox is not None:

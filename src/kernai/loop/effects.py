@@ -31,7 +31,6 @@ from collections.abc import Generator, Mapping, Sequence
 from sys import float_info
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from kernai._util.api import Slotted
 from kernai.errors import Control, Stop
 
 if TYPE_CHECKING:
@@ -81,12 +80,17 @@ def how_broken_off(error: BaseException) -> Literal["not_run", "interrupted"] | 
     return "not_run" if isinstance(error, (NotBegun, NotPerformed)) else "interrupted"
 
 
-class Effect(Slotted):
-    """Base class of the effects. Two are equal if their fields are."""
+class Effect:
+    """Base class of the effects. Two are equal if their fields are.
+
+    Effects are plain slotted classes instead of dataclasses for speed: each step creates two.
+    """
+
+    __slots__: tuple[str, ...] = ()
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed."""
-        return type(self)(**{**{name: getattr(self, name) for name in self.annotated}, **changes})
+        return type(self)(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
 
     def __replace__(self, /, **changes: Any) -> Self:
         return self.replace(**changes)
@@ -94,33 +98,52 @@ class Effect(Slotted):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.annotated)
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
 
     __hash__ = None  # type: ignore[assignment]  # arguments may be anything
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.annotated)
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
         return f"{type(self).__name__}({fields})"
 
 
 class CallModel(Effect):
-    """One turn of the model."""
+    """One turn of the model.
 
-    scope: str
-    step: int
-    messages: Sequence[Message]
-    model: Model
-    generation: GenerationOptions
-    #: for a provider with native calls, what the model may call
-    tools: Tools | None = None
-    #: the provider to call; None for the scope's
-    provider: Provider | None = None
-    #: if False, the text is only shown once it is complete
-    stream: bool = True
-    #: how many seconds the call may take before it fails with a `ProviderError`
-    timeout: float | None = None
-    #: the decision on a call that had been paused
-    approval: Any = None
+    - `provider`: the provider to call; None for the scope's.
+    - `tools`: for a provider with native calls, what the model may call.
+    - `stream`: if False, the text is only shown once it is complete.
+    - `timeout`: how many seconds the call may take before it fails with a `ProviderError`.
+    - `approval`: the decision on a call that had been paused.
+    """
+
+    __slots__ = (
+        "approval", "generation", "messages", "model", "provider", "scope", "step", "stream", "timeout", "tools",
+    )
+
+    def __init__(  # noqa: PLR0917 - a step passes all by position, which is faster
+        self,
+        scope: str,
+        step: int,
+        messages: Sequence[Message],
+        model: Model,
+        generation: GenerationOptions,
+        tools: Tools | None = None,
+        provider: Provider | None = None,
+        stream: bool = True,
+        timeout: float | None = None,
+        approval: Any = None,
+    ) -> None:
+        self.scope = scope
+        self.step = step
+        self.messages = messages
+        self.model = model
+        self.generation = generation
+        self.provider = provider
+        self.stream = stream
+        self.timeout = timeout
+        self.approval = approval
+        self.tools = tools
 
     @property
     def call_id(self) -> str:
@@ -131,11 +154,16 @@ class CallModel(Effect):
 class CallSkill(Effect):
     """One call of a skill, by name, with arguments that have been checked and converted."""
 
-    scope: str
-    call_id: str
-    skill: str
-    arguments: Mapping[str, Any]
-    approval: Any = None
+    __slots__ = ("approval", "arguments", "call_id", "scope", "skill")
+
+    def __init__(
+        self, scope: str, call_id: str, skill: str, arguments: Mapping[str, Any], approval: Any = None
+    ) -> None:
+        self.scope = scope
+        self.call_id = call_id
+        self.skill = skill
+        self.arguments = arguments
+        self.approval = approval
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed. Unless the skill changes, `arguments` are merged."""
@@ -147,19 +175,20 @@ class CallSkill(Effect):
 class CallProtocol(Effect):
     """One block, to be passed to the protocol of that name."""
 
-    scope: str
-    call_id: str
-    protocol: str
-    block: Block
-    approval: Any = None
+    __slots__ = ("approval", "block", "call_id", "protocol", "scope")
+
+    def __init__(self, scope: str, call_id: str, protocol: str, block: Block, approval: Any = None) -> None:
+        self.scope, self.call_id, self.protocol = scope, call_id, protocol
+        self.block, self.approval = block, approval
 
 
 class CallBuiltin(Effect):
     """One of the runtime's own commands. It is an effect because its output depends on what is registered now."""
 
-    scope: str
-    call_id: str
-    command: str
+    __slots__ = ("call_id", "command", "scope")
+
+    def __init__(self, scope: str, call_id: str, command: str) -> None:
+        self.scope, self.call_id, self.command = scope, call_id, command
 
 
 class SubRun(Effect):
@@ -169,11 +198,13 @@ class SubRun(Effect):
     `skill` is None.
     """
 
-    scope: str
-    agent: Agent[Any]
-    input: tuple[InputPart, ...]
-    skill: str | None = None
-    approval: Any = None
+    __slots__ = ("agent", "approval", "input", "scope", "skill")
+
+    def __init__(
+        self, scope: str, agent: Agent[Any], input: tuple[InputPart, ...], skill: str | None = None,
+        approval: Any = None,
+    ) -> None:
+        self.scope, self.agent, self.input, self.skill, self.approval = scope, agent, input, skill, approval
 
     @property
     def call_id(self) -> str:
@@ -183,12 +214,16 @@ class SubRun(Effect):
 class Spawn(Effect):
     """Starts `what` concurrently; `key` identifies its `Completion`."""
 
-    key: str | int
-    what: CallSkill | CallProtocol | SubRun
+    __slots__ = ("key", "what")
+
+    def __init__(self, key: str | int, what: CallSkill | CallProtocol | SubRun) -> None:
+        self.key, self.what = key, what
 
 
 class Join(Effect):
     """Waits for the next of the spawned pieces of work to end."""
+
+    __slots__ = ()
 
 
 class Sleep(Effect):
@@ -197,11 +232,7 @@ class Sleep(Effect):
     Before the retry of a model call, `reason` is why the call failed and `attempt` the number of the retry, from 1.
     """
 
-    seconds: float
-    scope: str
-    call_id: str
-    reason: str | None
-    attempt: int
+    __slots__ = ("attempt", "call_id", "reason", "scope", "seconds")
 
     def __init__(
         self, seconds: float, scope: str = "", call_id: str = "", *, reason: str | None = None, attempt: int = 1
@@ -216,7 +247,10 @@ class Sleep(Effect):
 class Raise(Effect):
     """Makes the driver treat an exception from a middleware as if a call had raised it."""
 
-    error: BaseException
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
 
 
 class Commit(Effect):
@@ -225,18 +259,21 @@ class Commit(Effect):
     `kernai.durable` yields this effect; the loop never does.
     """
 
+    __slots__ = ()
+
 
 class Parked(Control):
     """Work waits for a decision, so whatever waits for that work has to wait too. Never seen outside of a run."""
 
 
 @final
-class Completion(Slotted):
+class Completion:
     """How a spawned piece of work ended: with `value`, or with `error`."""
 
-    key: Any
-    value: Any = None
-    error: BaseException | None = None
+    __slots__ = ("error", "key", "value")
+
+    def __init__(self, key: Any, value: Any = None, error: BaseException | None = None) -> None:
+        self.key, self.value, self.error = key, value, error
 
 
 #: a generator of effects: the loop itself, or one effect on its own

@@ -39,7 +39,6 @@ from kernai.errors import (
     error_text,
 )
 from kernai.events import (
-    NO_METADATA,
     RECORDING_FORMAT,
     BlockIncompleteRow,
     BlocksParsedRow,
@@ -343,7 +342,7 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     run.meter.count(answer, cost)
     row = LlmResponseRow(
         answer.content, answer.latency_ms or measured_ms, answer.prompt_tokens, answer.completion_tokens,
-        answer.total_tokens, answer.finish_reason, answer.metadata or NO_METADATA, answer.cached_tokens,
+        answer.total_tokens, answer.finish_reason, answer.metadata, answer.cached_tokens,
         answer.cache_write_tokens, cost, answer.model,
     )
     row.ends_turn, run.native_calls = answer.ends_turn, ()

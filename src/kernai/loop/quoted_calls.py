@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.api import Slotted
 from kernai.blocks.block import neutralize, restored
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
@@ -39,27 +38,31 @@ HANDLERS = 3  # the first with which protocol handlers' messages in a history co
 _ANY = ("", None)  # in place of type and name: a text that was made to hide its calls may quote any call
 
 
-class QuotedCalls(Slotted):
-    """The quoted calls that one scope knows."""
+class QuotedCalls:
+    """The quoted calls that one scope knows. `outer` has those of its parent run."""
 
-    #: those of the parent run
-    outer: QuotedCalls | None = None
-    #: whether `begin_response` has to be called with the next response
-    is_due: bool = False
-    #: whether no text contained a call so far, as in most runs
-    knows_none: bool = True
-    # few runs ever read a call, so these are created with the first one
-    _unread: list[tuple[str, Look]] | None = None
-    #: quoted contents by type and name, each with its source; and the set of all of them, against duplicates
-    _quoted: dict[tuple[str, str | None], list[tuple[str | None, str]]] | None = None
-    _contents: set[tuple[str, str | None, str | None]] | None = None
-    #: by type and name: how many of the quoted contents have been indexed, and the source of each of their keys
-    _known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] | None = None
-    #: letters and digits of texts that may spell a call, each with its source
-    _spelled: Sequence[tuple[str, str]] = ()
-    #: calls that the model was asked to confirm, and those that its response confirms
-    _asked: Asked = _NONE
-    _confirmed: Asked = _NONE
+    __slots__ = (
+        "_asked", "_confirmed", "_contents", "_known", "_quoted", "_spelled", "_unread", "is_due", "knows_none",
+        "outer",
+    )
+
+    def __init__(self) -> None:
+        self.outer: QuotedCalls | None = None
+        #: whether `begin_response` has to be called with the next response
+        self.is_due = False
+        #: whether no text contained a call so far, as in most runs
+        self.knows_none = True
+        # few runs ever read a call, so these are created with the first one
+        self._unread: list[tuple[str, Look]] | None = None
+        #: quoted contents by type and name, each with its source; and the set of all of them, against duplicates
+        self._quoted: dict[tuple[str, str | None], list[tuple[str | None, str]]] | None = None
+        self._contents: set[tuple[str, str | None, str | None]] | None = None
+        #: by type and name: how many of the quoted contents have been indexed, and the source of each of their keys
+        self._known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] | None = None
+        #: letters and digits of texts that may spell a call, each with its source
+        self._spelled: list[tuple[str, str]] | None = None
+        #: calls that the model was asked to confirm, and those that its response confirms
+        self._asked = self._confirmed = _NONE
 
     def begin_sub_run(self, outer: QuotedCalls) -> None:
         """Begins a sub-run: its model knows what the parent's model has read so far."""
@@ -92,7 +95,7 @@ class QuotedCalls(Slotted):
     def _read(self, unread: list[tuple[str, Look]]) -> None:
         """Finds the calls in texts that the model has read."""
         for source, look in unread:
-            self._spelled = [*self._spelled, *((one, source) for one in look.spellings)]
+            self._spelled = [*(self._spelled or ()), *((one, source) for one in look.spellings)]
             if not look.shows_call:
                 continue
             from kernai.blocks.quotations import quoted_calls  # few runs come here
@@ -153,7 +156,7 @@ class QuotedCalls(Slotted):
 
     def _spellings(self) -> list[tuple[str, str]]:
         outer = [] if self.outer is None else self.outer._spellings()  # noqa: SLF001 - of the same class
-        return [*outer, *self._spelled]
+        return [*outer, *(self._spelled or ())]
 
 
 def confirmed(run: Run, blocks: Sequence[Block]) -> Callable[[Asked], bool]:

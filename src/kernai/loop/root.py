@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai._util.api import Slotted, is_async
+from kernai._util.api import is_async
 from kernai.errors import LimitReachedError, RunCancelledError, RunStoppedError, Stop, error_text
 from kernai.interrupts import calls_out
 from kernai.loop.effects import Cancelled
@@ -28,11 +28,16 @@ if TYPE_CHECKING:
     from kernai.values.message import Message
 
 
-class Clock(Slotted):
+class Clock:
     """The time, in seconds: `wall` since 1970, for timestamps; `monotonic`, which never goes back, for durations."""
 
-    wall: Callable[[], float] = time.time
-    monotonic: Callable[[], float] = time.monotonic
+    __slots__ = ("monotonic", "wall")
+
+    def __init__(
+        self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.wall = wall
+        self.monotonic = monotonic
 
 
 class Cancellation:
@@ -112,15 +117,18 @@ class Cancellation:
         return RunCancelledError(f"the run was cancelled{why}")
 
 
-class Gate(Slotted):
+class Gate:
     """What a run asks before it acts: whether it must stop, whether a limit is used up, which rules apply.
 
     A live root run and all its sub-runs share one gate. A scope that is being replayed has a
     `durable.replay_cursor.ReplayCursor` of its own, which answers from the recording.
     """
 
-    _cancellation: Cancellation
-    _budget: Budget
+    __slots__ = ("_budget", "_cancellation")
+
+    def __init__(self, cancellation: Cancellation, budget: Budget) -> None:
+        self._cancellation = cancellation
+        self._budget = budget
 
     def is_on_record(self) -> bool:
         """Whether the next row has been recorded already, because the run is being replayed."""

@@ -266,7 +266,7 @@ def kinds() -> dict[str, dict[str, Any]]:
         facts: dict[str, Any] = {
             "problem": kind.is_warning or kind.group == "problem",
             "usage": kind.usage is not Row.usage,
-            "of_call": kind.is_note and kind.group == "call" and "call_id" in kind.annotated,
+            "of_call": kind.is_note and kind.group == "call" and "call_id" in kind.__slots__,
         }
         found[kind.type] = {"group": kind.group} | {name: True for name, is_so in facts.items() if is_so}
     return found
