@@ -79,11 +79,17 @@ class Usage(Value):
 
     def to_dict(self) -> dict[str, int | float | None]:
         """The usage as JSON data, with cache tokens only if they are known."""
-        numbers = zip(Usage.__slots__, _NUMBERS(self), strict=True)
-        return {name: number for name, number in numbers if number is not None or name not in _CACHE_TOKENS}
+        made: dict[str, int | float | None] = {
+            "prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens,
+            "total_tokens": self.total_tokens, "cost": self.cost, "model_calls": self.model_calls,
+        }
+        if self.cached_tokens is not None:
+            made["cached_tokens"] = self.cached_tokens
+        if self.cache_write_tokens is not None:
+            made["cache_write_tokens"] = self.cache_write_tokens
+        return made
 
 
-_CACHE_TOKENS = ("cached_tokens", "cache_write_tokens")
 _NUMBERS = attrgetter(*Usage.__slots__)
 _Number = TypeVar("_Number", int, float)
 
