@@ -318,16 +318,17 @@ class WireServer:
         server = await self._loop.create_server(connection, sock=self._listener)
         await self._over.wait()
         server.close()
+        await asyncio.sleep(0)  # a task that is cancelled before it has begun would close nothing
 
     async def _serve(self, line: Line, _: object, writer: asyncio.StreamWriter) -> None:
         line.writer, wire, client_closed = writer, writer.transport, threading.Event()
-        # or the second piece waits 40 ms for the first one's receipt
-        wire.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._changed:
             self._lines.add(line)
             self._accepts = number = self._accepts + 1
             self._changed.notify_all()
         try:
+            # or the second piece waits 40 ms for the first one's receipt
+            wire.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await line.encrypt(self._tls)
             while await self._answer(line, await _read_request(line, number, client_closed)):
                 pass
