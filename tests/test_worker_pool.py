@@ -184,7 +184,8 @@ def test_an_error_while_waiting_still_gives_the_place_back() -> None:
     pool.submit(done.release)
     wait_for(done, 2)
     assert caught == ["interrupted"]
-    assert pool._free == 1
+    with pool._place_free:
+        assert pool._place_free.wait_for(lambda: pool._free == 1, PATIENCE)
 
 
 def test_a_pool_that_keeps_its_threads_reuses_them_until_it_is_closed() -> None:
