@@ -318,7 +318,8 @@ class WireServer:
         server = await self._loop.create_server(connection, sock=self._listener)
         await self._over.wait()
         server.close()
-        await asyncio.sleep(0)  # a task that is cancelled before it has begun would close nothing
+        for _ in range(5):  # from accepting to serving; a task that is cancelled before it has begun closes nothing
+            await asyncio.sleep(0)
 
     async def _serve(self, line: Line, _: object, writer: asyncio.StreamWriter) -> None:
         line.writer, wire, client_closed = writer, writer.transport, threading.Event()
