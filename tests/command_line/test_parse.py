@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,8 @@ import kernai as package
 from kernai import Agent, MockProvider, Recorder, Skill, execute
 from kernai.agents.agent import OnProse
 from kernai.command_line.parse_command import BLOCK, INCOMPLETE, PROSE, judge, lay_out
-from tests.command_line.conftest import Here
-from tests.command_line.support import as_json, write
+from tests.command_line.conftest import Here, Screen
+from tests.command_line.support import as_json, environment, write
 
 PLAN = '{"tasks": [{"id": "a", "input": "do a"}]}'
 CYCLE = '{"tasks": [{"id": "a", "input": "x", "depends_on": ["b"]}, {"id": "b", "input": "x", "depends_on": ["a"]}]}'
@@ -94,10 +95,12 @@ CHECKED = {
 
 
 @pytest.mark.parametrize("response, options, status", CHECKED.values(), ids=CHECKED.keys())
-def test_check_says_whether_the_model_would_be_corrected(
-    here: Here, tmp_path: Path, response: str, options: tuple[str, ...], status: int
-) -> None:
-    assert here("parse", "-", "--check", *options, input=response).returncode == status
+def test_check_says_whether_the_model_would_be_corrected(here: Here, response: str, options: tuple[str, ...], status: int) -> None:
+    terminal: Any = {"screen": Screen(), "env": environment(TERM="xterm", NO_COLOR="")}
+    done = here("parse", "-", "--check", *options, input=response, **terminal)
+    assert done.returncode == status
+    assert f"\x1b[{31 if status else 32}mthe loop: " in done.stdout
+    assert ("\x1b[1m1:1  block " in done.stdout) == response.endswith(">"), "whole blocks are bold"
 
 
 PIECES = st.lists(

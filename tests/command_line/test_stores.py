@@ -18,7 +18,7 @@ import kernai
 from kernai import Media, SqliteStore
 from kernai.command_line.diff_command import without_dropped
 from kernai.command_line.recording import Source
-from tests.command_line.conftest import Here
+from tests.command_line.conftest import Here, Screen
 from tests.command_line.support import AGENT, as_json, environment, error_lines, events_of, write
 
 #: refunds an order when a person approves; if a file `die` exists, the process dies after the payment
@@ -163,6 +163,8 @@ def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, pau
     assert max(map(len, rows)) == 120
     narrow = here("runs", "runs.db", env=environment(COLUMNS="60")).stdout.splitlines()
     assert [row.split("Z  ")[1] for row in narrow[1:]] == ["How many lamps? x...", "Refund order 42"]
+    coloured = here("runs", "runs.db", screen=Screen(), env=environment(TERM="xterm", NO_COLOR="")).stdout.splitlines()
+    assert [line[:5] for line in coloured] == ["\x1b[2mR", "\x1b[31m", "\x1b[33m"], "dim heads, a failure red, what waits yellow"
     limited = here("runs", "runs.db", "--limit", "1").stdout.splitlines()
     assert [row.split()[0] for row in limited] == ["RUN", "lamps"]
     last, earlier = as_json(here("runs", "runs.db", "--json").stdout)
