@@ -234,15 +234,9 @@ def _validated(block: Block, max_tasks: int) -> PlanResult:
 def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None, max_tasks: int) -> list[Block]:
     """Returns the blocks that would have been acted on if the response had no workflow."""
     called = {id(block) for block in calls}
-    after_plan = False
-    left = []
-    for block in blocks:
-        if block is plan_block:
-            after_plan = True
-        elif block.type == "plan":
-            # a second workflow; plans that are only notes are recorded as such
-            if after_plan and _validated(block, max_tasks).ok:
-                left.append(block)
-        elif id(block) in called or block.type == "final":
-            left.append(block)
-    return left
+    return [
+        block for block in blocks
+        # a valid plan is a second workflow; plans that are only notes are recorded as such
+        if id(block) in called or block.type == "final" or (
+            block.type == "plan" and block is not plan_block and _validated(block, max_tasks).ok)
+    ]
