@@ -3,7 +3,7 @@
 Theory of operation. The parser is outside all blocks or in one. It may also hold a candidate, a `<...` that can still
 become a tag (see `grammar`). Nearly every piece of a stream has no `<` and arrives while no candidate is held: `push`
 passes it to the callable that was chosen when the state last changed. If a piece has a `<`, complete tags are searched
-for first; after these, only the last `<` can begin a tag that is cut off. For a held candidate, `CutOff` stands in, so
+for first; after these, only the last `<` can begin a tag that is cut off. A held candidate has a `CutOff`, so
 the cost of the next character does not depend on how much is held.
 
 A JSON value at the start of a block's content hides the tags in it (see `json_pieces`). The value is examined only when

@@ -127,7 +127,7 @@ class Dispatch:
             except MCPError as error:
                 if error.code != HEADER_MISMATCH:
                     raise
-            await every_page(attempt.client, "tools")  # tells the SDK which arguments must be sent as headers, too
+            await every_page(attempt.client, "tools")  # so that the SDK knows which arguments it must repeat in headers
             return await call()
 
         what = f"tools/call of {tool.name!r}"
