@@ -414,26 +414,30 @@ def test_a_listing_with_too_many_pages_is_cut_off_with_a_warning(
     assert "a server has more tools than fit on 3 pages" in caplog.text
 
 
+DEEP, ODD = (f"its answer cannot be read: it {one}" for one in ("nests too deeply", "does not follow the protocol"))
+
+
 def nested(levels: int) -> str:
     return '{"content": [{"type": "text", "text": "flat"}], "_meta": {"id": 5, "x": ' + "[" * levels + "]" * levels + "}}"
 
 
 @pytest.mark.parametrize("answer, reason", [
-    *((f'{{"jsonrpc": "2.0", "id": ID, "result": {nested(levels)}}}', "nests too deeply") for levels in (400, 100_000)),
-    (f'{{"result": {nested(400)}, "jsonrpc": "2.0", "id": ID}}', "nests too deeply"),
-    ('{"jsonrpc": "2.0", "id": ID, "result": null}', "does not follow the protocol"),
-    ('{"jsonrpc": "2.0", "id": ID, "error": {"code": "E_FAIL", "message": "no disk"}}', "does not follow the protocol"),
-], ids=["deep", "very deep", "its id at the end", "null", "an error without a number"])
-def test_an_unreadable_answer_is_an_error_at_once(answer: str, reason: str) -> None:
+    *((f'{{"jsonrpc": "2.0", "id": ID, "result": {nested(levels)}}}', DEEP) for levels in (400, 100_000)),
+    (f'{{"result": {nested(400)}, "jsonrpc": "2.0", "id": ID}}', DEEP),
+    ('{"jsonrpc": "2.0", "id": ID, "result": null}', ODD),
+    ('{"jsonrpc": "2.0", "id": ID, "error": {"code": "E_FAIL", "message": "no disk"}}', ODD),
+    ('{"jsonrpc": "2.0", "id": ID, "error": {"code": -32000, "message": "no", "data": {"disk": 0}}}', 'no {"disk": 0}'),
+], ids=["deep", "very deep", "its id at the end", "null", "an error without a number", "the SDK's code for a lost connection"])
+def test_an_error_or_an_unreadable_answer_is_reported_at_once(answer: str, reason: str) -> None:
     with raw_adapter(timeout=600) as adapter:
         error = str(call(adapter, "hang", prints=answer).error)
-        assert error == f"server 'raw' failed at tools/call of 'hang': its answer cannot be read: it {reason}"
+        assert error == f"server 'raw' failed at tools/call of 'hang': {reason}"
         assert call(adapter, "echo", text="it serves on").text == "it serves on"
 
 
 @contextmanager
-def http_server_that_answers(result: str, kind: str) -> Iterator[Adapter]:
-    """Yield an adapter with a server of an older revision, whose only tool answers with this result."""
+def http_server_that_answers(result: str, kind: str = "application/json", status: int = 200) -> Iterator[Adapter]:
+    """Yield an adapter with a server of an older revision, whose only tool answers with this result, or with an error."""
     version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
     results = {
         "initialize": json.dumps(version), "tools/call": result,
@@ -445,9 +449,10 @@ def http_server_that_answers(result: str, kind: str) -> Iterator[Adapter]:
         if "id" not in request:
             return 202 if content else 405, kind, ""
         result = results.get(request["method"])
-        said = '"error": {"code": -32601, "message": "no such method"}' if result is None else f'"result": {result}'
-        body = f'{{"jsonrpc": "2.0", "id": {json.dumps(request["id"])}, {said}}}'
-        return 200, kind, f"data: {body}\n\n" if kind == "text/event-stream" else body
+        said = '{"code": -32601, "message": "no such method"}' if result is None else result
+        body = f'{{"jsonrpc": "2.0", "id": {json.dumps(request["id"])}, "{"error" if "code" in said else "result"}": {said}}}'
+        is_call = request["method"] == "tools/call"
+        return status if is_call else 200, kind, f"data: {body}\n\n" if kind == "text/event-stream" else body
 
     with answering(answer) as host, http_adapter(host, "mcp", timeout=600) as adapter:
         yield adapter
@@ -462,6 +467,19 @@ def test_an_answer_over_http_may_be_large_but_not_nest_too_deeply(kind: str) -> 
         error = str(call(adapter, "answer").error)
     assert error.startswith("server 'it' failed at tools/call of 'answer': Failed to parse ")
     assert "it nests too deeply" in error
+
+
+@pytest.mark.parametrize("status, code, message, restarts", [
+    (200, -32000, "server 'it' failed at tools/call of 'answer': no disk", 0),
+    (400, -32602, "server 'it' failed at tools/call of 'answer': no disk (HTTP status 400)", 0),
+    # reference servers do not know a session any more
+    (400, -32000, "server 'it' was started again and died again during tools/call of 'answer': no disk\n", 1),
+])
+def test_an_error_of_a_server_over_http_is_reported(status: int, code: int, message: str, restarts: int) -> None:
+    with http_server_that_answers(json.dumps({"code": code, "message": "no disk"}), status=status) as adapter:
+        answer = call(adapter, "answer")
+    assert str(answer.error).startswith(message)
+    assert kinds(answer.events) == ["restart"] * restarts
 
 
 def test_a_new_tool_is_found_when_called_even_if_the_server_did_not_announce_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ its own task, so callers do not wait for one another.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import time
@@ -24,6 +25,7 @@ from kernai._util.redaction import Redactor
 from kernai.mcp.background import Emit
 from kernai.mcp.configuration import ServerConfig, redactor_of
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
+from kernai.mcp.schemas import one_line
 from kernai.mcp.transports import StderrTail, talking, why_unreadable
 
 Answer = TypeVar("Answer")
@@ -39,6 +41,8 @@ MAX_PAGES = 100
 #: The HTTP statuses for a session that the server does not know any more: 404 in the specification (2025-11-25, basic,
 #: transports, "Session Management"), 400 from the reference servers. In both cases the request was not executed.
 UNKNOWN_SESSION = (400, 404)
+#: None, for an error that is no server's; and the codes with which a server that knows the session refuses a request
+KNOWN_SESSION = (None, mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND)
 #: the protocol's names for what a server may offer
 KINDS = ("tools", "resources", "prompts")
 #: the parts of a tool's definition that a model or a policy may rely on
@@ -350,7 +354,8 @@ class Connection:
         code = error.code if isinstance(error, MCPError) else None
         # since revision 2026-07-28 there are no sessions that a restarted server could not know any more
         has_sessions = self.config.transport == "streamable_http" and not session.is_modern
-        if has_sessions and code is not None and statuses and statuses[-1] in UNKNOWN_SESSION:
+        if has_sessions and code not in KNOWN_SESSION and statuses and statuses[-1] in UNKNOWN_SESSION:
+            session.failure = session.failure or error
             return False
         if session.end_reached.is_set() or code == mcp_types.CONNECTION_CLOSED:
             return True
@@ -420,6 +425,8 @@ def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
         faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults_of(include_input=False)[:3]]
         return "its answer does not follow the protocol: " + hide("; ".join(faults))[:300]
     text = str(error).strip()
+    if isinstance(error, MCPError) and error.data is not None:  # many servers write there what is wrong
+        text = f"{text} {one_line(hide(json.dumps(error.data, ensure_ascii=False)), 500)}"
     # the SDK also quotes the data, in the text of its own error
     text = hide(_QUOTED.sub(rf"\1: {why_unreadable(text)}", text)) or type(error).__name__
     # of other errors only the first line, because the rest is advice for programmers

@@ -125,7 +125,7 @@ class Dispatch:
             try:
                 return await call()
             except MCPError as error:
-                if error.code != HEADER_MISMATCH:
+                if error.code != HEADER_MISMATCH or not attempt.session.is_modern:
                     raise
             await every_page(attempt.client, "tools")  # so that the SDK knows which arguments it must repeat in headers
             return await call()

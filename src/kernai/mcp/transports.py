@@ -21,7 +21,7 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, ErrorData, JSONRPCError
 
 from kernai._util.redaction import Redactor
 from kernai.mcp.configuration import SHORTEST_SECRET, ServerConfig
@@ -81,7 +81,7 @@ class _Watched:
     async def __aiter__(self) -> AsyncGenerator[Any]:
         try:
             async for item in self._stream:
-                yield self._answer_to(item) if isinstance(item, Exception) else item
+                yield self._answer_to(item) if isinstance(item, Exception) else _with_code_of_server(item)
         finally:
             self._session.end_reached.set()
 
@@ -98,6 +98,14 @@ class _Watched:
             return item
         error = ErrorData(code=PARSE_ERROR, message=f"its answer cannot be read: {why_unreadable(str(item))}")
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answered, error=error))
+
+
+def _with_code_of_server(item: Any) -> Any:
+    """The message. In an error of the server, -32000 is replaced: the SDK itself uses it for a lost connection."""
+    error = getattr(item.message, "error", None)
+    if error is not None and error.code == CONNECTION_CLOSED and not error.message.startswith("SSE stream "):
+        error.code = INTERNAL_ERROR
+    return item
 
 
 def why_unreadable(error: str) -> str:
@@ -242,7 +250,8 @@ def _http_client(
 
     async def on_response(response: httpx2.Response) -> None:
         server = talking.get()
-        if server is not None and response.status_code >= httpx2.codes.BAD_REQUEST:
+        is_answer = response.request.method == "POST"  # a server need not offer the stream that a GET asks for
+        if server is not None and is_answer and response.status_code >= httpx2.codes.BAD_REQUEST:
             server[1].append(response.status_code)
 
     hooks: Any = {"request": [on_request], "response": [on_response]}
