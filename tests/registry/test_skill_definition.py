@@ -167,9 +167,11 @@ def test_a_bound_method_and_a_partial_can_be_skills() -> None:
 
 def test_a_callable_object_can_be_a_skill_if_it_is_given_a_name() -> None:
     class Counter:
-        """Counts."""
+        """Counts. Has the attributes of a `functools.partial`, which say nothing about it."""
 
-        async def __call__(self, n: int) -> int:
+        keywords, func = {"n": 1}, None
+
+        async def __call__(self, n: Annotated[int, "how many"]) -> int:
             return n
 
     counter = skill(name="count")(Counter())
@@ -358,6 +360,8 @@ def test_declared_inputs_that_the_function_does_not_accept_are_a_type_error() ->
     for function, inputs, said in (
         (search, {"query": str, "y": int}, "takes no parameter 'y', which is in inputs"),
         (search, {}, "needs 'query', which is not in inputs"), (greedy, {}, "'a' and 'b' are both a SkillContext"),
+        (positional, {"args": list}, "takes no parameter 'args'"),
+        (lambda a=0, b=0, /: a, {"b": int}, "takes 'b' by position, after one that is not in inputs"),
     ):
         with pytest.raises(TypeError, match=said):
             Skill("bad", execute=getattr(function, "function", function), inputs=inputs)

@@ -150,16 +150,17 @@ _MARKS = frozenset({"_is_coroutine_marker", "_is_coroutine"})
 
 def is_async(function: Any) -> bool:
     """Whether a call returns a coroutine: a function, a method, a partial of one, an object with `__call__`."""
-    function = _inside_partials(function)
+    function = inside_partials(function)
     return bool(_flags(function) & _COROUTINE) or not _MARKS.isdisjoint(getattr(function, "__dict__", ()))
 
 
 def is_generator(function: Any) -> bool:
     """Whether a call returns a generator, sync or async."""
-    return bool(_flags(_inside_partials(function)) & _GENERATOR)
+    return bool(_flags(inside_partials(function)) & _GENERATOR)
 
 
-def _inside_partials(function: Any) -> Any:
+def inside_partials(function: Any) -> Any:
+    """The function in a `functools.partial`, or the function itself."""
     while isinstance(function, partial):
         function = function.func
     return function
@@ -218,7 +219,7 @@ def first_paragraph(function: Any) -> str:
     """The first paragraph of a docstring, on one line; empty if there is none."""
     import inspect
 
-    text = inspect.getdoc(_inside_partials(function)) or ""
+    text = inspect.getdoc(inside_partials(function)) or ""
     return " ".join(text.strip().split("\n\n")[0].split())
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
-from kernai._util.api import Once, signature_of
+from kernai._util.api import Once, inside_partials, signature_of
 from kernai.inputs.constraints import ConstrainedType, constrained, description_of
 from kernai.inputs.containers import (
     SETS,
@@ -48,7 +48,8 @@ class Namespace:
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
         self._function: Any = _innermost(function)
-        self.globals: dict[str, Any] = getattr(self._function, "__globals__", {})
+        module = getattr(self._function, "__module__", "")  # for a class, or an object with `__call__`
+        self.globals: dict[str, Any] = getattr(self._function, "__globals__", None) or _names_in(module)
 
     @Once
     def locals(self) -> dict[str, Any]:
@@ -372,9 +373,9 @@ def substituted(annotation: Any, bindings: Mapping[Any, Any]) -> Any:
 def _innermost(function: Any) -> Any:
     """The author's function, without decorators, partials and bound methods around it."""
     while True:
-        inner = getattr(function, "__wrapped__", None) or getattr(function, "func", None)
-        inner = inner or getattr(function, "__func__", None)
-        if inner is None or inner is function:
+        inner = inside_partials(function)
+        inner = getattr(inner, "__wrapped__", None) or getattr(inner, "__func__", inner)
+        if inner is function:
             return function
         function = inner
 

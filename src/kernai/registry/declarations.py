@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.api import Value, signature_of
@@ -46,61 +47,65 @@ def read_signature(
     """
     about = f"skill {skill_name!r}: "
     namespace = Namespace(function)
-    inputs: dict[str, Input] = {}
-    for key, kind in (declared or {}).items():
-        if not isinstance(key, str) or not key.strip():
-            raise TypeError(f"{about}the name of an input must be a non-blank str, got {key!r}")
-        inputs[key] = kind if isinstance(kind, Input) else Input(kind)
     try:
-        parameters = list(signature_of(function).parameters.values())
+        parameters = signature_of(function).parameters.values()
     except ValueError:  # some functions written in C
         if declared is None:
             raise TypeError(f"{about}the signature of {function!r} cannot be read; pass inputs={{...}}") from None
-        return InputTable(skill_name, inputs, TypeBuilder(namespace)), CallShape()
-    # those whose values are not read from a call: of a functools.partial, those that are bound already
-    known = getattr(function, "keywords", {}) if declared is None else inputs
+        parameters = signature_of(lambda **_: None).parameters.values()
+    bound = function.keywords if isinstance(function, partial) else {}
+    if declared is None:
+        declared = dict(_own_inputs(about, function, parameters, bound, namespace))
+    inputs: dict[str, Input] = {}
+    for key, kind in declared.items():
+        if not isinstance(key, str) or not key.strip():
+            raise TypeError(f"{about}the name of an input must be a non-blank str, got {key!r}")
+        inputs[key] = kind if isinstance(kind, Input) else Input(kind)
     context: str | None = None
-    for at, one in enumerate(parameters):
-        if declared is None:
-            _check_parameter(about, one, function, is_first=at == 0)
-        if one.name in known or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+    for one in parameters:
+        if one.name in inputs or one.name in bound or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             continue
-        annotation = _resolved(about, one, namespace, strict=declared is None)
-        if _is_context(annotation):
+        if _takes_context(about, one, namespace):
             if context is not None:
                 raise TypeError(f"{about}{context!r} and {one.name!r} are both a SkillContext")
             context = one.name
-        elif declared is None:
-            default = REQUIRED if one.default is one.empty else one.default
-            inputs[one.name] = Input(defaulted(annotation, default), default)
         elif one.default is one.empty:
             raise TypeError(f"{about}its function needs {one.name!r}, which is not in inputs")
-    taken = {one.name for one in parameters}
+    taken = {one.name for one in parameters if one.kind is not one.VAR_POSITIONAL}
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
-    missing = [] if takes_any else [name for name in inputs if name not in taken]
-    if missing:
-        raise TypeError(f"{about}its function takes no parameter {missing[0]!r}, which is in inputs")
-    named = {*inputs, context}
-    positional = tuple(one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.name in named)
-    return InputTable(skill_name, inputs, TypeBuilder(namespace)), CallShape(context, positional)
+    missing = next((name for name in inputs if name not in taken and not takes_any), None)
+    if missing is not None:
+        raise TypeError(f"{about}its function takes no parameter {missing!r}, which is in inputs")
+    in_order = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]
+    positional = [name for name in in_order if name in inputs or name == context]
+    if positional != in_order[: len(positional)]:
+        raise TypeError(f"{about}its function takes {positional[-1]!r} by position, after one that is not in inputs")
+    return InputTable(skill_name, inputs, TypeBuilder(namespace)), CallShape(context, tuple(positional))
 
 
-def _check_parameter(about: str, parameter: Parameter, function: Callable[..., Any], *, is_first: bool) -> None:
-    """Raises `TypeError` for a parameter that cannot be an input."""
-    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
-        raise TypeError(
-            f"{about}parameter '{stars}{parameter.name}' cannot be an input, for a model gives inputs by name; write "
-            "each one out, or take a dict"
-        )
-    if is_first and parameter.name in ("self", "cls") and parameter.annotation is parameter.empty:
-        raise TypeError(
-            f"{about}{parameter.name!r} would be an input; make a skill of the bound method: "
-            f"skill(instance.{getattr(function, '__name__', 'method')})"
-        )
+def _own_inputs(
+    about: str, function: Callable[..., Any], parameters: Iterable[Parameter], bound: Mapping[str, Any],
+    namespace: Namespace,
+) -> Iterator[tuple[str, Input]]:
+    """The inputs that a function's parameters describe. Raises `TypeError` for one that cannot be an input."""
+    for at, one in enumerate(parameters):
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            stars = "*" if one.kind is one.VAR_POSITIONAL else "**"
+            raise TypeError(
+                f"{about}parameter '{stars}{one.name}' cannot be an input, for a model gives inputs by name; write "
+                "each one out, or take a dict"
+            )
+        if at == 0 and one.name in ("self", "cls") and one.annotation is one.empty:
+            raise TypeError(
+                f"{about}{one.name!r} would be an input; make a skill of the bound method: "
+                f"skill(instance.{getattr(function, '__name__', 'method')})"
+            )
+        if one.name not in bound and not _is_context(annotation := _resolved(about, one, namespace)):
+            default = REQUIRED if one.default is one.empty else one.default
+            yield one.name, Input(defaulted(annotation, default), default)
 
 
-def _resolved(about: str, parameter: Parameter, namespace: Namespace, *, strict: bool) -> Any:
+def _resolved(about: str, parameter: Parameter, namespace: Namespace) -> Any:
     annotation = parameter.annotation
     if annotation is parameter.empty:
         return Any
@@ -110,12 +115,16 @@ def _resolved(about: str, parameter: Parameter, namespace: Namespace, *, strict:
         named = getattr(annotation, "__forward_arg__", annotation)
         if _is_context(annotation) or (isinstance(named, str) and _CONTEXT_TEXT.fullmatch(named.strip())):
             return SkillContext
-        if not strict:
-            return Any
         raise TypeError(
             f"{about}parameter {parameter.name!r}: the annotation {named!r} cannot be resolved ({error}); define or "
             "import its names where the skill is defined"
         ) from error
+
+
+def _takes_context(about: str, parameter: Parameter, namespace: Namespace) -> bool:
+    with suppress(TypeError):  # for an annotation that cannot be resolved
+        return _is_context(_resolved(about, parameter, namespace))
+    return False
 
 
 def _is_context(annotation: Any) -> bool:
