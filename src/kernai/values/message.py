@@ -309,7 +309,7 @@ class Conversation:
         return self._characters
 
 
-class ConversationView(Sequence[Any]):
+class ConversationView(Sequence[Message]):
     """The messages that a model call sends: the system message and the conversation so far. Compares like a list.
 
     A read-only snapshot, made in constant time; later messages are not in it.
@@ -326,7 +326,7 @@ class ConversationView(Sequence[Any]):
     def __len__(self) -> int:
         return self.length + 1
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Message]:
         yield self.system
         yield from islice(self.messages, self.length)
 
@@ -352,7 +352,7 @@ class MessageDicts(ConversationView):
 
     __slots__ = ()
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:  # type: ignore[override]  # only this view has dicts
         return (message.as_sent() for message in super().__iter__())
 
     def __getitem__(self, index: Any) -> Any:
@@ -361,7 +361,7 @@ class MessageDicts(ConversationView):
 
     def to_dict(self) -> list[dict[str, Any]]:
         """The messages as JSON data."""
-        return list(self)
+        return [*self]
 
     def __repr__(self) -> str:
         return f"MessageDicts({len(self)} messages)"
