@@ -62,6 +62,7 @@ WRONG = {
     "another library's option": (["run", "--max-turns=3"], "kernai: error: unknown option --max-turns", "hint: did you mean --max-steps? "),
     "an option like no other": (["chat", "--zzz"], "kernai: error: unknown option --zzz", "hint: `kernai chat --help` lists the options"),
     "an argument too many": (["run", "a.py", "x", "y"], "kernai: error: unrecognized arguments: y", "hint: `kernai run --help`"),
+    "no store": (["runs"], "kernai: error: the following arguments are required: STORE\n", "hint: `kernai runs --help`"),
     "quiet and verbose": (["run", "a.py", "x", "-q", "-v"], "kernai: error: argument --verbose/-v: not allowed with argument --quiet/-q", "hint: "),
     "no steps": (["run", "a.py", "x", "--max-steps", "0"], "kernai: error: argument --max-steps: must be a whole number of at least 1, got '0'", "hint: "),
     "an endless timeout": (["run", "a.py", "x", "--timeout", "inf"], "kernai: error: argument --timeout: must be a number of at least 0, got 'inf'", "hint: "),
@@ -80,7 +81,6 @@ WRONG = {
     "media that are not there": (["run", "a.py", "x", "--media", "none.png"], "kernai: error: cannot read none.png: No such file or directory", "hint: give a file, or a URL"),
     "a folder as media": (["run", "a.py", "x", "--media", "."], "kernai: error: path must be a regular file: '.' is not one", "hint: give a file, or a URL"),
     "a recording of another kind": (["run", "a.py", "x", "--record", "run.txt"], "kernai: error: --record: 'run.txt' must end in .json or .jsonl", "hint: name a file that can be written"),
-    "a recording nowhere": (["run", "a.py", "x", "--record", "no/run.json"], "kernai: error: --record: cannot write no/run.json: No such file or directory", "hint: name a file that can be written"),
     "a recording over something else": (["run", "a.py", "x", "--record", "other.json"], "kernai: error: --record: other.json exists and is not a recording", "hint: name another file"),
     "a folder for a recording": (["run", "a.py", "x", "--record", "folder.json"], "kernai: error: --record: folder.json is not a regular file", "hint: name a file that can be written"),
     "a model without a vendor": (["run", "a.py", "x", "--model", "gpt"], "kernai: error: --model: 'gpt' is not 'vendor/model'", "hint: `kernai doctor` shows which keys are set"),
@@ -130,7 +130,7 @@ def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
     done = here(*arguments)
     lines = error_lines(done.stderr)
     assert (done.returncode, done.stdout, len(lines)) == (2, "", 2)
-    assert lines[0].startswith(error)
+    assert f"{lines[0]}\n".startswith(error)
     assert lines[1].startswith(hint)
     assert (tmp_path / "other.json").read_text() == '{"name": "precious"}'
     assert not list(tmp_path.glob("*.part"))

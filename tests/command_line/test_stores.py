@@ -247,7 +247,9 @@ def test_a_run_without_an_id_gets_one_that_is_shown(here: Here, tmp_path: Path) 
 ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "an id that is taken": (START, "runs.db already has a run 'r42'", "`kernai resume clerk.py runs.db r42` continues it"),
     "an id that no conversation can have": (("chat", "clerk.py", "--store", "no.db", "--run-id", "a/b"), "cannot be called 'a/b'", "1 to 128"),
-    "an id that none can have": (("run", "clerk.py", "x", "--store", "runs.db", "--run-id", "a/b"), "cannot be called 'a/b'", "1 to 128"),
+    "an id that none can have": (("run", "clerk.py", "x", "--store", "no.db", "--run-id", "a/b"), "cannot be called 'a/b'", "1 to 128"),
+    "a recording in a folder that is not there": (("run", "clerk.py", "x", "--store", "no.db", "--record", "no/r.jsonl"), "--record: cannot write no/r.jsonl: No such file", "a file that can be written"),
+    "a recording of a conversation in a folder that is not there": (("chat", "clerk.py", "--store", "no.db", "--record", "no/r.json"), "--record: cannot write no/r.json: No such file", "a file that can be written"),
     "no id": (("run", "clerk.py", "x", "--run-id", ""), "--run-id is empty", "leave it out"),
     "a store that is none": (("runs", "clerk.py"), "not a database", "that kernai created"),
     "a store that is not there": (("runs", "no.db"), "cannot open no.db: No such file", "--store STORE` makes one"),
@@ -296,7 +298,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a replay without a run": (("replay", "clerk.py", "--store", "runs.db"), "there is no recording after 'clerk.py'", "STORE RUN for a run"),
     "a diff with a store": (("diff", "runs.db", "r42", "runs.db"), "runs.db is a store", "`kernai runs runs.db`"),
     "a run to list": (("runs", "runs.db", "r42"), "unrecognized arguments: r42", "`kernai view STORE RUN` shows one"),
-    "a run to show": (("runs", "show", "x.db", "r"), "unrecognized arguments: x.db r", "`kernai view STORE RUN` shows one"),
     "a conversation's id without a store": (("chat", "clerk.py", "--run-id", "m"), "--run-id is for", "add --store STORE"),
 }  # fmt: skip
 

@@ -57,10 +57,11 @@ def run(options: Namespace) -> int:
         options.run_id = stores.new_run_id()
     stores.check_id(options.run_id)
     media = MediaStore()
+    record = recording_of(options, media)  # first: a wrong file name must not leave an empty store
     with (
         agents.prepared(options, "chat") as (agent, limits),
         nullcontext() if options.store is None else stores.RunStore(options.store, make=True) as store,
-        recording_of(options, media) as recording,
+        record as recording,
     ):
         reader = output.LineReader()
         session = ChatSession(agent, limits, options, media, store, None if recording is None else recording.recorder)

@@ -119,11 +119,11 @@ def recording_of(options: Namespace, store: MediaStore) -> AbstractContextManage
 class Recording:
     """Writes the events of `recorder` to `path`, and the media of `store` to the folder next to it. A context manager.
 
-    A ``.jsonl`` is written line by line, a ``.json`` at the end. An earlier recording is replaced (if it is a symbolic
-    link, the link is replaced, not its target). For any other existing file the constructor raises `CommandError`, also
-    if it has the name of the media folder. A later failure does not end the run; its message is kept in `failure`.
-    Files have mode 0600. Media are written if they are bytes or files; URLs are never fetched. Media that are too large
-    are left out, with a note unless `quiet`.
+    A ``.jsonl`` is written line by line, a ``.json`` at the end. As the block begins, an earlier recording is replaced
+    (if it is a symbolic link, the link is replaced, not its target). For any other existing file the constructor raises
+    `CommandError`, also if it has the name of the media folder. A later failure does not end the run, but is kept in
+    `failure`. Files have mode 0600. Media are written if they are bytes or files; URLs are never fetched. Media that
+    are too large are left out, with a note unless `quiet`.
     """
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
@@ -134,19 +134,14 @@ class Recording:
         self._store = store
         self._quiet = quiet
         self._written: set[str] = set()
-        self._sink: JsonlSink | MemorySink | None
+        self._sink: JsonlSink | MemorySink | None = MemorySink()
         _check(path)
         if refusal := _refusal(self.folder):
             raise CommandError(f"--record: {refusal}", "name another file")
         with failing(f"--record: cannot write {path}", WRITABLE):
-            if path.endswith(".jsonl"):
-                write_private(path, b"")  # replaces an existing file by a new one
-                self._sink = JsonlSink(path)
-            else:
-                part, descriptor = new_part(path)  # checks now that the folder is writable
-                os.close(descriptor)
-                os.unlink(part)
-                self._sink = MemorySink()
+            part, descriptor = new_part(path)  # checks now that the folder is writable
+            os.close(descriptor)
+            os.unlink(part)
         self.recorder = Recorder(self)
 
     def record(self, event: Event) -> None:
@@ -187,6 +182,10 @@ class Recording:
             raise KernaiError(f"cannot write to {self.folder}: {error.strerror or error}") from error
 
     def __enter__(self) -> Self:
+        if self.path.endswith(".jsonl"):
+            with failing(f"--record: cannot write {self.path}", WRITABLE):
+                write_private(self.path, b"")  # replaces an existing file by a new one
+                self._sink = JsonlSink(self.path)
         return self
 
     def __exit__(self, *error: object) -> None:

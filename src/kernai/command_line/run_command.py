@@ -41,7 +41,8 @@ def _run(options: Namespace) -> int:
             agents.note_unseen(options.media, agent.model)
         if not run_id:
             raise CommandError("--run-id is empty", "leave it out for a random one")
-        with _kept(options, run_id) as store, recording_of(options, context.media_store) as recording:
+        record = recording_of(options, context.media_store)  # first: a wrong file name must not leave an empty store
+        with _kept(options, run_id) as store, record as recording:
             return carried_out(
                 lambda view: execute(
                     agent, given, context=context, limits=limits, on_event=view, run_id=run_id,
@@ -57,6 +58,7 @@ def _kept(options: Namespace, run_id: str) -> AbstractContextManager[stores.RunS
     """The store that `--store` names, if given. Raises `CommandError` if it already has a run `run_id`."""
     if options.store is None:
         return nullcontext()
+    stores.check_id(run_id)
     store = stores.RunStore(options.store, make=True)
     if store.info(run_id) is not None:
         store.store.close()
@@ -185,7 +187,8 @@ def _recording(options: Namespace) -> Source:
     if not words and options.agent is not None and ".py" in options.agent:
         raise CommandError(f"there is no recording after {options.agent!r}", f"name {FORMS}")
     if not words:
-        raise CommandError(f"there is no agent before {options.agent or 'the recording'!r}", agents.NAME_ONE)
+        before = "" if options.agent is None else f" before {options.agent!r}"
+        raise CommandError(f"there is no agent{before}", agents.NAME_ONE)
     recording = source(words if options.store is None else [options.store, *words])
     if recording.run_id is not None and options.run_id is not None:
         raise CommandError("--run-id is for a recording with several runs", "leave it out")

@@ -167,7 +167,7 @@ def _migrate(options: Namespace) -> int:
 
 
 _RUNS_ARGUMENTS = (
-    stores.STORE, Argument("more", SUPPRESS, nargs="*"),
+    stores.STORE, Argument("more", SUPPRESS, nargs="*", default=[]),
     Argument("--status STATUS", "only runs with this status, such as waiting", _status, choices=STATUSES),
     Argument("--agent NAME", "only runs of this agent"),
     Argument("--older-than AGE", "only runs unchanged for this long: 90d, 12h, 5m", _age),
@@ -207,9 +207,9 @@ kernai runs runs.db --json | python -m json.tool
 kernai runs postgresql:///app --status waiting --limit 50
 kernai runs runs.db --delete --older-than 90d --status final"""),
     "approve": Command(_approve, _APPROVE_ARGUMENTS, """\
-Approve or refuse a call that is waiting for a decision, or one that was running when its process died. The decision is
-saved in the store. A worker acts on it at once; without one, run `kernai resume`. To decide and
-continue in one step, use `kernai resume --approve`.""", """\
+Approve or refuse a call that is waiting for a decision, or one that was running when its worker died. The decision is
+saved in the store. A worker acts on it at once; without one, run `kernai resume`. To decide and continue in one step,
+use `kernai resume --approve`, or `--in-flight` for calls that were running when `kernai run` died.""", """\
 kernai approve postgresql:///app refund-42 1.0
 kernai approve runs.db refund-42 1.0 --no "order 42 was never paid" --by ann"""),
     "cancel": Command(_cancel, _CANCEL_ARGUMENTS, """\
