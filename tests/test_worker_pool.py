@@ -8,6 +8,7 @@ import random
 import threading
 from contextlib import closing
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -233,10 +234,7 @@ def test_an_abandoned_worker_takes_no_place_and_no_further_job() -> None:
 def test_a_place_is_free_again_if_its_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = WorkerPool(2)
     with monkeypatch.context() as patched:
-        def refuse(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
-        patched.setattr(threading.Thread, "start", refuse)
+        patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         for _ in range(3):
             with pytest.raises(RuntimeError):
                 pool.submit(lambda: None)
@@ -244,6 +242,24 @@ def test_a_place_is_free_again_if_its_thread_cannot_be_started(monkeypatch: pyte
     for _ in range(2):
         pool.submit(lambda: done.wait(PATIENCE))
     done.wait(PATIENCE)
+
+
+def test_a_queued_job_is_not_lost_if_no_thread_can_take_the_place_of_one_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool, done = WorkerPool(1), threading.Semaphore(0)
+
+    def parent() -> None:
+        pool.submit(done.release)
+        monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError), pool.waiting():
+            pass
+        done.release()
+
+    pool.submit(parent)
+    wait_for(done, 2)
+    with pool._place_free:
+        assert pool._place_free.wait_for(lambda: pool._free == 1, PATIENCE)
 
 
 # ------------------------------------------------------------------------------------------- from an event loop

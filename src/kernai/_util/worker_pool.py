@@ -53,7 +53,12 @@ class WorkerPool:
         with self._lock:
             self._queue.append(in_context)
             new = self._fill_places()
-        self._start(new)
+        try:
+            self._start(new)
+        except RuntimeError:
+            with self._lock, suppress(ValueError):  # a worker may have taken it meanwhile
+                self._queue.remove(in_context)
+            raise
 
     def works_here(self) -> bool:
         """Whether the current thread is a worker of this pool."""
@@ -68,8 +73,8 @@ class WorkerPool:
         if not self.works_here():
             yield
             return
-        self._free_place()
         try:
+            self._free_place()
             yield
         finally:
             with self._lock:
@@ -118,10 +123,10 @@ class WorkerPool:
             worker = threading.Thread(target=self._work, args=(job,), name="kernai-worker", daemon=True)
             try:
                 worker.start()
-            except RuntimeError:  # no thread can be started: this job and those after it give up their places
+            except RuntimeError:  # no thread can be started: the jobs without one wait for a worker that ends its own
                 with self._lock:
                     self._free += len(jobs) - at
-                    self._queue.extendleft(reversed(jobs[at + 1 :]))
+                    self._queue.extendleft(reversed(jobs[at:]))
                 raise
 
     def _work(self, job: Job) -> None:
