@@ -145,13 +145,13 @@ MAKE: Any = MockProvider  # the mistakes below are those a type checker would se
     (lambda: MAKE(chunk_size=0), ValueError, "chunk_size"),
     (lambda: MAKE(chunk_size="1"), ValueError, "chunk_size"),
     (lambda: ask(MAKE().with_token_counter(lambda *_: None)), TypeError, "must return a dict, .*, got None"),
-    (lambda: MAKE().on_call("a"), TypeError, "on_call"),
+    (lambda: MAKE().on_call(lambda: "a"), TypeError, "on_call must be a function of .messages, model.: too many"),
     (lambda: MAKE().fail_on_step(0, "boom"), TypeError, "error"),
     (lambda: MAKE().fail_on_step(0, KeyboardInterrupt), TypeError, "error"),
     (lambda: MAKE().fail_on_step(-1), ValueError, "step must be the number of a call"),
     (lambda: MAKE().fail_on_step(True), ValueError, "step must be the number of a call"),
     (lambda: MAKE().fail_on_step("1"), ValueError, "step must be the number of a call"),
-    (lambda: MAKE().with_token_counter(3), TypeError, "token_counter|counter"),
+    (lambda: MAKE().with_token_counter(3), TypeError, "with_token_counter must be a plain function of .*, got 3"),
 ])  # fmt: skip
 def test_a_mistake_in_a_test_is_reported_at_once(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

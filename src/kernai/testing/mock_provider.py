@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernai._util.api import ForkSafeLock, NotCopied
+from kernai._util.api import ForkSafeLock, NotCopied, check_function
 from kernai.blocks.block import NativeCall
 from kernai.blocks.parser import parse
 from kernai.errors import ProviderError, copied
@@ -86,17 +86,14 @@ class MockProvider(NotCopied, Provider):
 
     def on_call(self, answer: Answer) -> Self:
         """Answers with ``answer(messages, model)`` instead of texts."""
-        if not callable(answer):
-            raise TypeError(f"on_call takes a function of (messages, model), got {type(answer).__name__}")
+        check_function("on_call", answer, "(messages, model)", (), None)
         with self._lock:
             self._answer = answer
         return self
 
     def with_token_counter(self, counter: TokenCounter) -> Self:
         """Reports ``counter(messages, content)`` as usage: a dict with ``prompt_tokens`` and ``completion_tokens``."""
-        if not callable(counter):
-            given = type(counter).__name__
-            raise TypeError(f"with_token_counter takes a function of (messages, content), got {given}")
+        check_function("with_token_counter", counter, "(messages, content)", (), "")
         with self._lock:
             self._counter = counter
         return self
