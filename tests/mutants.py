@@ -46,7 +46,7 @@ PYTEST = [
 FIRST = 30  # tests that run before all the others of a mutant
 FIRST_FILES = 3  # files these come from: loading a file takes longer than most of its tests
 FEW = 10  # tests that run a line
-BUDGET = 90.0  # seconds of tests for one mutant, by their measured durations
+BUDGET = 90.0  # seconds of further tests for one mutant, by their measured durations
 SLACK = 30.0  # a mutant hangs if a test, or all tests, take this many seconds more than three times what was measured
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
@@ -227,7 +227,7 @@ def _wait(child: int, patience: float | None) -> int:
 
 
 class Chooser:
-    """Chooses of the tests that cover a mutant the quickest, and those that run the most lines of its file.
+    """Chooses of the tests that cover a mutant its package's own, the quickest, and those that run most of its file.
 
     First come those in the files with the most of them, and at the end the package's tests of processes, since coverage
     does not see what runs in another process.
@@ -249,9 +249,11 @@ class Chooser:
             covering = set(lines)
         names = sorted(covering & set(self._seconds), key=self._seconds.__getitem__)
         closest = sorted(names, key=lines.__getitem__, reverse=True)
-        processes = re.compile(rf"tests/{mutant.package.rpartition('/')[2]}\w*/test_\w*processes\.py")
+        folder = f"tests/{mutant.package.rpartition('/')[2].removeprefix('kernai_')}\\w*/"
+        own, processes = re.compile(folder), re.compile(rf"{folder}test_\w*processes\.py")
         chosen = list(dict.fromkeys([
-            *self._within(BUDGET / 2, names), *self._within(BUDGET / 2, closest), *filter(processes.match, self._seconds),
+            *filter(own.match, names), *self._within(BUDGET / 2, names), *self._within(BUDGET / 2, closest),
+            *filter(processes.match, self._seconds),
         ]))
         files = {file for file, _ in Counter(name.partition("::")[0] for name in chosen).most_common(FIRST_FILES)}
         first = [name for name in chosen if name.partition("::")[0] in files][:FIRST]
