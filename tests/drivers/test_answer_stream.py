@@ -104,7 +104,7 @@ async def test_partial_ends_with_the_whole_answer(said: str, last: object) -> No
     (r'["\\", "b", 1', ["\\", "b"]), (r'["\\\"", "b", 1', ['\\"', "b"]), (r'{"a\\": "\"", "c": 1}', {"a\\": '"', "c": 1}),
     ("[1, 2}, 3]", [1, 2]), ('{"a": 1], "b": 2}', {"a": 1}), ('[{"a": 1], 2]', [{"a": 1}]), ("[1]]", [1]), ("}[1]", None),
 ])  # fmt: skip
-@pytest.mark.parametrize("size", [1, 99])
+@pytest.mark.parametrize("size", [1, 5, 99])
 def test_backslashes_and_wrong_brackets_of_a_partial_value(text: str, value: object, size: int) -> None:
     parser = PartialJson()
     for at in range(0, len(text), size):

@@ -167,7 +167,7 @@ def test_the_messages_of_a_finished_run_say_what_the_user_wrote_and_what_is_from
         MockProvider('<block type="ticket">one</block>', "<final>1</final>", "<final>2</final>"),
     )
     earlier = [Message("user", ["see", "a mail"], by="user", outside=[1]), Message("assistant", "seen")]
-    run.execute(["and", outside("a page")], history=earlier)
+    run.execute(["and", outside("a page"), kernai.Media.from_bytes(b"a picture", mime_type="image/png")], history=earlier)
     ended = run.resume(input=[outside("a file"), "too"])
     assert [message.to_dict() for message in run.resume().messages] == [message.to_dict() for message in ended.messages]
 

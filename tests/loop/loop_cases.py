@@ -604,7 +604,7 @@ WORKFLOWS = [
     done("what is written beside a plan is not run, and the model hears so",
          f'{command("echo", "x")}<json>1</json>{plan(task("a"))}<block type="oracle">y</block>{final("early")}'
          f'{plan(task("b"))}<plan>a note</plan>',
-         [Tasks({"a": "A!"}), error_saying("workflow", "echo", "oracle", "final", "plan")],
+         [Tasks({"a": "A!"}), error_saying("workflow", "echo", "oracle", "final; plan. Write")],
          [("json", "1"), ("plan", ...), ("plan", "a note"), *ONE_TASK], subs={"0.a": DOES_A}),
     done("notes beside a plan need no word", f'<json>1</json>{plan(task("a"))}<plan>and then</plan>',
          [Tasks({"a": "A!"})], [("json", "1"), ("plan", "and then"), *ONE_TASK], subs={"0.a": DOES_A}),

@@ -227,12 +227,12 @@ def test_the_system_message_is_the_agents_own_and_each_skill_a_tool(vendor: str)
     assert "Searches the shelf." in json.dumps(body)
     names = [tool["name"] for tool in tools_of(body)]
     assert names == ["search", "stock_list", "photo", "plan", "tasks"]
-    schema = next(tool.get("parameters") or tool.get("input_schema") or tool["parametersJsonSchema"] for tool in tools_of(body))
+    schema, *_, plan, _ = [tool.get("parameters") or tool.get("input_schema") or tool["parametersJsonSchema"] for tool in tools_of(body)]
     if vendor.startswith("openai"):  # strict: what may be left out may be null
         assert schema["required"] == ["query", "limit"]
         assert {"type": "null"} in schema["properties"]["limit"]["anyOf"]
     else:
-        assert schema["required"] == ["query"]
+        assert (schema["required"], plan["required"]) == (["query"], ["tasks"])
     strict = [tool["name"] for tool in tools_of(body) if tool.get("strict")]
     assert strict == {"anthropic": ["stock_list", "photo", "tasks"], "openai": names, "openai-responses": names}.get(vendor, [])
 
