@@ -60,7 +60,7 @@ def key_from(given: str | None, variables: Sequence[str], vendor: str, *, is_nee
     if not is_needed or not variables:
         return None
     named = " or ".join(variables)
-    raise MissingKeyError(f"{vendor} needs a key: set the environment variable {named}, or give api_key=")
+    raise MissingKeyError(f"{vendor} needs a key: set the environment variable {named}, or pass api_key= in Python")
 
 
 def _checked_key(key: object, where: str, vendor: str) -> str:

@@ -20,7 +20,7 @@ from kernai_providers.http_provider import HttpProvider
 from kernai_providers.in_process import BASE_URL, LlamaTransport, smollm2_path
 from kernai_providers.ollama import OllamaProvider
 from kernai_providers.openai import OpenAIProvider, ResponsesProvider
-from kernai_providers.request_checks import MissingKeyError, MissingSettingError, checked_base_url
+from kernai_providers.request_checks import MissingSettingError, checked_base_url
 
 
 class UnknownVendorError(ProviderError, ValueError):
@@ -133,9 +133,7 @@ _LOCATION = Place("region", ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "VE
 
 VENDORS = (
     Vendor("openai", OpenAIProvider, OpenAIProvider.key_variables),
-    Vendor(
-        "anthropic", AnthropicProvider, AnthropicProvider.key_variables, aliases=("claude",)
-    ),
+    Vendor("anthropic", AnthropicProvider, AnthropicProvider.key_variables, aliases=("claude",)),
     Vendor("gemini", GeminiProvider, _GOOGLE_KEYS, aliases=("google",)),
     Vendor("ollama", OllamaProvider, OllamaProvider.key_variables, needs_key=False),
     Vendor("openai-responses", ResponsesProvider, ResponsesProvider.key_variables),
@@ -163,9 +161,7 @@ VENDORS = (
     _like_openai("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", merges_roles=True, stream_options=False,
                  call_ids=re.compile("[A-Za-z0-9]{9}")),
     _like_openai("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-    _like_openai(
-        "perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY", merges_roles=True
-    ),
+    _like_openai("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY", merges_roles=True),
     _like_openai("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
     _like_openai("vercel", "https://ai-gateway.vercel.sh/v1", "AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN"),
     _like_openai(
@@ -202,8 +198,8 @@ def resolve(
       variable; and `grammar` (local), the kind of server for `Agent(constrain=True)`: ``"llamacpp"``, ``"vllm"`` or
       ``"sglang"``.
 
-    Raises `UnknownVendorError` or `MissingKeyError`, each a `ProviderError` and a `ValueError`. Their messages say what
-    to set and which vendors are known.
+    Raises `UnknownVendorError`, which lists the known ones, or `MissingKeyError`, which names the variable to set. Each
+    is a `ProviderError` and a `ValueError`.
     """
     given = (capabilities,) if isinstance(capabilities, str) else capabilities
     in_process = _in_process(name, options)
@@ -221,12 +217,9 @@ def resolve(
     base_url = _base_url(vendor, options)
     if base_url is not None:
         options["base_url"] = base_url
-    try:
-        if vendor.adapter is OpenAIProvider and vendor.name != "openai":
-            return CompatibleProvider(vendor, **options), model
-        return vendor.adapter(**options), model
-    except MissingKeyError as error:
-        raise MissingKeyError(f"{error}. Known vendors: {_known()}") from None
+    if vendor.adapter is OpenAIProvider and vendor.name != "openai":
+        return CompatibleProvider(vendor, **options), model
+    return vendor.adapter(**options), model
 
 
 _IN_PROCESS = Vendor("llama.cpp", OpenAIProvider, (), BASE_URL, needs_key=False, merges_roles=True)

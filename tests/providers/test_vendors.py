@@ -84,16 +84,15 @@ def test_key_variables_are_looked_at_in_their_order_and_blank_ones_are_passed_ov
 
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=lambda vendor: vendor.name)
-def test_a_missing_key_is_an_error_that_names_the_variables_and_what_is_known(vendor: Any) -> None:
+def test_a_missing_key_is_an_error_that_names_the_variables(vendor: Any) -> None:
     needs = NEEDS.get(vendor.name, {})
     if vendor.name in ("ollama", "local"):
         assert key_of(*resolve(f"{vendor.name}/m", **needs)) is None
         return
     with pytest.raises(kernai_providers.MissingKeyError) as caught:
         resolve(f"{vendor.name}/m", **needs)
-    said = str(caught.value)
-    assert said.startswith(f"{vendor.name} needs a key: set the environment variable {' or '.join(vendor.variables)}, or give api_key=")
-    assert all(one.name in said.partition("Known vendors: ")[2].split(", ") for one in VENDORS)
+    variables = " or ".join(vendor.variables)
+    assert str(caught.value) == f"{vendor.name} needs a key: set the environment variable {variables}, or pass api_key= in Python"
     assert isinstance(caught.value, ProviderError)
     assert isinstance(caught.value, ValueError)
     assert caught.value.code == "missing_key"
