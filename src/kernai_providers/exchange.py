@@ -23,13 +23,7 @@ from kernai import LlmResponse, ProviderError, RunCancelledError
 from kernai_providers.failures import RetryPolicy, failure
 from kernai_providers.network import SLICE
 from kernai_providers.reader import CallText, Reader
-from kernai_providers.transport import (
-    AsyncResponse,
-    BlockingResponse,
-    Request,
-    Transport,
-    TransportError,
-)
+from kernai_providers.transport import AsyncResponse, BlockingResponse, Request, Transport, TransportError
 
 T = TypeVar("T")
 OK = 200
@@ -78,6 +72,7 @@ class Turn:
                 if wait is None:
                     raise
                 why = str(error)
+            await self.close()
             self._report("attempt_failed")
             self._report("waiting", wait, why, attempt + 1)
             await self._wait(wait)
@@ -117,8 +112,7 @@ class Turn:
         raise broken
 
     async def _open(self) -> AsyncResponse:
-        """Sends the request, and returns the response once its head has arrived. Closes an earlier response."""
-        await self.close()
+        """Sends the request, and returns the response once its head has arrived."""
         self._response = response = await self._send(replace(self._exchange.request, unwanted=self.unwanted))
         self._body = response.__aiter__()
         return response

@@ -173,15 +173,17 @@ def test_a_transport_that_never_asks_whether_it_is_wanted_is_left_with_its_next_
 
 
 @every_way
-def test_the_callback_may_end_a_wait_for_a_retry(way: Way) -> None:
+def test_the_callback_may_end_a_wait_for_a_retry_during_which_no_connection_is_open(way: Way) -> None:
     caller, error, looks = Caller("openai", way), ValueError(), list[str]()
 
     def watch(text: str) -> None:
         looks.append(text)
         if len(looks) == 3:
+            server.until(lambda: not server.open_connections)
             raise error
 
-    with WireServer([caller.wire.error(429, headers={"retry-after": "3"}), caller.wire.answer("Hello")]) as server:
+    failing = Reply(200, STREAM, (b'data: {"error": {"message": "later"}}\n\n', Gate()))
+    with WireServer([failing, caller.wire.answer("Hello")]) as server:
         outcome = caller.ask(server, watch, max_retry_wait=PATIENT)
         assert len(server.requests) == 1
     assert (outcome.error, looks) == (error, [""] * 3)
