@@ -40,7 +40,6 @@ VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?$")
 EMPTY = "(empty)"
 
 
-
 class HttpProvider(NotCopied, Provider):
     """A vendor's models over HTTP. One instance serves many threads and runs at the same time.
 
@@ -301,7 +300,8 @@ class HttpProvider(NotCopied, Provider):
     @property
     def secrets(self) -> tuple[str, ...]:
         """What must not appear in any error: the key, values of the caller's headers, and passwords of proxies."""
-        return tuple(value for value in (self._key, *self._headers.values(), *proxy_secrets()) if value)
+        after_scheme = (value.partition(" ")[2].strip() for value in self._headers.values())  # as in "Bearer KEY"
+        return tuple(filter(None, (self._key, *self._headers.values(), *after_scheme, *proxy_secrets())))
 
     def _all_headers(self) -> dict[str, str]:
         ours = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}

@@ -246,8 +246,8 @@ def test_the_callers_headers_are_hidden_like_the_key_and_no_success_logs_either(
 ) -> None:
     caller = Caller(vendor, way)
     with caplog.at_level(logging.DEBUG), WireServer([caller.wire.answer(*PIECES), caller.wire.error(401, f"who is {CORE}-too?")]) as server:
-        answered, refused = caller.ask_often(2, server, headers={"X-Gateway-Token": f"{CORE}-too"})
-        assert server.requests[0].headers["x-gateway-token"] == f"{CORE}-too"
+        answered, refused = caller.ask_often(2, server, headers={"X-Gateway-Token": f"Bearer {CORE}-too"})
+        assert server.requests[0].headers["x-gateway-token"] == f"Bearer {CORE}-too"
     assert not shows_key(repr(answered.answer))
     assert not shows_key(shown_by(refused.failure))
     assert not shows_key(logged(caplog.records))
