@@ -19,7 +19,7 @@ from http.client import IncompleteRead
 from typing import Any, TypeAlias
 
 from kernai_providers.http_transport import HttpTransport, broken, cause_of, not_connected
-from kernai_providers.network import Deadline
+from kernai_providers.network import BLOCK, Deadline
 from kernai_providers.request_checks import Proxy, Route, outgoing, route_of
 from kernai_providers.transport import (
     DRAIN_BYTES,
@@ -76,7 +76,7 @@ class HttpxTransport:
         while True:
             try:
                 raw = await transport.handle_async_request(sent)
-                deadline.answered()
+                deadline.lift_limit()
                 return HttpxResponse(raw, call.peer, request.max_bytes, deadline)
             except BaseException as error:
                 if deadline.dialed is not None:  # httpcore does not close one that fails or is cancelled before sending
@@ -108,10 +108,12 @@ class HttpxTransport:
             self._loops[loop] = self._connections(loop)
         transports, key = await anext(self._loops[loop]), (route.scheme, route.proxy)
         if key not in transports:
-            # http needs no certificate authorities, and reading them takes longer than a local request
-            context = self._threads.context() if route.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             via = route.proxy
-            proxy = None if via is None else httpx.Proxy(f"{via.scheme}://{via.peer}", auth=via.credentials)
+            # http needs no certificate authorities, and reading them takes longer than a local request
+            context = self._threads.context() if route.uses_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            proxy = None if via is None else httpx.Proxy(
+                f"{via.scheme}://{via.peer}", auth=via.credentials,
+                ssl_context=context if via.scheme == "https" else None)
             made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False, proxy=proxy)
             # httpx has no parameter for httpcore's network backend
             made._pool._network_backend = _WatchedBackend()  # noqa: SLF001 - see above
@@ -275,9 +277,10 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
         if deadline.connecting and buffer.startswith(deadline.method):  # not a proxy's handshake
             deadline.connecting = False
             deadline.begin(deadline.timeouts.read)
-        with _plain_errors():
-            await self._inner.write(buffer, deadline.seconds)
-        deadline.sent()
+        for at in range(0, len(buffer), BLOCK):  # or the whole body would have to be sent in that time
+            with _plain_errors():
+                await self._inner.write(buffer[at : at + BLOCK], deadline.seconds)
+        deadline.limit_step()
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -40,6 +40,8 @@ IN_PROGRESS: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 #: the first line of an interim response; 101 is a final one
 INTERIM: Final = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")
 BLANK: Final = (b"\r\n", b"\n")
+#: the default selector would need a descriptor of its own, and there may be none left
+Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 class Deadline:
@@ -56,32 +58,32 @@ class Deadline:
         self.seconds = seconds
         #: whether any byte of a response has arrived
         self.has_received = False
-        self._head_until = math.inf
+        self._step_until = math.inf
         self._overhead_left = OVERHEAD_PER_RESPONSE
 
-    def sent(self) -> None:
-        """Starts the time limit for the head, because part of the request was sent. It is as long as for a silence."""
-        self._head_until = time.monotonic() + self.seconds
+    def limit_step(self) -> None:
+        """Limits the time of a handshake, or of the head after the request was sent, to that of a silence."""
+        self._step_until = time.monotonic() + self.seconds
 
-    def answered(self) -> None:
-        """Ends the time limit for the head, because it has arrived."""
-        self._head_until = math.inf
+    def lift_limit(self) -> None:
+        """Ends this limit, because the head has arrived or because more of the request is being sent."""
+        self._step_until = math.inf
 
     def cancel(self) -> None:
         """Ends the wait. Allowed from any thread."""
         self._cancelled = True
 
     def check(self) -> None:
-        """Raises `TransportError` if the response is no longer wanted, or if its head takes too long."""
+        """Raises `TransportError` if the response is no longer wanted, and `TimeoutError` if a step takes too long."""
         if self._cancelled or (self._unwanted is not None and self._unwanted()):
             raise TransportError(f"the answer of {self._peer} is not wanted any more", "unwanted")
-        # before its first byte is read, the head may be there already, if this process had no time to look
-        if self.has_received and time.monotonic() >= self._head_until:
-            raise self.timed_out()
+        # before its first byte is read, all may be there already, if this process had no time to look
+        if self.has_received and time.monotonic() >= self._step_until:
+            raise TimeoutError
 
     def until(self, waited: float = 0.0) -> float:
         """Returns when a wait that began `waited` seconds ago becomes too long, in monotonic seconds."""
-        return min(time.monotonic() - waited + self.seconds, self._head_until)
+        return min(time.monotonic() - waited + self.seconds, self._step_until)
 
     def count(self, overhead: int) -> None:
         """Counts bytes that are no content. Raises `TransportError` if there are too many."""
@@ -96,7 +98,7 @@ class Deadline:
     @property
     def awaits_head(self) -> bool:
         """Whether part of the request is out and the head has not arrived."""
-        return self._head_until < math.inf
+        return self._step_until < math.inf
 
     def timed_out(self) -> TransportError:
         """Returns the error for a wait that was too long."""
@@ -174,19 +176,22 @@ class Connection:
         if proxy is not None and proxy.scheme == "https":
             self._encrypt(self, proxy.host)
         elif proxy is not None and proxy.is_socks:
+            self.deadline.limit_step()
             _ask_socks(wire, proxy, self.route)
         return self
 
     def _encrypt(self, _: object, server_hostname: str) -> Connection:
         assert self._context is not None
+        self.deadline.limit_step()
         self.wire = _Tls(self.wire, self._context, server_hostname)
         return self
 
     # what `http.client` calls
 
     def sendall(self, data: Any) -> None:
+        self.deadline.lift_limit()
         self.wire.write(data)
-        self.deadline.sent()
+        self.deadline.limit_step()
 
     def makefile(self, *_: object) -> ResponseFile:
         return ResponseFile(self)
@@ -225,7 +230,7 @@ def _reach(sock: socket.socket, address: Any, deadline: Deadline) -> int:
 
 
 def _is_ready(sock: socket.socket, event: int, seconds: float) -> bool:
-    with selectors.DefaultSelector() as selector:
+    with Selector() as selector:
         selector.register(sock, event)
         return bool(selector.select(seconds))
 
@@ -388,8 +393,9 @@ class ResponseFile(io.BufferedReader):
             line = self._line(size)
         if line in BLANK:
             self._in_head = False
-            self._connection.deadline.answered()
-        return line.rstrip(b" \t\r\n") + b"\r\n" if line.endswith(b"\n") else line
+            self._connection.deadline.lift_limit()
+        content = line.rstrip(b" \t\r\n")
+        return content + b"\r\n" if content and line.endswith(b"\n") else line
 
     def _line(self, size: int | None) -> bytes:
         deadline = self._connection.deadline

@@ -213,6 +213,11 @@ class Route(Endpoint):
 
     proxy: Proxy | None
 
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the host or the proxy is reached over TLS."""
+        return self.scheme == "https" or (self.proxy is not None and self.proxy.scheme == "https")
+
 
 def route_of(call: Outgoing) -> Route:
     """Returns where a request goes, and through which proxy of the environment."""

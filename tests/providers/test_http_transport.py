@@ -8,8 +8,11 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,6 +71,18 @@ def test_a_request_is_not_repeated_once_its_answer_has_begun_or_it_timed_out(tra
         assert read(transport, post(server)) == (200, b"one")
         assert failure(lambda: read(transport, post(server, read=0.05 if kind == "timeout" else PATIENCE))).kind == kind
         assert len(server.requests) == 2
+
+
+def test_a_kept_connection_serves_when_the_process_can_open_no_more_files(transport: HttpTransport) -> None:
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with WireServer(plain(b"hello")) as server:
+        assert read(transport, post(server)) == (200, b"hello")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            assert read(transport, post(server)) == (200, b"hello")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 # The pool
@@ -187,7 +202,7 @@ def test_after_a_fork_the_child_has_connections_and_authorities_of_its_own(progr
 
 
 def test_white_space_after_the_value_of_a_header_is_removed(transport: HttpTransport) -> None:
-    head = b"HTTP/1.1 200 OK \r\nTransfer-Encoding: chunked \t\r\nRetry-After: 3 \r\n\r\n"
+    head = b"HTTP/1.1 200 OK \r\nX-Pad: 1\r\n \t\r\nTransfer-Encoding: chunked \t\r\nRetry-After: 3 \r\n\r\n"
     with WireServer(Reply(before=(head + b"5\r\nhello\r\n0\r\n\r\n",))) as server:
         response = transport.send(post(server))
         assert (response.headers["retry-after"], b"".join(response)) == ("3", b"hello")
@@ -212,6 +227,30 @@ def test_an_answer_that_comes_while_the_body_is_being_sent_is_read(transport: Ht
             "kernai_providers.http_transport.outgoing", lambda given: replace(call := outgoing(given), headers=call.headers | {"Content-Length": "0"}))
         assert read(transport, post(server, b"x" * 100)) == (413, b"too large")
         server.until(lambda: server.open_connections == 0)  # what was half sent cannot be followed by anything
+
+
+def test_sending_a_large_body_may_take_longer_than_the_read_timeout(transport: HttpTransport, monkeypatch: Any) -> None:
+    now, left, peers, waits = [0.0], [30_000_000], list[socket.socket](), count()
+    monkeypatch.setattr("kernai_providers.network.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("kernai_providers.network.SLICE", 0.005)
+
+    def read_at_every_tenth_wait() -> bool:
+        if next(waits) % 10 == 9 and left[0] > 0:
+            with suppress(BlockingIOError):
+                if not peers:
+                    peers.append(stack.enter_context(listener.accept()[0]))
+                    peers[0].setblocking(False)
+                while left[0] > 0:
+                    left[0] -= len(peers[0].recv(1_000_000))
+                    now[0] = 10.0
+                peers[0].sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+        return False
+
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.setblocking(False)
+        request = Request("POST", f"http://127.0.0.1:{listener.getsockname()[1]}", {}, bytes(left[0]), Timeouts(read=1.0))
+        assert read(transport, replace(request, unwanted=read_at_every_tenth_wait)) == (204, b"")
 
 
 # Cassettes

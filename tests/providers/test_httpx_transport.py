@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Self
 
 import pytest
@@ -84,7 +83,7 @@ async def test_threads_and_loops_use_one_transport_side_by_side() -> None:
 @pytest.mark.parametrize("native", [False, True], ids=("threads", "asyncio"))
 @pytest.mark.parametrize("proxy_name, host_name", [("127.0.0.1", "vendor.test"), ("other.test", "vendor.test"), ("127.0.0.1", "other.test")])
 def test_a_proxy_may_be_spoken_to_over_tls_with_tls_to_the_host_inside_and_each_certificate_counts(
-    native: bool, proxy_name: str, host_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    native: bool, proxy_name: str, host_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = Authority()
     proxy_side, host_side = authority.server(proxy_name), authority.server(host_name)
@@ -120,9 +119,6 @@ def test_a_proxy_may_be_spoken_to_over_tls_with_tls_to_the_host_inside_and_each_
             transport.close()
             await transport.aclose()
 
-    pem = tmp_path / "authority.pem"
-    pem.write_bytes(authority.pem)
-    monkeypatch.setenv("SSL_CERT_FILE", str(pem))
     asyncio.run(main())
 
 

@@ -336,6 +336,28 @@ def test_a_connection_that_ends_during_the_tls_handshake_is_reported_as_such(wir
     assert str(error).endswith("the connection was closed while TLS was negotiated")
 
 
+@pytest.mark.parametrize("scheme, begins", [("https", b"\x16\x03\x03\x40\x00"), ("http", b"\x05\x00\x05\x00\x00\x03\xff")], ids=["tls", "socks"])
+def test_a_handshake_whose_bytes_arrive_one_by_one_fails_at_the_connect_timeout(wire: Stage, scheme: str, begins: bytes, monkeypatch: Any) -> None:
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener, client_of(wire.kind) as client, ThreadPoolExecutor(1) as pool:
+        def drip() -> None:
+            with listener.accept()[0] as sock:
+                for byte in begins + bytes(200):
+                    sock.sendall(bytes([byte]))
+                    if over.wait(0.06):
+                        return
+
+        pool.submit(drip)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        monkeypatch.setenv("http_proxy", f"socks5://{address}")
+        url = f"https://{address}" if scheme == "https" else "http://vendor.test"
+        error = failure(lambda: client.send(Request("GET", url, timeouts=Timeouts(0.3, PATIENCE))))
+        over.set()
+    assert error.kind == "connect"
+    # httpcore wants each answer of a SOCKS proxy in one piece
+    assert str(error).endswith("within 0.3 seconds") or (scheme, wire.kind) == ("http", "httpx-async")
+
+
 def test_no_error_holds_a_header_a_query_or_the_body(wire: Stage) -> None:
     gate = Gate()
     secret = f"secret-body-{KEY}".encode()
