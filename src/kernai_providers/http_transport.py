@@ -234,7 +234,9 @@ def broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return TransportError(f"{peer} closed the connection", "closed")
     if isinstance(error, ssl.SSLError):
-        return TransportError(f"{peer} broke the rules of TLS ({error.reason or 'no reason given'})", "protocol")
+        reason = error.reason or "no reason given"
+        what = "ended TLS" if "ALERT" in reason else "broke the rules of TLS"  # it may want a client's certificate
+        return TransportError(f"{peer} {what} ({reason})", "protocol")
     if isinstance(error, OSError):
         return TransportError(f"the connection to {peer} broke: {error.strerror or 'closed'}", "closed")
     return TransportError(f"{peer} sent something that is not HTTP ({type(error).__name__})", "protocol")

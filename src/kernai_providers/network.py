@@ -372,8 +372,8 @@ class _Bytes(io.RawIOBase):
 class ResponseFile(io.BufferedReader):
     """One response as `http.client` reads it. When closed, it records whether unread bytes are left.
 
-    While the head is read, this corrects what `http.client` gets wrong: it takes the end of the connection for the end
-    of the head, knows no interim response but 100 (RFC 9110 section 15.2), and keeps white space at the end of values
+    This corrects what `http.client` gets wrong: it takes the end of the connection for the end of the head or of a
+    chunk's size, knows no interim response but 100 (RFC 9110 section 15.2), and keeps white space at the end of values
     (RFC 9112 section 5).
     """
 
@@ -401,8 +401,11 @@ class ResponseFile(io.BufferedReader):
         deadline = self._connection.deadline
         line = super().readline(size)
         deadline.count(len(line))
-        if self._in_head and not line.endswith(b"\n") and len(line) != size:
-            raise deadline.cut_head()
+        if not line.endswith(b"\n") and len(line) != size:
+            if self._in_head:
+                raise deadline.cut_head()
+            if line:  # the start of a chunk's size would be taken for all of it
+                raise http.client.IncompleteRead(b"")
         return line
 
     def close(self) -> None:

@@ -460,8 +460,10 @@ def key_of(value: object) -> int | str | None:
 
 
 def count_of(value: object) -> int | None:
-    """Returns a token count as the vendor reports it; None for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT else None
+    """Returns a token count as the vendor reports it, also if it is written as 12.0; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST_COUNT:
+        return None
+    return int(value) if value == int(value) else None
 
 
 def cost_of(usage: Mapping[str, Any]) -> float | None:

@@ -310,7 +310,7 @@ def test_deep_nesting_is_a_provider_error_at_most(vendor: str, opened: str, clos
             check_any_end(vendor, (text + "\n" if vendor == "ollama" else f"data: {text}\n\n").encode())
 
 
-@pytest.mark.parametrize("count,known", [(1, 1), (7, 7), (2**53, 2**53), (2**53 + 1, None), (-1, None), (1.5, None), (True, None), ("7", None), (None, None), ([7], None), (10**400, None), (float("inf"), None)])
+@pytest.mark.parametrize("count,known", [(1, 1), (7, 7), (2**53, 2**53), (2**53 + 1, None), (-1, None), (1.5, None), (12.0, 12), (True, None), ("7", None), (None, None), ([7], None), (10**400, None), (float("inf"), None)])
 @pytest.mark.parametrize("vendor,prompt,completion", [
     ("openai", (5, "usage", "prompt_tokens"), (5, "usage", "completion_tokens")),
     ("openai-responses", (10, "response", "usage", "input_tokens"), (10, "response", "usage", "output_tokens")),

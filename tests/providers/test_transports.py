@@ -237,6 +237,11 @@ def test_a_body_that_is_cut_gives_what_came_and_then_an_error(stage: Stage, fram
     assert len(b"".join(came)) == keep or reset  # a reset may overtake what was sent before it
 
 
+def test_a_size_of_a_chunk_that_is_cut_is_not_the_end_of_the_body(wire: Stage) -> None:
+    client = wire.answers(garbage(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n05\r\nhello\r\n0"))
+    assert failure(lambda: read(client, wire.request())).kind == "closed"
+
+
 @pytest.mark.parametrize("reset", [False, True], ids=("fin", "rst"))
 @pytest.mark.parametrize(
     "sent", [b"", b"HT", b"HTTP/1.1 20", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n",
