@@ -35,7 +35,7 @@ MAX_MESSAGE, MAX_RAW, MAX_CODE = 1000, 300, 100
 MAX_PAGE, SHORTEST_SECRET = 32_768, 6
 LARGEST_NUMBER = 10**9
 
-_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _RATE_LIMITED = 400, 401, 403, 429
+_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _RATE_LIMITED = 400, 401, 403, 404, 429
 _OWN_REASONS = {520: "Unknown Origin Error", 522: "Origin Timed Out", 524: "Origin Timed Out", 529: "Overloaded"}
 #: headers with the vendor's id of a request
 REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "x-amzn-requestid", "apim-request-id")
@@ -238,7 +238,7 @@ def _advice(status: int, error: _ErrorBody, key_hint: str | None) -> str:
         return f"; check that {where} holds a valid key for this address"
     if status == _FORBIDDEN:
         return f"; check that the key in {where} may use this model, project and region"
-    return ""
+    return "; check the model's name and base_url" if status == _NOT_FOUND else ""
 
 
 # ------------------------------------------------------------------------------------------- is a retry useful

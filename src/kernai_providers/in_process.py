@@ -14,6 +14,7 @@ r"""Transports without a network: `MemoryTransport`, for tests, and `LlamaTransp
 from __future__ import annotations
 
 import asyncio
+import atexit
 import importlib
 import importlib.util
 import json
@@ -161,6 +162,8 @@ class AsyncMemoryResponse(BlockingResponse):
 INSTALL = 'pip install "kernai[local]"'
 #: llama.cpp's own limit of threads, and more context than any model was trained for
 MAX_THREADS, MAX_CONTEXT = 512, 2**24
+#: seconds until a program ends although llama.cpp still reads a prompt or loads a model
+EXIT_PATIENCE = 2.0
 #: the address in requests; nothing listens there
 BASE_URL = "http://llama.cpp.invalid/v1"
 
@@ -250,13 +253,20 @@ class LlamaResponse(StreamedResponse):
         self._is_unwanted = request.unwanted or (lambda: False)
         self._unwanted = threading.Event()
         self._pieces: queue.SimpleQueue[bytes | TransportError] = queue.SimpleQueue()
-        threading.Thread(target=self._decode, args=(server, body), name="kernai-llama", daemon=True).start()
+        self._thread = threading.Thread(target=self._decode, args=(server, body), name="kernai-llama", daemon=True)
+        self._thread.start()
+
+    def _leave_library(self) -> None:
+        """Ends the decoding before the interpreter does: a thread that returned later would abort the process."""
+        self._unwanted.set()
+        self._thread.join(EXIT_PATIENCE)
 
     def _decode(self, server: Callable[[], Any], body: dict[str, Any]) -> None:
         def on_piece(piece: object) -> bool:
             self._put(piece)
             return self._unwanted.is_set()
 
+        atexit.register(self._leave_library)
         try:
             ready = server()
             if self._unwanted.is_set():
@@ -270,6 +280,8 @@ class LlamaResponse(StreamedResponse):
             self._pieces.put(error)
         except Exception as error:  # noqa: BLE001 - whatever the library raises fails this response alone
             self._pieces.put(TransportError(f"llama.cpp failed: {error}", "protocol"))
+        finally:
+            atexit.unregister(self._leave_library)
 
     def _put(self, piece: object) -> None:
         self._pieces.put(b"data: " + (piece if isinstance(piece, str) else json.dumps(piece)).encode() + b"\n\n")

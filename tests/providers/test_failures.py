@@ -60,7 +60,7 @@ PER_DAY = quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")
     # Gemini, as the only item of a list
     (503, [gemini(503, "UNAVAILABLE", "Try later")], {}, "UNAVAILABLE", "acme: HTTP 503 UNAVAILABLE: Try later"),
     # Ollama
-    (404, {"error": "model 'm' not found"}, {}, None, "acme: HTTP 404: model 'm' not found"),
+    (404, {"error": "model 'm' not found"}, {}, None, "acme: HTTP 404: model 'm' not found; check the model's name and base_url"),
     # those who say it in other words
     (401, {"message": "No token", "type": "auth"}, {}, "auth", "acme: HTTP 401 auth: No token; check that api_key holds a valid key for this address"),
     (422, {"detail": [{"loc": ["body"], "msg": "é"}]}, {}, None, 'acme: HTTP 422: [{"loc": ["body"], "msg": "é"}]'),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
 import threading
 import types
@@ -235,6 +237,20 @@ def test_a_real_model_calls_natively_through_llama_cpp() -> None:
     assert responses[0]["blocks"][0]["name"] == "weather"
     assert len(responses) == 2
     assert "".join(event.data for event in events if event.type == "block_content" and event.step == 0).startswith("{")
+
+
+@real_model
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_program_that_ends_right_after_a_stopped_run_does_not_crash() -> None:
+    program = """
+from kernai import Agent, stream
+from kernai_providers import resolve
+provider, model = resolve("smollm2/135m")
+with stream(Agent(instructions="Tell a very long story.", provider=provider, model=model), "Go.") as events:
+    next(event for event in events if event.type == "text_chunk")
+"""
+    subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=True, timeout=60)
 
 
 @real_model
