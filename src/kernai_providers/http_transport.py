@@ -66,8 +66,9 @@ class HttpTransport:
         self._pool.close()
 
     def _connect(self, route: Route, request: Request) -> Connection:
-        timeouts = request.timeouts
-        connection = Connection(route, Deadline(request, route.peer), self.context() if route.uses_tls else None)
+        proxy, timeouts = route.proxy, request.timeouts
+        uses_tls = "https" in (route.scheme, proxy and proxy.scheme)
+        connection = Connection(route, Deadline(request, route.peer), self.context() if uses_tls else None)
         connection.deadline.begin(timeouts.connect)
         try:
             connection.http.connect()
@@ -75,7 +76,7 @@ class HttpTransport:
             connection.hang_up()
             if isinstance(error, (OSError, http.client.HTTPException, UnicodeError)):
                 # without its cause: a proxy's response may repeat what was sent to it
-                raise not_connected(error, route, timeouts.connect) from None if route.proxy else error
+                raise not_connected(error, route, timeouts.connect) from (error if proxy is None else None)
             raise
         connection.deadline.begin(timeouts.read)
         return connection

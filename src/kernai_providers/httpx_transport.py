@@ -108,12 +108,12 @@ class HttpxTransport:
             self._loops[loop] = self._connections(loop)
         transports, key = await anext(self._loops[loop]), (route.scheme, route.proxy)
         if key not in transports:
-            via = route.proxy
             # http needs no certificate authorities, and reading them takes longer than a local request
-            context = self._threads.context() if route.uses_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context = self._threads.context() if route.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            via = route.proxy
             proxy = None if via is None else httpx.Proxy(
                 f"{via.scheme}://{via.peer}", auth=via.credentials,
-                ssl_context=context if via.scheme == "https" else None)
+                ssl_context=self._threads.context() if via.scheme == "https" else None)
             made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False, proxy=proxy)
             # httpx has no parameter for httpcore's network backend
             made._pool._network_backend = _WatchedBackend()  # noqa: SLF001 - see above

@@ -459,11 +459,10 @@ def key_of(value: object) -> int | str | None:
     return value if isinstance(value, (int, str)) else None
 
 
-def count_of(value: object) -> int | None:
+def count_of(value: Any) -> int | None:
     """Returns a token count as the vendor reports it, also if it is written as 12.0; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LARGEST_COUNT:
-        return None
-    return int(value) if value == int(value) else None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return int(value) if is_number and 0 <= value <= LARGEST_COUNT and value == int(value) else None
 
 
 def cost_of(usage: Mapping[str, Any]) -> float | None:

@@ -35,15 +35,9 @@ class MissingSettingError(ProviderError, ValueError):
     It is a `ProviderError`, like every failure of a provider, and a `ValueError`, since the caller can correct it.
     """
 
-    def __init__(self, message: str, code: str) -> None:
-        super().__init__(message, code=code)
-
 
 class MissingKeyError(MissingSettingError):
     """The key is missing."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, "missing_key")
 
 
 def key_from(given: str | None, variables: Sequence[str], vendor: str, *, is_needed: bool) -> str | None:
@@ -59,8 +53,8 @@ def key_from(given: str | None, variables: Sequence[str], vendor: str, *, is_nee
             return _checked_key(os.environ[name], f"the environment variable {name}", vendor)
     if not is_needed or not variables:
         return None
-    named = " or ".join(variables)
-    raise MissingKeyError(f"{vendor} needs a key: set the environment variable {named}, or pass api_key= in Python")
+    message = f"{vendor} needs a key: set the environment variable {' or '.join(variables)}, or pass api_key= in Python"
+    raise MissingKeyError(message, code="missing_key")
 
 
 def _checked_key(key: object, where: str, vendor: str) -> str:
@@ -212,11 +206,6 @@ class Route(Endpoint):
     """Requests with equal routes may share a connection."""
 
     proxy: Proxy | None
-
-    @property
-    def uses_tls(self) -> bool:
-        """Whether the host or the proxy is reached over TLS."""
-        return self.scheme == "https" or (self.proxy is not None and self.proxy.scheme == "https")
 
 
 def route_of(call: Outgoing) -> Route:

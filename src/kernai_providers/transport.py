@@ -67,7 +67,7 @@ class TransportError(Exception):
     password or a body.
     """
 
-    def __init__(self, message: str, kind: str) -> None:
+    def __init__(self, message: str, kind: str = "protocol") -> None:
         super().__init__(message)
         self.kind = kind
 

@@ -294,7 +294,7 @@ def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
     variables = [f", or set the environment variable {name}" for name, _ in vendor.base_url_variables]
     raise MissingSettingError(
         f"{vendor.name} needs an address: give base_url='http://localhost:8000/v1'{''.join(variables)}",
-        "missing_base_url",
+        code="missing_base_url",
     )
 
 
@@ -305,7 +305,7 @@ def _value(vendor: Vendor, place: Place, given: object) -> str:
         raise MissingSettingError(
             f"{vendor.name} needs {place.name}=: give it to resolve, or set the environment variable "
             f"{' or '.join(place.variables)}",
-            f"missing_{place.name}",
+            code=f"missing_{place.name}",
         )
     if not (_PROJECT_NAME if place.name == "project" else _PLACE).fullmatch(value):
         raise ValueError(f"{place.name} must be letters, digits and hyphens, as {vendor.name} names it, got {value!r}")

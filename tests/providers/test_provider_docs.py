@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -287,7 +288,7 @@ def test_a_failure_has_the_code_in_the_table_and_is_retryable_as_it_says(code: s
 def test_what_is_missing_has_the_code_of_the_table(code: str) -> None:
     with pytest.raises(ProviderError) as raised:
         resolve(MISSING[code])
-    assert raised.value.code == code
+    assert raised.value.code == pickle.loads(pickle.dumps(raised.value)).code == code  # also in another process
     assert isinstance(raised.value, ValueError)
 
 
