@@ -218,7 +218,7 @@ def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
     if _is_this_machine(host):
         return None
     proxies = urllib.request.getproxies()
-    url = proxies.get(scheme) or proxies.get("all")
+    url = (proxies.get(scheme) or proxies.get("all") or "").strip()
     if not url or urllib.request.proxy_bypass(authority(host, port)):
         return None
     return _parsed(url, scheme)
@@ -254,13 +254,14 @@ def _parsed(url: str, scheme: str) -> Proxy:
     url = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or PROXY_PORTS[parts.scheme]
-        if not host:
+        host, usual_port = parts.hostname or "", PROXY_PORTS[parts.scheme]
+        port = parts.port or usual_port
+        if not PRINTABLE.fullmatch(host):
             raise ValueError("no host")
     except (KeyError, ValueError):
         # the value may contain a password, so it is not shown, not even as the cause
         raise TransportError(
-            f"the environment's proxy for {scheme} is not a URL like http://host:port", "protocol"
+            f"the environment's proxy for {scheme} is not a URL like http://host:port or socks5://host:port", "protocol"
         ) from None
     user = None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
     return Proxy(parts.scheme, host, port, user)

@@ -120,7 +120,7 @@ def test_this_machine_is_never_reached_through_a_proxy(monkeypatch: Any, kind: s
     ("vendor.test", "proxy.test:3128", "", True),
     ("vendor.test", "http://proxy.test:3128", "vendor.test", False),
     ("api.vendor.test", "http://proxy.test:3128", "other.test,.vendor.test", False),
-    ("vendor.test", "", "", False),
+    ("vendor.test", " ", "", False),
     ("localhost", "http://proxy.test:3128", "", False),
     ("127.8.9.10", "http://proxy.test:3128", "", False),
     ("::1", "http://proxy.test:3128", "", False),
@@ -134,7 +134,7 @@ def test_the_environment_says_which_hosts_have_a_proxy(monkeypatch: Any, host: s
     assert found is None or (found.scheme, found.peer, found.authorization) == ("http", "proxy.test:3128", None)
 
 
-@pytest.mark.parametrize("url", [f"http://{CREDENTIALS}", f"what://{CREDENTIALS}proxy.test", f"http://{CREDENTIALS}proxy.test:port"])
+@pytest.mark.parametrize("url", [f"http://{CREDENTIALS}", f"socks4://{CREDENTIALS}proxy.test:1", f"http://{CREDENTIALS}proxy.test:port", f"http://{CREDENTIALS}proxy test"])
 def test_a_proxy_that_is_no_url_is_named_by_its_scheme_only(monkeypatch: Any, url: str) -> None:
     monkeypatch.setenv("https_proxy", url)
     error = failure(lambda: proxy_for("https", "vendor.test", 443))
