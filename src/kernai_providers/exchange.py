@@ -29,8 +29,6 @@ T = TypeVar("T")
 OK = 200
 #: how many bytes of an error's body are read
 MAX_ERROR_BODY = 64 * 1024
-#: the error if the run does not say why it has ended
-UNWANTED = "the call was cancelled, or its time is up"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -88,7 +86,7 @@ class Turn:
     async def give_up(self) -> NoReturn:
         """Raises because the run has ended: what `on_chunk` raises, or else a `RunCancelledError`."""
         await self._show("")
-        raise RunCancelledError(UNWANTED) from None
+        raise RunCancelledError("the call was cancelled, or its time is up") from None
 
     async def _attempt(self, reader: Reader) -> LlmResponse:
         began, vendor = time.monotonic(), self._exchange.vendor

@@ -232,14 +232,11 @@ class HttpProvider(NotCopied, Provider):
                 continue
             parts = self.encode(self._accepted_parts(message), model)
             if self.merges_roles and turns and turns[-1][0] == message.role:
-                turns[-1][1].extend(self.between(model) + parts)
+                between = self.encode(["\n\n"], model) if self.joins_texts else []
+                turns[-1][1].extend(between + parts)
             else:
                 turns.append((message.role, parts))
         return system_of(messages), turns
-
-    def between(self, model: Model) -> list[Any]:
-        """Returns parts to put between two messages that are merged; none if the vendor keeps parts separate."""
-        return self.encode(["\n\n"], model) if self.joins_texts else []
 
     # -------------------------------------------------------------------------------------------------- inside
 

@@ -114,11 +114,7 @@ class HttpResponse(StreamedResponse):
     """A response of `HttpTransport`."""
 
     def __init__(
-        self,
-        raw: http.client.HTTPResponse,
-        connection: Connection,
-        max_bytes: int | None,
-        pool: ConnectionPool | None,
+        self, raw: http.client.HTTPResponse, connection: Connection, max_bytes: int | None, pool: ConnectionPool | None
     ) -> None:
         super().__init__(raw.status, joined(raw.getheaders()), connection.route.peer, max_bytes)
         self._raw = raw

@@ -162,8 +162,6 @@ class AsyncMemoryResponse(BlockingResponse):
 INSTALL = 'pip install "kernai[local]"'
 #: llama.cpp's own limit of threads, and more context than any model was trained for
 MAX_THREADS, MAX_CONTEXT = 512, 2**24
-#: seconds until a program ends although llama.cpp still reads a prompt or loads a model
-EXIT_PATIENCE = 2.0
 #: the address in requests; nothing listens there
 BASE_URL = "http://llama.cpp.invalid/v1"
 
@@ -259,7 +257,7 @@ class LlamaResponse(StreamedResponse):
     def _leave_library(self) -> None:
         """Ends the decoding before the interpreter does: a thread that returned later would abort the process."""
         self._unwanted.set()
-        self._thread.join(EXIT_PATIENCE)
+        self._thread.join(2.0)  # unless a model is being loaded, or a prompt read, it ends with the next token
 
     def _decode(self, server: Callable[[], Any], body: dict[str, Any]) -> None:
         def on_piece(piece: object) -> bool:

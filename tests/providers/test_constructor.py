@@ -172,10 +172,6 @@ def test_a_compatible_provider_says_how_it_is_made_and_that_it_needs_an_address(
         kernai_providers.CompatibleProvider(kernai_providers.Vendor("acme", OpenAIProvider, ()), "k")
 
 
-def test_the_smallest_allowed_values_are_accepted() -> None:
-    OpenAIProvider("k", timeout=0.001, max_retries=0, max_retry_wait=0, max_response_bytes=1, headers={}, transport=MemoryTransport(MemoryReply()))
-
-
 def test_max_response_bytes_is_a_bound() -> None:
     head = {"content-type": "text/event-stream"}
     for size, kept in ((99, False), (100, True)):

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import count
@@ -48,17 +47,6 @@ def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(tr
         server.until(lambda: server.open_connections == 0)
         assert read(transport, post(server)) == (200, b"two")
         assert (len(server.requests), server.accepts) == (2, 2)
-
-
-def test_a_connection_with_unexpected_data_is_not_used(transport: HttpTransport) -> None:
-    gate, sent = Gate(), threading.Event()
-    chatty = Reply(body=(b"one",), after=(gate, b"HTTP/1.1 200 OK\r\n\r\n", sent.set))
-    with WireServer([chatty, plain(b"two")]) as server:
-        assert read(transport, post(server)) == (200, b"one")
-        gate.set()
-        assert sent.wait(PATIENCE)
-        assert read(transport, post(server)) == (200, b"two")
-        assert server.requests[1].connection == 2
 
 
 @pytest.mark.parametrize("second, kind", [
@@ -143,14 +131,6 @@ def test_a_connection_idle_for_too_long_is_closed_at_the_next_use_of_the_pool() 
         assert pool.take(routes[1]) is None
         assert elsewhere.http.sock is None
     assert [pool.take(routes[0]) for _ in range(3)] == [last, first, None]
-
-
-def test_an_answer_that_ends_its_connection_is_not_kept(transport: HttpTransport) -> None:
-    with WireServer(plain(b"hello").with_headers({"Connection": "close"})) as server:
-        for _ in range(2):
-            assert read(transport, post(server)) == (200, b"hello")
-            assert not transport._pool._idle
-        assert server.accepts == 2
 
 
 FORK_LATER = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import select
 import socket
@@ -18,9 +17,9 @@ import pytest
 
 from adapter_calls import shown_by
 from kernai_providers.httpx_transport import HttpxTransport
-from kernai_providers.transport import Request, Timeouts, TransportError
+from kernai_providers.transport import Request, Timeouts
 from transport_clients import PATIENCE, LoopClient, failure, read
-from wire_server import Authority, Gate, Reply, WireServer, plain
+from wire_server import Gate, Reply, WireServer, plain
 
 
 async def aread(transport: HttpxTransport, request: Request) -> bytes:
@@ -77,49 +76,6 @@ async def test_threads_and_loops_use_one_transport_side_by_side() -> None:
         assert (await in_thread, await here) == ((200, b"beginend"), b"beginend")
         transport.close()
         await transport.aclose()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("native", [False, True], ids=("threads", "asyncio"))
-@pytest.mark.parametrize("proxy_name, host_name", [("127.0.0.1", "vendor.test"), ("other.test", "vendor.test"), ("127.0.0.1", "other.test")])
-def test_a_proxy_may_be_spoken_to_over_tls_with_tls_to_the_host_inside_and_each_certificate_counts(
-    native: bool, proxy_name: str, host_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    authority = Authority()
-    proxy_side, host_side = authority.server(proxy_name), authority.server(host_name)
-    body = os.urandom(200_000)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-            await writer.drain()
-            await writer.start_tls(host_side)
-            await reader.readuntil(b"\r\n\r\n")
-            await reader.readexactly(len(body))
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            await writer.drain()
-            await reader.read()
-        except (OSError, EOFError):  # of a client that does not trust it
-            pass
-        finally:
-            writer.transport.abort()
-
-    async def main() -> None:
-        async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=proxy_side) as server:
-            monkeypatch.setenv("https_proxy", f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-            request = Request("POST", "https://vendor.test/v1", {}, body)
-            transport = HttpxTransport(ssl_context=authority.client())
-            outcome: object
-            try:
-                outcome = await (aread(transport, request) if native else asyncio.to_thread(read, transport, request))
-            except TransportError as error:
-                outcome = error.kind, "certificate" in str(error)
-            assert outcome == (("tls", True) if "other.test" in (proxy_name, host_name) else body if native else (200, body))
-            transport.close()
-            await transport.aclose()
-
-    asyncio.run(main())
 
 
 class Socks:

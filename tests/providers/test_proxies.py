@@ -65,13 +65,21 @@ def test_https_goes_through_a_tunnel_that_the_proxy_cannot_look_into(monkeypatch
         assert server.accepts == 1
 
 
-def test_the_certificate_behind_the_tunnel_is_checked(monkeypatch: Any, kind: str) -> None:
-    authority = Authority()
-    script = tunnel(authority.server("proxy.test"))
-    with WireServer(script) as server, client_of(kind, authority.client()) as client:
-        use(monkeypatch, "https_proxy", server.port)
-        error = failure(lambda: client.send(request("https")))
-    assert (error.kind, "vendor.test:443" in str(error)) == ("tls", True)
+@pytest.mark.parametrize("proxy_name, host_name", [("127.0.0.1", "vendor.test"), ("other.test", "vendor.test"), (None, "other.test")])
+def test_a_proxy_may_be_spoken_to_over_tls_with_tls_to_the_host_inside_and_each_certificate_counts(
+    monkeypatch: Any, kind: str, proxy_name: str | None, host_name: str
+) -> None:
+    authority, body = Authority(), b"0123456789" * 20_000
+    script = [tunnel(authority.server(host_name)), plain(body)]
+    tls = authority.server(proxy_name) if proxy_name else None
+    with WireServer(script, tls=tls) as server, client_of(kind, authority.client()) as client:
+        monkeypatch.setenv("https_proxy", f"{'https' if tls else 'http'}://127.0.0.1:{server.port}")
+        if "other.test" in (proxy_name, host_name):
+            error = failure(lambda: client.send(request("https")))
+            assert (error.kind, "certificate" in str(error), "vendor.test:443" in str(error)) == ("tls", True, True)
+        else:
+            assert read(client, replace(request("https"), body=body)) == (200, body)
+            assert server.requests[1].body == body
 
 
 @pytest.mark.parametrize(
