@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server.lowlevel import Server
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
@@ -65,6 +66,10 @@ def call(adapter: Adapter, tool: str, *, server: str | None = None, **arguments:
 def raw(*options: str, **entry: Any) -> dict[str, Any]:
     """Return a configuration with one raw server, named `raw`."""
     return {"servers": {"raw": {"command": sys.executable, "args": [str(RAW_SERVER), *options], **entry}}}
+
+
+def raw_transport() -> Any:
+    return stdio_client(StdioServerParameters(command=sys.executable, args=[str(RAW_SERVER)]))
 
 
 def raw_adapter(*options: str, **entry: Any) -> Adapter:

@@ -22,7 +22,7 @@ from mcp_types import HEADER_MISMATCH, CallToolResult, ElicitResult, EmptyResult
 import kernai
 from kernai import Agent, MockProvider
 from kernai.mcp import McpConfigError, connection, setup
-from tests.mcp.support import ask, call, raw, sdk_server, text_result
+from tests.mcp.support import ask, call, raw, raw_transport, sdk_server, text_result
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 SDK = 'ImportError: kernai.mcp needs the official MCP SDK, version 2 or later: pip install "kernai[mcp]"'
@@ -186,19 +186,27 @@ def test_a_call_that_lacks_headers_is_sent_again_after_its_tool_was_listed_again
         assert call(adapter, "take").text == "taken"
 
 
-def test_a_callback_may_run_an_agent_that_uses_the_same_servers() -> None:
+@pytest.mark.parametrize("has_own_client", [False, True])
+def test_a_callback_may_run_an_agent_that_uses_the_same_server_and_may_take_longer_than_a_request(has_own_client: bool) -> None:
     answers: list[Any] = []
 
     def elicitation(context: Any, params: Any) -> ElicitResult:
-        provider = MockProvider('<block type="mcp">{"method": "tools/call", "params": {"name": "pid"}}</block>', "<final>me</final>")
+        provider = MockProvider('<block type="mcp">{"method": "tools/call", "params": {"name": "hang"}}</block>', "<final>me</final>")
         agent = Agent(instructions="", provider=provider, protocols=[adapter.protocol])
-        answers.append(kernai.run(agent, params.message))
+        answers.append(kernai.execute(agent, params.message))
         return ElicitResult(action="decline")
 
-    adapter = setup(raw(), register=False, elicitation=elicitation)
+    async def in_thread(context: Any, params: Any) -> ElicitResult:
+        return await asyncio.to_thread(elicitation, context, params)
+
+    if has_own_client:
+        client = Client(raw_transport(), elicitation_callback=in_thread)
+        adapter = setup({"servers": {"raw": {"timeout": 0.5}}}, {"raw": client}, register=False)
+    else:
+        adapter = setup(raw(timeout=0.5), register=False, elicitation=elicitation)
     with adapter:
         assert '"decline"' in call(adapter, "elicit").text
-    assert answers == ["me"]
+    assert "did not answer tools/call of 'hang' within 0.5 s" in answers[0].messages[-2].text
 
 
 def test_a_request_from_the_adapters_own_thread_is_an_error_instead_of_a_deadlock() -> None:

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +18,13 @@ from urllib.parse import quote, quote_plus
 import anyio
 import httpx2
 import pytest
-from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server.lowlevel import Server as SdkServer
 from mcp_types import CreateMessageResult, ElicitResult, TextContent
 
 from kernai import Block, Skill, SkillContext
 from kernai.mcp import Adapter, McpClosedError, McpConfigError, connection, setup
 from kernai.mcp.serving import Server
-from tests.mcp.support import RAW_SERVER, answering, ask, call, raw, raw_adapter, silent_transport
+from tests.mcp.support import answering, ask, call, raw, raw_adapter, raw_transport, silent_transport
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
@@ -34,10 +32,7 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
 
 
 def from_a_transport() -> Adapter:
-    def transport() -> Any:
-        return stdio_client(StdioServerParameters(command=sys.executable, args=[str(RAW_SERVER)]))
-
-    return setup({}, {"raw": transport}, register=False)
+    return setup({}, {"raw": raw_transport}, register=False)
 
 
 @pytest.mark.parametrize("made", [raw_adapter, from_a_transport])

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 #: function without arguments that makes one of these, or a transport, each time the server is started.
 Source = Server[Any] | MCPServer | Client | Callable[[], Any]
 _OBJECTS = (Server, MCPServer, Client)
+_CALLBACKS = ("sampling_callback", "elicitation_callback")
 #: a sampling or elicitation callback, sync or async, called with the SDK's arguments ``(context, params)``
 Callback = Callable[[Any, Any], Any]
 
@@ -280,7 +281,7 @@ def _names(argument: str, given: Iterable[str]) -> list[str]:
 def _client_maker(
     config: ServerConfig, source: Source | None, auth: httpx2.Auth | None, callbacks: Mapping[str, Any]
 ) -> Callable[[Session], Client]:
-    options: dict[str, Any] = {**callbacks, "extensions": (TasksExtension(),)}
+    options: dict[str, Any] = {"extensions": (TasksExtension(),)}
     if config.roots:
         async def list_roots(_: Any) -> mcp_types.ListRootsResult:
             roots = [{"uri": uri, "name": name} for uri, name in config.roots]
@@ -289,13 +290,15 @@ def _client_maker(
         options["list_roots_callback"] = list_roots
 
     def make(session: Session) -> Client:
-        given = {**options, "logging_callback": session.on_log, "message_handler": session.on_message}
+        asked = {name: session.asking(one) for name, one in callbacks.items()}
+        given = {**options, **asked, "logging_callback": session.on_log, "message_handler": session.on_message}
         found: Any = transport_of(config, session, auth) if source is None else source
         if source is not None and not isinstance(source, _OBJECTS):
             found = source()
             found = found if isinstance(found, _OBJECTS) else watched(found, session)
         if isinstance(found, Client):  # a client can be entered only once, so each start needs a copy
             kept = {name: value for name, value in given.items() if getattr(found, name) is None}
+            kept |= {name: session.asking(one) for name in _CALLBACKS if (one := getattr(found, name)) is not None}
             return dataclasses.replace(found, **kept)
         return Client(
             found, client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),

@@ -84,15 +84,21 @@ class Attempt:
 
     def extend(self) -> None:
         """Gives the server its whole timeout again."""
-        self.timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
+        self._reschedule(asyncio.get_running_loop().time() + self._seconds)
 
     def suspend(self) -> None:
         """Suspends the timeout until `extend` is called."""
-        self.timeout.reschedule(None)
+        self._reschedule(None)
+
+    def _reschedule(self, when: float | None) -> None:
+        if not self.timeout.expired():
+            self.timeout.reschedule(when)
 
 
 #: sends a request and returns its answer
 Ask = Callable[[Attempt], Awaitable[Answer]]
+#: answers what a server asks, with the SDK's arguments
+Callback = Callable[..., Awaitable[Any]]
 #: makes the SDK's client of a session
 MakeClient = Callable[["Session"], Client]
 
@@ -124,7 +130,9 @@ class Session:
         self.changes_listed: int | None = None
         self.failure: BaseException | None = None
         self._name = name
-        self._listeners: list[Emit] = []
+        #: the requests that wait for an answer
+        self._attempts: list[Attempt] = []
+        self._asking = 0  # how many callbacks are running
         self._scope = anyio.CancelScope()
         self.task = asyncio.create_task(self._run(make_client))
 
@@ -182,18 +190,33 @@ class Session:
             self.changes += 1
 
     @contextmanager
-    def logging_to(self, emit: Emit) -> Iterator[None]:
-        """Emits all log messages of the server during the block, since they do not say which call they belong to."""
-        self._listeners.append(emit)
+    def performing(self, attempt: Attempt) -> Iterator[None]:
+        """In the block, log messages are also the attempt's: the server does not say which request they belong to."""
+        self._attempts.append(attempt)
         try:
             yield
         finally:
-            self._listeners.remove(emit)
+            self._attempts.remove(attempt)
+
+    def asking(self, callback: Callback) -> Callback:
+        """The callback for what the server asks. No request times out meanwhile; one of them waits for its answer."""
+        async def call(*given: Any) -> Any:
+            self._asking += 1
+            for one in self._attempts:
+                one.suspend()
+            try:
+                return await callback(*given)
+            finally:
+                self._asking -= 1
+                for one in self._attempts if not self._asking else ():
+                    one.extend()
+
+        return call
 
     async def on_log(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
         said = {"level": params.level, "logger": params.logger, "data": params.data}
-        for emit in list(self._listeners):
-            emit({"mcp": "log", "server": self._name, **said})
+        for one in self._attempts:
+            one.emit({"mcp": "log", "server": self._name, **said})
 
     async def on_message(self, message: object) -> None:
         if isinstance(message, mcp_types.ToolListChangedNotification):
@@ -295,7 +318,7 @@ class Connection:
             may_be_done = False
             try:
                 if session.is_usable:
-                    with session.logging_to(attempt.emit):
+                    with session.performing(attempt):
                         async with attempt.timeout:
                             return await ask(attempt)
             except (McpError, asyncio.CancelledError):

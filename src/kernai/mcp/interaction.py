@@ -95,11 +95,10 @@ class Interaction:
     async def _responses(
         self, requests: types.InputRequests, place: Mapping[str, Any], answer: Any
     ) -> types.InputResponses | None:
-        """Collects the responses to a server's requests for input. The timeout is suspended meanwhile."""
+        """Collects the responses to a server's requests for input."""
         if not requests:
             return None
         responses = self._answers(requests, place, answer) if self._pauses or answer is not None else {}
-        self._attempt.suspend()
         for key, request in requests.items():
             if key not in responses:
                 meta = request.params.meta if request.params else None
@@ -108,7 +107,6 @@ class Interaction:
                 if isinstance(response, types.ErrorData):
                     raise MCPError.from_error_data(response)
                 responses[key] = response
-        self._attempt.extend()
         return responses
 
     def _answers(self, requests: types.InputRequests, place: Mapping[str, Any], answer: Any) -> types.InputResponses:
