@@ -165,6 +165,18 @@ def test_with_a_token_every_address_and_host_name_is_served(served: Any) -> None
         assert post(server.url, bearer(TOKEN), host="evil.example")[0] == 421
 
 
+def test_a_client_that_leaves_in_the_middle_of_a_request_is_not_logged_as_an_error(
+    served: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Server(served.SKILLS, port=0) as server:
+        place = urlsplit(server.url)
+        with socket.create_connection((place.hostname, place.port)) as client:
+            client.sendall(f"POST /mcp HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\nAccept: */*\r\n"
+                           f"MCP-Protocol-Version: 2026-07-28\r\nContent-Length: 9\r\n\r\n{{".encode())
+        assert post(server.url)[0] == 200
+    assert caplog.text == ""
+
+
 def open_session(url: str) -> str:
     status, headers, _ = post(url)
     assert status == 200

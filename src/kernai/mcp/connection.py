@@ -448,7 +448,7 @@ def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
         faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults_of(include_input=False)[:3]]
         return "its answer does not follow the protocol: " + hide("; ".join(faults))[:300]
     text = str(error).strip()
-    if isinstance(error, MCPError) and error.data is not None:  # many servers write there what is wrong
+    if isinstance(error, MCPError) and error.data:  # many servers write there what is wrong
         text = f"{text} {one_line(hide(json.dumps(error.data, ensure_ascii=False)), 500)}"
     # the SDK also quotes the data, in the text of its own error
     text = hide(_QUOTED.sub(rf"\1: {why_unreadable(text)}", text)) or type(error).__name__

@@ -29,6 +29,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
+from starlette.requests import ClientDisconnect
 
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.errors import KernaiError
@@ -337,8 +338,13 @@ async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> Non
         auth=auth,
         token_verifier=address.verifier,
     )
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        with suppress(ClientDisconnect):  # the client has left while it sent the request
+            await inner(scope, receive, send)
+
     server = _Server(uvicorn.Config(
-        inner, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        served, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=math.ceil(GRACE),
     ))
     # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
