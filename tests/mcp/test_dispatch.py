@@ -171,7 +171,8 @@ def test_a_mistake_is_answered_with_a_corrected_request(two: Adapter, request_: 
 @pytest.mark.parametrize("text, message", [
     ("", "the block is empty. It must hold one JSON object, such as {"),
     ("tools/list", "this is not valid JSON: "),
-    ('```json\n{"method": "tools/list"}\n```', "this is not valid JSON: "),
+    ("```json\n{'method': 'tools/call', 'params': {'name': 'price'},}\n```",
+     'this is not valid JSON: Expecting value at line 1, column 1 (character 0). Write: {"method": "tools/call", "params": {"name": "price"'),
     ("[]", "the block must hold one JSON object"),
     ('{"method": "tools/list", "params": []}', "params must be an object"),
     ('{"method": 3}', "the request has no method"),

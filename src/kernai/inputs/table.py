@@ -225,7 +225,7 @@ class InputTable:
         for fault in faults:
             *above, last = fault.path
             holder = reduce(getitem, above, given)
-            holder[last] = _in_other_form(holder[last])
+            holder[last] = in_other_form(holder[last])
         yield given, "texts have quotes, numbers and booleans have none; this call is written so"
 
     def _is_right(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> bool:
@@ -317,7 +317,7 @@ def _place(path: Sequence[str | int]) -> str:
     return dotted(path) if len(path) > 1 else str(path[0])
 
 
-def _in_other_form(value: object) -> object:
+def in_other_form(value: object) -> object:
     """The number or boolean in a text, or the text of a number or boolean. Raises for any other value."""
     from kernai.jsonio.tolerant_json import read_tolerantly  # most parameters are of the right type
 

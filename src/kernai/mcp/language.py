@@ -20,6 +20,7 @@ from mcp import types
 
 from kernai._util.api import close_matches
 from kernai.jsonio.json_data import loads
+from kernai.jsonio.tolerant_json import read_tolerantly
 from kernai.mcp.errors import McpError
 from kernai.mcp.schemas import example, missing, one_line, properties_of, type_of
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
@@ -117,23 +118,25 @@ def read_request(text: str) -> Request:
     try:
         found = loads(text)
     except ValueError as error:
+        meant = None
+        with suppress(ValueError):  # if it cannot be repaired
+            meant = read_tolerantly(text).value
+        right = _corrected(meant) if isinstance(meant, dict) else simple
         raise McpError(
-            f"the block must hold one JSON object and only that, but this is not valid JSON: {error}. Write: {simple}"
+            f"the block must hold one JSON object and only that, but this is not valid JSON: {error}. Write: {right}"
         ) from None
     if not isinstance(found, dict):
         raise McpError(f"the block must hold one JSON object, such as {simple}")
+    right = _corrected(found)
     method = found.get("method")
     if not isinstance(method, str) or not method.strip():
-        is_call = any(key == "name" or _ALIASES.get(key) == "name" for key in found)
-        right = _corrected("tools/call" if is_call else "tools/list", found)
         raise McpError(f"the request has no method. Write: {right}")
     params = {} if found.get("params") is None else found["params"]
     if not isinstance(params, Mapping):
-        raise McpError(f"params must be an object. Write: {_corrected(method, {})}")
+        raise McpError(f"params must be an object. Write: {right}")
     beside = {key: value for key, value in found.items() if key not in _ENVELOPE}
     request = Request(method, {**params, **beside})
     if method in METHODS:
-        right = _corrected(method, request.params)
         if beside:
             raise McpError(f"{next(iter(beside))!r} does not belong next to method but in params. Write: {right}")
         _check(request, right)
@@ -161,9 +164,15 @@ def _check(request: Request, right: str) -> None:
         raise McpError(f"the parameter 'arguments' must be an object. Write: {right}")
 
 
-def _corrected(method: str, given: Mapping[str, Any]) -> str:
+def _corrected(found: Mapping[str, Any]) -> str:
     """The text of the request that was probably meant: aliases replaced, unknown parameters moved to the arguments."""
-    method = method if method in METHODS else "tools/list"
+    method, inside = found.get("method"), found.get("params")
+    given = {key: value for key, value in found.items() if key not in _ENVELOPE}
+    if not method and any(key == "name" or _ALIASES.get(key) == "name" for key in given):
+        method, given = "tools/call", {**found}  # then params are the tool's arguments
+    elif isinstance(inside, Mapping):
+        given = {**inside, **given}
+    method = method if isinstance(method, str) and method in METHODS else "tools/list"
     required, optional, _ = METHODS[method]
     known = (*required, *optional)
     params: dict[str, Any] = {}

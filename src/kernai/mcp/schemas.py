@@ -12,8 +12,9 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import islice
+from operator import getitem
 from typing import Any
 
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # has no types of its own
@@ -24,7 +25,9 @@ from referencing.jsonschema import specification_with
 
 from kernai._util.api import close_matches
 from kernai.inputs.schema import is_multiple, label_of, sample_of
+from kernai.inputs.table import in_other_form
 from kernai.inputs.types import dotted, shown
+from kernai.jsonio.json_data import copy_of
 
 MAX_FAULTS = 10
 MAX_LINE, MAX_TEXT = 160, 200
@@ -122,18 +125,26 @@ def type_of(schema: Any) -> str:
 def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments that fit the schema, based on those given.
 
-    Arguments that exist and fit are kept, and so are lists and objects, because most of their content is right. A
-    missing required argument gets the value that was given under a similar name, or a placeholder.
+    Numbers in quotes and the like are corrected. Arguments that exist and fit are kept, and so are lists and objects,
+    because most of their content is right. A missing required argument gets the value that was given under a similar
+    name, or a placeholder.
     """
     known = properties_of(schema)
+    takes_any = not known and schema.get("additionalProperties") is not False
     definitions = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
 
     def fits(name: str, value: Any) -> bool:
-        if not known or (name in known and isinstance(value, (list, dict))):
+        if takes_any or (name in known and isinstance(value, (list, dict))):
             return True
         return name in known and not faults({**definitions, "properties": {name: known[name]}}, {name: value})
 
-    made = {name: value for name, value in islice(given.items(), MAX_SHOWN) if fits(name, value)}
+    made = copy_of(dict(islice(given.items(), MAX_SHOWN)))
+    for path, _ in found_faults(schema, made):
+        with suppress(LookupError, TypeError, ValueError):  # for any other fault
+            *above, last = path
+            holder = reduce(getitem, above, made)
+            holder[last] = in_other_form(holder[last])
+    made = {name: value for name, value in made.items() if fits(name, value)}
     lacking = [name for name in _required_names(schema) if name not in made]
     meant: dict[str, Any] = {}
     for one in islice((one for one in given if one not in known), MAX_FAULTS):
