@@ -214,7 +214,8 @@ SCHEMAS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({**INTEGER, "exclusiveMinimum": 3, "exclusiveMaximum": 6}, ["4", "5"], ["2", "3", "6", "7"]),
     ({**INTEGER, "minimum": 2.5, "maximum": 4.5}, ["3", "4"], ["2", "5"]),
     ({**INTEGER, "minimum": 3, "exclusiveMinimum": True, "maximum": 5}, ["4", "5"], ["3", "6"]),
-    ({"type": "array", "items": INTEGER, "minItems": 2, "maxItems": 3}, ["[1, 2]", "[1, 2, 3]"], ["[]", "[1]", "[1, 2, 3, 4]"]),
+    ({"type": "boolean", "enum": []}, ["true"], ["1"]),  # the check of the call refuses it
+    ({"type": "array", "items": INTEGER, "minItems": 2.0, "maxItems": 3.0}, ["[1, 2]", "[1, 2, 3]"], ["[]", "[1]", "[1, 2, 3, 4]"]),
     ({"type": "array", "items": INTEGER, "minItems": 1}, ["[1]", "[1, 2]"], ["[]"]),
     ({"type": "array", "items": INTEGER, "maxItems": 2}, ["[]", "[1]", "[1, 2]"], ["[1, 2, 3]"]),
     ({"type": "object", "minProperties": 1, "maxProperties": 1}, ['{"a": 1}'], ["{}", '{"a": 1, "b": 2}']),

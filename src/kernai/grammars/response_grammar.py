@@ -159,8 +159,8 @@ class JsonGrammar:
     def _typed(self, schema: Schema, name: str) -> str:
         if "$ref" in schema:
             return self._reference(str(schema["$ref"]).rpartition("/")[2])
-        if "const" in schema or "enum" in schema:
-            return one_of(_json(one) for one in schema.get("enum", [schema.get("const")]))
+        if "const" in schema or schema.get("enum"):
+            return one_of(_json(one) for one in schema.get("enum") or [schema["const"]])
         for several in ("anyOf", "oneOf"):
             if several in schema:
                 known = [one for one in schema[several] if not _is_foreign(one)] or schema[several]
@@ -269,7 +269,8 @@ def _edges(schema: Schema) -> tuple[tuple[Decimal, bool], tuple[Decimal, bool]]:
 def bounds(schema: Schema, of: str) -> tuple[int, int | None]:
     """The length that a schema allows. The upper bound is None if there is none, or one that servers refuse."""
     least, most = schema.get(f"min{of}", 0), schema.get(f"max{of}")
-    return min(least, _LONGEST_COUNTED), None if most is None or most > _LONGEST_COUNTED else most
+    # JSON Schema takes 2.0 for an integer
+    return int(min(least, _LONGEST_COUNTED)), None if most is None or most > _LONGEST_COUNTED else int(most)
 
 
 def _list_of(item: str, schema: Schema, of: str) -> str:
