@@ -22,6 +22,8 @@ PER_TEST = 10
 STRIDE = 16
 #: cuts after which the older version forgot a `Stop` beside a call that waited
 FORGOTTEN = {(60, length) for length in range(14, 30)}
+#: a run that ended in an observer of its task, which the older version could not replay
+UNREPLAYED = 177
 
 
 @lru_cache
@@ -48,7 +50,8 @@ def check_cut(case: dict[str, Any], length: int) -> None:
 
 def check_replay(case: dict[str, Any]) -> None:
     got = json.loads(json.dumps(replayed(case["world"], store_of(case))))
-    assert got == case["replay"], f"recording {case['number']}"
+    expected = {"replay": None, "effects": []} if case["number"] == UNREPLAYED else case["replay"]
+    assert got == expected, f"recording {case['number']}"
 
 
 def test_the_recordings_are_of_format_1() -> None:

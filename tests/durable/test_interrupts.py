@@ -18,6 +18,7 @@ from kernai import Agent, Context, Event, MemoryStore, MockProvider, Recorder, R
 from kernai.errors import INTERRUPTED
 from kernai.middleware import Hooks
 from tests.durable.durable_cases import AT_ONCE, EACH_WAY, Appends, Performed, Stored, Way, agent, command, provider
+from tests.loop.loop_cases import plan, task
 from tests.ways import LIVE_ONLY
 
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
@@ -317,6 +318,20 @@ def test_an_interrupt_before_the_first_event_leaves_no_record(way: Way) -> None:
     assert run.execute().text == "done"
 
 
+@EACH_WAY
+def test_a_run_that_ended_in_an_observer_of_its_task_replays_and_can_be_resumed(way: Way) -> None:
+    class Leaving(Recorder):
+        def record(self, event: Event) -> None:
+            if (event.scope, event.type) == ("0.a", "messages_sent"):
+                raise SystemExit
+
+    run = Stored(way, Agent(instructions="x"), {"go": [plan(task("a", "one")), "<final>d</final>"], "one": ["<final>1</final>"]})
+    with pytest.raises(SystemExit):
+        run.execute(recorder=Leaving())
+    assert (run.replay(), run.cut(len(run.load()) - 1).replay()) == (None, None)
+    assert run.resume().text == "d"
+
+
 def test_an_event_is_stored_once_if_ctrl_c_interrupts_its_recording() -> None:
     contexts: list[SkillContext[Context]] = []
 
@@ -354,10 +369,10 @@ def test_what_is_raised_before_the_first_task_ends_the_run_as_what_it_is(
 
     one = Agent(instructions="x", provider=provider({}), middleware=[Quota()])
     options: dict[str, Any] = {"store": MemoryStore(), "run_id": "r"} if stored else {}
-    plan, recorder = [Task("a", "one"), Task("b", "two")], Recorder()
+    tasks, recorder = [Task("a", "one"), Task("b", "two")], Recorder()
     options["recorder"] = recorder
     with pytest.raises(SystemExit) if isinstance(error, SystemExit) else nullcontext():
-        result = asyncio.run(kernai.aexecute_plan(one, plan, **options)) if is_async else kernai.execute_plan(one, plan, **options)
+        result = asyncio.run(kernai.aexecute_plan(one, tasks, **options)) if is_async else kernai.execute_plan(one, tasks, **options)
         assert result.stop_reason == "guardrail"
         assert [one.type for one in recorder.entries][-2:] == ["workflow_error", "result"]
 

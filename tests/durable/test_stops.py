@@ -184,9 +184,9 @@ def test_a_call_that_began_beside_others_is_never_recorded_as_not_run(way: Way) 
     assert (sorted(calls), [one.get("interrupted") for one in run.data("skill_error")]) == (["0.0", "0.1"], [True, True])
 
 
-@pytest.mark.parametrize("nested", [False, True], ids=["skill", "sub-agent"])
+@pytest.mark.parametrize("place", ["skill", "sub-agent", "model"])
 @EACH_WAY
-def test_a_run_continues_and_replays_after_a_task_ended_by_a_system_exit(way: Way, nested: bool) -> None:
+def test_a_run_continues_and_replays_after_a_task_ended_by_a_system_exit(way: Way, place: str) -> None:
     calls: list[str] = []
 
     def leave(ctx: Ctx) -> str:
@@ -197,11 +197,16 @@ def test_a_run_continues_and_replays_after_a_task_ended_by_a_system_exit(way: Wa
         calls.append(ctx.call_id)
         return "seen"
 
+    def asking(effect: Any) -> Any:
+        if place == "model" and isinstance(effect, CallModel) and effect.scope == "0.a":
+            raise SystemExit(3)
+        return (yield effect)
+
     skills = [Skill("leave", execute=leave, idempotent=True), Skill("look", execute=look, idempotent=True)]
     clerk = Agent(instructions="c", skills=skills).as_skill("clerk", "Leaves.")
-    run = Stored(way, Agent(instructions="x", skills=[*skills, clerk]), {
+    run = Stored(way, Agent(instructions="x", skills=[*skills, clerk], middleware=[asking]), {
         "go": [plan(task("a", "task"), task("b", "other"), strategy="parallel"), command("look"), "<final>done</final>"], "other": [command("look"), "<final>b</final>"],
-        "task": [command("clerk", "sub") if nested else command("leave"), "<final>never</final>"],
+        "task": [command("clerk", "sub") if place == "sub-agent" else command("leave"), "<final>never</final>"],
         "sub": [command("leave"), "<final>never</final>"],
     })
     whole = run.execute()

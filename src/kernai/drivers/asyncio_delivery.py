@@ -120,8 +120,7 @@ class AsyncioDelivery:
 
     def _track(self, task: asyncio.Task[None] | None) -> None:
         if task is not None:
-            if self._flushing is None:
-                self._flushing = set()
+            self._flushing = self._flushing or set()
             self._flushing.add(task)
             task.add_done_callback(self._flushing.discard)
 

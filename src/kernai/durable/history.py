@@ -104,18 +104,18 @@ class History:
 
     @classmethod
     def before_ctrl_c(cls, recorded: RecordedRun, differs: ReplayDivergenceError) -> History | None:
-        """The history before Ctrl-C, if Ctrl-C ended the run and explains why a replay `differs`; else None.
+        """The history before Ctrl-C or the like, if that ended the run and explains why a replay `differs`; else None.
 
-        Ctrl-C may come between any two events, so rows written because of it are not decisions. How the run ended is
-        one.
+        It may come between any two events, so rows written because of it are not decisions. How the run ended is one.
         """
-        end = recorded.result
-        if end is None or (end.stop_reason, end.error) != (StopReason.CANCELLED, INTERRUPTED):
-            return None
         before = cls.truncated(recorded)
+        interrupted = (StopReason.CANCELLED, INTERRUPTED)  # of a callback in a task, only that task's end says so
+        ends = (row for row in (recorded.all[seq].row for seq in before.dropped) if isinstance(row, events.ResultRow))
+        if all((end.stop_reason, end.error) != interrupted for end in ends) or differs.seq < before.dropped[0]:
+            return None
         # the loop also ends at that row, but differently
         was_over = differs.seq == recorded.scopes[""][-1].seq and not differs.expected.startswith("result")
-        return before if before.dropped and differs.seq >= before.dropped[0] and not was_over else None
+        return None if was_over else before
 
     def of(self, scope: str) -> Sequence[Recorded]:
         return self.scopes.get(scope, ())
@@ -155,7 +155,7 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
         raise ValueError(f"at_step must be a step in which run {source!r} called the model ({known}), got {at_step!r}")
     # including rows that a resume left out: their usage counts, and `run_resumed` has their numbers
     copies = [_copied(entry, run_id) for entry in entries[:begins[at_step]]]
-    start = copies[0]["data"]
+    start = copies[recorded.scopes[""][0].seq]["data"]
     start["metadata"] = {**(start.get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}
     text = json.dumps(copies, default=str)
     store.append(run_id, 0, copies, [one for one in store.load_media(source) if one.id in text])

@@ -24,7 +24,7 @@ class RecordedError(Exception):
 
 
 class RecordedExit(SystemExit):
-    """A recorded `SystemExit` of a task. It is raised as a subclass with the original exception's name."""
+    """A recorded `SystemExit`. It is raised as a subclass with the original exception's name."""
 
 
 class RecordedResponse(LlmResponse):
@@ -52,6 +52,8 @@ def model_failure(row: events.ModelFailedRow) -> BaseException:
         return Cancelled()
     if row.stop_reason is not None:
         return _named(name, LimitStop if name == LimitStop.__name__ else Stop)(row.stop_reason, row.error)
+    if name == SystemExit.__name__:
+        return _named(name, RecordedExit)(row.error)
     wrapped = f" raised {name}: " in row.error  # the loop wrapped another exception in a `ProviderError`
     return _named(name, RecordedError if wrapped else ProviderError)(row.error)
 
