@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from itertools import cycle
 from typing import Any
@@ -261,27 +262,34 @@ def started_with(**changes: Any) -> Callable[[list[Entry]], list[Any]]:
 
 NO_SEAMS: list[Any] = [None, {}, {"dropped": 1.5}, {"dropped": [[]]}, {"dropped": ["a", 1]}, {"dropped": [999]}, {"dropped": [-1]}, {"dropped": [True]}]
 NO_DATA: list[Any] = [None, [], "x", 5]
+NO_CALL = {"call_id": "0", "skill": "x", "params": {}, "reason": "", "metadata": {}}
 NO_RULES: list[Any] = [{"on_prose": 5}, {"output_retries": "x"}, {"repair": "x"}, 5]
 DAMAGE: list[tuple[Callable[[list[Entry]], list[Any]], str]] = [
     (lambda entries: entries[1:], "run 'r' does not begin with its run_start"),
     (changed_at(0, event="result"), "recording of run 'r' is damaged"),
     (changed_at(0, data={}), "recording of run 'r' is damaged"),
     (started_with(format="x"), "run 'r' was recorded in format 'x'"),
-    (changed_at(5, scope="9.9"), r"step 0 of 9\.9\)\n  recorded: final\n  now:      the run never gets to this event"),
-    *[(changed_at(2, data=odd), r"\(llm_response\) cannot be read: its data is a \w+, not an object") for odd in NO_DATA],
-    *[(changed_at(5, event="run_resumed", data=odd), r"its event 5 \(run_resumed\) cannot be read") for odd in NO_SEAMS],
+    (changed_at(6, scope="9.9"), r"step 0 of 9\.9\)\n  recorded: final\n  now:      the run never gets to this event"),
+    (changed_at(1, data={"texts": [1], "by": "instructions"}), r"\(trust_added\) cannot be read"),
+    (changed_at(6, event="approval_requested", data={**NO_CALL, "untrusted": ["x"]}), r"\(approval_requested\) cannot be read"),
+    *[(changed_at(3, data=odd), r"\(llm_response\) cannot be read: its data is a \w+, not an object") for odd in NO_DATA],
+    *[(changed_at(6, event="run_resumed", data=odd), r"its event 6 \(run_resumed\) cannot be read") for odd in NO_SEAMS],
     *[(started_with(rules=odd), r"its event 0 \(run_start\) cannot be read") for odd in NO_RULES],
 ]
 
 
 @pytest.mark.parametrize("damage, fault", DAMAGE)
 def test_a_damaged_recording_is_a_clear_error(damage: Callable[[list[Entry]], list[Any]], fault: str) -> None:
-    it, store, damaged = Agent(instructions="x", provider=provider({"go": ["<final>done</final>"]})), MemoryStore(), MemoryStore()
+    def pay(to: kernai.Trusted[str]) -> str:
+        return to
+
+    store, damaged, model = MemoryStore(), MemoryStore(), provider({"go": ["<final>done</final>"]})
+    it = Agent(instructions="x", provider=model, skills=[Skill("pay", execute=pay)])
     kernai.execute(it, "go", store=store, run_id="r")
     entries = store.load("r")[:-1]
-    assert [entries[2]["event"], len(entries)] == ["llm_response", 5]
+    assert [entries[3]["event"], len(entries)] == ["llm_response", 6]
     damaged.append("r", 0, damage(entries), [])
-    with pytest.raises(KernaiError, match=fault):
+    with nullcontext() if "trust_added" in fault else pytest.raises(KernaiError, match=fault):  # a replay judges no values
         kernai.replay(it, "r", store=damaged)
     for way in WAYS[::2]:
         with pytest.raises(KernaiError, match=fault):

@@ -16,7 +16,7 @@ from kernai.durable.approvals import Call, CallRefusedError, Decision, DecisionE
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState, Saved, is_kept
 from kernai.durable.outcomes import RecordedError
-from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of
+from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of, reading
 from kernai.durable.replay_cursor import divergence
 from kernai.durable.scope import DurableScope
 from kernai.errors import (
@@ -244,7 +244,8 @@ class DurableRun:
         if not has_ended:  # otherwise nobody uses the state
             self._state.restore(run)
         if run.trust is not None:
-            run.trust.restore(self.history.facts.trusted.get(run.scope, ()))
+            for one in self.history.facts.trusted.get(run.scope, ()):
+                reading(one, run.trust.restore, [one.row])
 
     def waits(self, call_id: str) -> bool:
         return call_id in self.history.facts.waiting and call_id not in self.decisions

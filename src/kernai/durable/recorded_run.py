@@ -82,13 +82,13 @@ class Facts:
         #: by scope, the last saved state of the host's context
         self.contexts: dict[str, events.ContextSavedRow] = {}
         #: by scope, the rows that name trusted values beyond those in the conversation
-        self.trusted: dict[str, list[events.Row]] = {}
+        self.trusted: dict[str, list[Recorded]] = {}
 
     def note(self, one: Recorded) -> None:
         row = one.row
         begins_trusting = isinstance(row, events.RunStartRow) and row.trusted
         if begins_trusting or isinstance(row, (events.TrustAddedRow, events.ApprovalGivenRow)):
-            self.trusted.setdefault(one.scope, []).append(row)
+            self.trusted.setdefault(one.scope, []).append(one)
         if isinstance(row, (events.CallEndedRow, events.LlmResponseRow, events.ModelFailedRow)):
             if not isinstance(row, events.LlmResponseRow) and row.is_broken_off:
                 return  # the call may be made again under its decision, or still waits for one
@@ -164,7 +164,7 @@ class RecordedRun:
         self.facts = Facts()
         self.scopes: dict[str, list[Recorded]] = {}
         for one in self.entries:
-            self.facts.note(one)
+            reading(one, self.facts.note, one)
             if one.row.role != "aside":
                 self.scopes.setdefault(one.scope, []).append(one)
         if format_2 == len(entries):
