@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernai import Media
 from kernai.postgres import PostgresStore
 from kernai.testing import RunStoreRules, StoreRules
+from kernai.testing.run_store_rules import started
 from tests.durable.test_processes import RESUMED, check_eight_resumers, check_harness
 from tests.postgres.server import Server
 from tests.warm_python import WarmPython
@@ -43,6 +46,18 @@ class TestRules(_Stores, StoreRules):
 
 class TestRunStoreRules(_Stores, RunStoreRules):
     processes = True
+
+    def test_an_image_that_another_run_is_storing_is_kept(self) -> None:
+        store, image = self.make(), Media.from_bytes(b"abc", mime_type="image/png")
+        store.append("r1", 0, [started()], [image])
+        with ThreadPoolExecutor() as pool:
+            with store.transaction() as connection:
+                store.append("r2", 0, [started()], [image])
+                deleting = pool.submit(store.delete, "r1")
+                while connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (0,):
+                    connection.execute("SELECT pg_sleep(0.01)")
+            assert deleting.result() == 1
+        assert (store.load_media("r2"), store.load("r1")) == ([image], [])
 
 
 @pytest.mark.process

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -185,6 +186,14 @@ def test_a_run_is_cancelled_from_elsewhere(store: PostgresStore) -> None:
     assert (result.stop_reason, str(result.error)) == ("cancelled", "the run was cancelled: the customer has left")
 
 
+def test_a_run_that_a_skill_ends_with_an_exit_has_a_result(store: PostgresStore) -> None:
+    own = Workers(store, {"clerk": acting(sys.exit)})
+    handle = own.submit("clerk", "go")
+    own.run(wait=False)
+    result = handle.result(PATIENCE)
+    assert (result.stop_reason, str(result.error), result.steps) == ("cancelled", "the run was interrupted", 1)
+
+
 def test_runs_with_the_same_lock_run_one_at_a_time(store: PostgresStore) -> None:
     at_work, most = [0], [0]
 
@@ -214,6 +223,8 @@ def test_a_run_is_blocked_if_the_worker_does_not_know_its_agent(store: PostgresS
     assert store.enqueue(handle.run_id)  # once a worker has the agent
     Workers(store, {"clerk": acting(lambda: None)}).run(wait=False)
     assert (handle.result(PATIENCE).text, handle.info().why) == ("done", None)
+    with pytest.raises(KernaiError, match="this worker has no agent 'clerk'; it has none"):
+        Workers(store, {}).handle(handle.run_id).result(PATIENCE)
 
 
 def test_a_changed_agent_blocks_a_run_only_if_it_would_decide_differently(store: PostgresStore) -> None:

@@ -104,6 +104,8 @@ _FORGET = (
     "DELETE FROM entries WHERE tenant = %s AND run_id = %s",
     """WITH gone AS (DELETE FROM media WHERE tenant = %s AND run_id = %s RETURNING digest)
     SELECT array_agg(digest) FROM gone WHERE digest IS NOT NULL""",
+    # waits for appends that use one of them
+    "SELECT FROM payloads WHERE digest = ANY(%s::text[]) ORDER BY digest FOR UPDATE",
     """DELETE FROM payloads WHERE digest = ANY(%s::text[])
     AND NOT EXISTS (SELECT FROM media WHERE media.digest = payloads.digest)""",
 )
@@ -293,7 +295,9 @@ class PostgresStore(OpenedStore):
         key = (self._tenant, run_id)
         connection.execute(_FORGET[0], key)
         connection.execute(_FORGET[1], key)
-        connection.execute(_FORGET[3], connection.execute(_FORGET[2], key).fetchone())
+        digests = connection.execute(_FORGET[2], key).fetchone()
+        connection.execute(_FORGET[3], digests)
+        connection.execute(_FORGET[4], digests)
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
         depends_on_lease = wanted.status in (RUNNING, ABANDONED)

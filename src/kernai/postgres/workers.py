@@ -120,7 +120,7 @@ class Workers:
         finds the run by its `tags`.
         """
         if agent not in self.agents:
-            raise KernaiError(self._unknown(agent))
+            raise KernaiError(_unknown(agent, self.agents))
         if not isinstance(tags, Mapping | None):
             raise TypeError(f"tags must be a mapping of names to values, got {tags!r}")
         if tags:
@@ -219,7 +219,7 @@ class Workers:
         while (info := store.info(run_id)) is not None and info.status in UNFINISHED:
             agent = self.agents.get(info.agent or "")
             if agent is None:
-                _block(store, run_id, self._unknown(info.agent))
+                _block(store, run_id, _unknown(info.agent, self.agents))
                 return
             try:
                 result = resume(agent, run_id, accept=self._accept, **self._options_for(info, store))
@@ -245,9 +245,6 @@ class Workers:
     def _options_for(self, info: RunInfo, store: PostgresStore) -> ResumeOptions:
         options: ResumeOptions = {} if self._options is None else self._options(info)
         return {"lease": self._lease, **options, "store": store}
-
-    def _unknown(self, agent: str | None) -> str:
-        return f"this worker has no agent {agent!r}; it has {', '.join(map(repr, self.agents)) or 'none'}"
 
     def _view(self, tenant: str) -> PostgresStore:
         return self._store.for_worker(tenant, self._stopping)
@@ -337,7 +334,9 @@ class RunHandle:
             next(self._store.watch(self.run_id, info.length, timeout=left), None)
         if info.status == BLOCKED:
             raise KernaiError(f"run {self.run_id!r} is blocked: {info.why}")
-        agent = self._agents[info.agent or ""]
+        agent = self._agents.get(info.agent or "")
+        if agent is None:
+            raise KernaiError(_unknown(info.agent, self._agents))
         if info.status in (StopReason.FINAL, StopReason.CLOSED):
             return resume(agent, self.run_id, store=self._store)  # rebuilt from the recording, whatever the agent is
         ended = recorded_result(agent, self.run_id, self._store)
@@ -347,6 +346,10 @@ class RunHandle:
     def cancel(self, reason: str = "") -> None:
         """Ends the run: as ``cancelled`` if a worker has it, which may take seconds, else at once as ``closed``."""
         end_run(self._store, self.run_id, reason)
+
+
+def _unknown(agent: str | None, known: Iterable[str]) -> str:
+    return f"this worker has no agent {agent!r}; it has {', '.join(map(repr, known)) or 'none'}"
 
 
 def _is_for_workers(info: RunInfo) -> bool:

@@ -30,6 +30,7 @@ from kernai.errors import (
     ReplayDivergenceError,
     ReplayLoosenedError,
     RunBusyError,
+    RunCancelledError,
     SkillInputError,
     error_text,
 )
@@ -44,7 +45,7 @@ from kernai.runs.plan_request import checked_agents, checked_plan
 from kernai.runs.run_request import ResumeOptions, RunRequest, UserInput, check_options, checked_context
 from kernai.values.context import Context
 from kernai.values.message import INPUT_PARTS, as_parts
-from kernai.values.result import Output_co, Result
+from kernai.values.result import Output_co, Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
@@ -241,6 +242,15 @@ class ReplayRequest(_RecordedRequest):
         result, run = self.decided()
         return Replay(result, tuple(self._changes(run, self._accepted)))
 
+    def result(self) -> Result[Any] | None:
+        """Replays the run and returns its result, as `decided` does, or what was recorded if Ctrl-C ended it."""
+        result, run = self.decided()
+        end = self._recorded.result
+        if result is None and end is not None:
+            ended = run.finish(StopReason(end.stop_reason), error=RunCancelledError(str(end.error)))
+            result = replace(ended, steps=end.steps, usage=Usage(**end.usage_))
+        return result
+
     def decided(self) -> tuple[Result[Any] | None, Run]:
         """Replays the run and returns its result, even if the agent has lost protections."""
         try:
@@ -344,8 +354,7 @@ class _SkillChecks:
 
 def recorded_result(agent: Agent[Any], run_id: str, store: Store, context: Context | None = None) -> Result[Any] | None:
     """The result of a stored run, even if the agent has lost protections since; None if the recording stops earlier."""
-    request = ReplayRequest(agent, run_id, store, None, None, {"model": None, "context": context})
-    return request.decided()[0]
+    return ReplayRequest(agent, run_id, store, None, None, {"model": None, "context": context}).result()
 
 
 def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[str]]:
