@@ -291,16 +291,19 @@ def soak(arguments: list[str]) -> int:
 
 def kills(arguments: list[str]) -> int:
     """Kill runs at random moments and at every append, and resume them: `kills --times 500 --seed 7`."""
+    _install("test")
     return _python(["tests/durable/kills.py", *arguments])
 
 
 def trusted(arguments: list[str]) -> int:
     """Search random runs for a value that wrongly gets into a trusted input: `trusted --times 100000 --seed 7`."""
+    _install("test")
     return _python(["tests/loop/trusted_runs.py", *arguments])
 
 
 def interrupts(arguments: list[str]) -> int:
     """Interrupt runs with SIGINT at random moments, and resume them: `interrupts --times 2000 --seed 7`."""
+    _install("test")
     return _python(["tests/durable/interrupts.py", *arguments])
 
 

@@ -80,6 +80,13 @@ def test_the_pytest_marks_that_dev_py_leaves_out_are_registered(project: dict[st
     assert set(re.findall(r"not (\w+)", entry["MEASURED"])) < registered
 
 
+def test_dev_py_installs_what_tests_import_before_it_runs_a_script_among_them() -> None:
+    commands = {one.name: ast.unparse(one) for one in ast.parse((ROOT / "dev.py").read_text()).body if isinstance(one, ast.FunctionDef)}
+    runs = {name for name, code in commands.items() if re.search(r"_python\(\[.*'tests/\w+", code)}
+    assert runs >= {"kills", "mutants"}
+    assert [name for name in runs if "_install('test')" not in commands[name]] == []
+
+
 def test_dev_py_parses_on_pythons_that_it_refuses() -> None:
     entry = ast.parse((ROOT / "dev.py").read_text(encoding="utf-8"), feature_version=(3, 6))
     imported = {node.module for node in ast.walk(entry) if isinstance(node, ast.ImportFrom)}
