@@ -121,7 +121,8 @@ def test_input_from_stdin_loses_its_last_line_break(here: Here, tmp_path: Path, 
 def test_options_may_be_between_the_agent_and_its_input(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     assert here("run", "--quiet", "agent.py", "--max-steps", "2", "-5 degrees").stdout == "You said: -5 degrees\n"
-    assert here("run", "agent.py", "-q", "--", "--json").stdout == "You said: --json\n"
+    for words in (("agent.py", "-q", "--", "--json"), ("-q", "--", "agent.py", "--json"), ("--", "agent.py", "--json")):
+        assert here("run", *words).stdout == "You said: --json\n"
 
 
 def test_with_json_stdout_has_the_whole_result_and_nothing_else(here: Here, tmp_path: Path) -> None:

@@ -247,6 +247,12 @@ class Command(NamedTuple):
     examples: str
 
 
+class _Word(str):
+    """An argument that follows ``--``, so it is no option, whatever it begins with."""
+
+    __slots__ = ()
+
+
 class Parser(argparse.ArgumentParser):
     """Reports errors as `CommandError`. Options cannot be abbreviated, because a new option could then change the
     meaning of an abbreviation.
@@ -269,13 +275,18 @@ class Parser(argparse.ArgumentParser):
     def parse(self, arguments: list[str]) -> Namespace:
         """Parses the arguments. A misspelled option is the first error reported, with a suggestion."""
         known = {option.lstrip("-").replace("-", "_"): option for option in self._option_string_actions}
-        for word in arguments[: arguments.index("--") if "--" in arguments else None]:
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        for word in arguments[:end]:
             option = word.partition("=")[0]
             if option.startswith("--") and " " not in word and option not in self._option_string_actions:
                 close = closest(option.lstrip("-").replace("-", "_"), known)
                 hint = f"did you mean {known[close]}? " if close else ""
                 raise CommandError(f"unknown option {option}", f"{hint}`{self.prog} --help` lists the options")
-        return self.parse_intermixed_args(arguments)
+        # argparse drops a "--" before all positional arguments, and then reads them as options
+        return self.parse_intermixed_args([*arguments[:end], *map(_Word, arguments[end + 1 :])])
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        return None if isinstance(arg_string, _Word) else super()._parse_optional(arg_string)
 
     def error(self, message: str) -> NoReturn:
         """Raises `CommandError` instead of printing the usage and exiting."""
