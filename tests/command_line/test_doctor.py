@@ -55,13 +55,13 @@ def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_names_of_keys_are_shown_but_never_their_values(here: Here) -> None:
-    env = environment(OPENAI_API_KEY=SECRET, GROQ_API_KEY=" ", HTTPS_PROXY=f"http://me:{SECRET}@proxy:8080/x?y")
+    env = environment(OPENAI_API_KEY=SECRET, GEMINI_API_KEY=" ", HTTPS_PROXY=f"http://me:{SECRET}@proxy:8080/x?y")
     done = here("doctor", env=env)
     assert done.stdout.startswith("python\n  ok  Python ")
     assert "ok  openai         OPENAI_API_KEY is set\n" in done.stdout
-    assert "!!  groq           GROQ_API_KEY is set, but blank\n" in done.stdout
+    assert "!!  gemini         GEMINI_API_KEY is set, but blank\n" in done.stdout
     assert "ok  HTTPS_PROXY    http://proxy:8080/x\n" in done.stdout
-    assert "to fix: GROQ_API_KEY is blank: give it a value or unset it\n" in done.stdout
+    assert done.stdout.count("to fix: GEMINI_API_KEY is blank: give it a value or unset it\n") == 1  # two adapters read it
     assert done.returncode == 1
     everything = here("doctor", "--json", env=env)
     assert SECRET not in done.stdout + done.stderr + everything.stdout + everything.stderr

@@ -71,7 +71,7 @@ def _doctor(options: Namespace) -> int:
         Finding("python", "kernai", __version__, good=True),
         *check_extras(), *check_keys(), *check_servers(), *check_proxies(), *check_programs(),
     ]
-    problems = [one.problem for one in findings if one.problem is not None]
+    problems = list(dict.fromkeys(one.problem for one in findings if one.problem is not None))
     if not any(one.good for one in findings if one.group in ("keys", "servers")):
         variable = next(vendor.variables[0] for vendor in VENDORS if vendor.needs_key)
         problems.append(
