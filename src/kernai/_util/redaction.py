@@ -153,10 +153,13 @@ def printable(text: str) -> str:
 
 
 def one_line(value: object, width: int) -> str:
-    """A value as one printable line of at most `width` characters; a shortened one ends with its full length."""
+    """A value as one printable line of at most `width` characters; a shortened one ends with its full length, if there
+    is room for that.
+    """
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     line = " ".join(printable(text).split())
     if len(line) <= width:
         return line
     length = f"... ({len(text):,} characters)"
-    return line[: max(width - len(length), 0)] + length
+    end = length if 3 * len(length) <= 2 * width else "..."
+    return line[: max(width - len(end), 0)] + end
