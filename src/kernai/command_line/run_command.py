@@ -216,7 +216,7 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
             except (ReplayDivergenceError, RunDamagedError):
                 raise
             except KernaiError as error:
-                has_several = len({entry.get("run_id") for entry in given.get("recording", ())}) > 1
+                has_several = len({str(entry.get("run_id")) for entry in given.get("recording", ())}) > 1
                 hint = "--run-id says which run of a recording with several" if has_several else DEBUG_HINT
                 raise CommandError(error_text(error), hint) from error
 
