@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
+from importlib import import_module
 from importlib.metadata import requires, version
 from pathlib import Path
 
@@ -63,12 +64,13 @@ def main() -> None:
     for name in ("kernai", "kernai_providers"):
         assert (site_packages / name / "py.typed").is_file(), f"{name}/py.typed is not in the wheel"
 
-    refusal = ""
-    try:
-        import kernai.mcp
-    except ImportError as error:
-        refusal = str(error)
-    assert 'pip install "kernai[mcp]"' in refusal, f"kernai.mcp without the SDK said {refusal!r}"
+    for extra in ("mcp", "otel", "postgres"):
+        refusal = ""
+        try:
+            import_module(f"kernai.{extra}")
+        except ImportError as error:
+            refusal = str(error)
+        assert f'pip install "kernai[{extra}]"' in refusal, f"kernai.{extra} without its packages said {refusal!r}"
 
     try_the_command_line(Path(sysconfig.get_path("scripts")))
 
