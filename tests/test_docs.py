@@ -247,10 +247,6 @@ def test_the_provider_written_in_the_tour_never_takes_a_failure_for_an_answer(
         result.error.__cause__.close()  # it holds the response
 
 
-def test_the_provider_written_in_the_tour_is_as_short_as_the_page_says() -> None:
-    assert len(CODE_OF_THE_TOUR[CODE_OF_THE_TOUR.index("class Ollama"):].splitlines()) <= 20
-
-
 # --------------------------------------------------------------------------------------- README's first screen
 
 
