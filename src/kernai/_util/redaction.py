@@ -153,9 +153,7 @@ def printable(text: str) -> str:
 
 
 def one_line(value: object, width: int) -> str:
-    """A value as one printable line of at most `width` characters; a shortened one ends with its full length, if there
-    is room for that.
-    """
+    """A value as one printable line of at most `width` characters. If cut, it ends with its length, if that fits."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     line = " ".join(printable(text).split())
     if len(line) <= width:

@@ -151,9 +151,7 @@ def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
         if is_made(options):
             option = "--skills" if options.skills else "--system"
             raise CommandError(f"{option} makes an agent, and AGENT names another: {options.agent}", "leave one out")
-        with output.stdout_is_stderr():  # stdout is for the answer, not for what the agent's file prints
-            found = _find_agent(options.agent)
-        yield found
+        yield _find_agent(options.agent)
         return
     with skills_in(options.skills) as (skills, faults):
         for fault in faults:
@@ -186,8 +184,7 @@ def _find_agent(target: str) -> Agent[Any]:
 
 def agents_in(target: str) -> dict[str, Agent[Any]]:
     """The agents at the top level of a file or module, by variable name."""
-    with output.stdout_is_stderr():  # stdout is for results, not for what the file prints
-        return _agents(_load(target), target)
+    return _agents(_load(target), target)
 
 
 def _agents(module: ModuleType, target: str) -> dict[str, Agent[Any]]:
@@ -219,7 +216,8 @@ def _load(place: str) -> ModuleType:
     if path is None:
         import_from_here()
     try:
-        return importlib.import_module(place) if path is None else _execute(path, place)
+        with output.stdout_is_stderr():  # stdout is for the answer, not for what the file prints
+            return importlib.import_module(place) if path is None else _execute(path, place)
     except (CommandError, KeyboardInterrupt, Terminated):
         raise
     except BaseException as error:  # the code may raise anything

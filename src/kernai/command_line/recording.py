@@ -138,10 +138,6 @@ class Recording:
         _check(path)
         if refusal := _refusal(self.folder):
             raise CommandError(f"--record: {refusal}", "name another file")
-        with failing(f"--record: cannot write {path}", WRITABLE):
-            part, descriptor = new_part(path)  # checks now that the folder is writable
-            os.close(descriptor)
-            os.unlink(part)
         self.recorder = Recorder(self)
 
     def record(self, event: Event) -> None:
@@ -223,6 +219,9 @@ def _check(path: str) -> None:
                 raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
             if os.path.exists(path) and os.path.getsize(path) and not _is_recording(path):
                 raise CommandError(message, "name another file")
+            part, descriptor = new_part(path)  # fails if the folder is not writable
+            os.close(descriptor)
+            os.unlink(part)
     except (KernaiError, ValueError, RecursionError) as error:
         raise CommandError(message, "name another file") from error
 

@@ -4,7 +4,6 @@ try:
     from kernai.postgres.store import PostgresStore
     from kernai.postgres.workers import RunHandle, Workers
 except ModuleNotFoundError as error:
-    needed = "psycopg, psycopg-pool and Procrastinate"
-    raise ImportError(f'kernai.postgres needs {needed}: pip install "kernai[postgres]"', name=error.name) from error
+    raise ImportError(f'kernai.postgres needs {error.name}: pip install "kernai[postgres]"', name=error.name) from error
 
 __all__ = ["PostgresStore", "RunHandle", "Workers"]
