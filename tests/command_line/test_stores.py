@@ -278,6 +278,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a cancellation that is no text": (("cancel", "runs.db", "r42", "--reason", "\udcfc"), "argument --reason: character 0", "--help"),
     "instructions that are no text": (("run", "x", "--system", "\udcfc"), "argument --system: character 0 is not valid", "--help"),
     "a worker with a file": (("worker", "clerk.py", "--store", "runs.db"), "workers need a PostgreSQL store", "postgresql://"),
+    "a worker with one agent": (("worker", "clerk.py:agent", "--store", "postgresql://h/d"), "no file or module 'clerk.py:agent'", "all agents"),
     "a file to migrate": (("store", "migrate", "runs.db"), "only a PostgreSQL store has tables", "postgresql://"),
     "a status with a typo": (("runs", "runs.db", "--status", "wating"), "no status 'wating'; did you mean waiting?", "--help"),
     "the stop reason of a run that waits": (("runs", "runs.db", "--status", "interrupt"), "did you mean waiting?", "--help"),

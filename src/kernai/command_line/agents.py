@@ -167,10 +167,13 @@ def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
 # ------------------------------------------------------------------------------------------------ agents in files
 
 
+_MODULE = re.compile(r"\w+(\.\w+)*")
+
+
 def _find_agent(target: str) -> Agent[Any]:
     """Finds the agent at `target`. This executes the code of the file or module."""
     place, _, name = (target, "", "") if _is_file(target) else target.rpartition(":")
-    if not _is_file(place) and not (name and re.fullmatch(r"\w+(\.\w+)*", place)):
+    if not _is_file(place) and not (name and _MODULE.fullmatch(place)):
         raise CommandError(f"no agent at {target!r}", f"name one as {AGENT_FORMS}")
     module = _load(place)
     if name:
@@ -184,6 +187,8 @@ def _find_agent(target: str) -> Agent[Any]:
 
 def agents_in(target: str) -> dict[str, Agent[Any]]:
     """The agents at the top level of a file or module, by variable name."""
+    if not _is_file(target) and not _MODULE.fullmatch(target):
+        raise CommandError(f"no file or module {target!r}", "name one as FILE.py or MODULE; all agents in it are used")
     return _agents(_load(target), target)
 
 
