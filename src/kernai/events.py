@@ -1132,11 +1132,11 @@ class RunResumedRow(Row, type="run_resumed", group="run", role="aside", stored_f
 class CustomRow(Row, role="aside"):
     """An event of another kind: from the host, from a newer kernai, or with data that does not match its kind."""
 
-    __slots__ = ("type", "value")  # `type` instead of the class attribute
+    __slots__ = ("block", "type", "value")  # `block` and `type` instead of the class attributes
 
-    def __init__(self, type: str, value: Any) -> None:
+    def __init__(self, type: str, value: Any, block: int | None = None) -> None:
         self.type: str = type  # type: ignore[misc]  # each instance has its own
-        self.value = value
+        self.value, self.block = value, block
 
     def fields(self) -> Any:
         return self.value
@@ -1175,7 +1175,7 @@ def row_of(entry: Mapping[str, Any]) -> Row:
         row.shared = entry.get("shared")
         if not isinstance(row.shared, list | None) or not all(isinstance(name, str) for name in row.shared or ()):
             raise ValueError("its 'shared' is not a list of names")
-    elif isinstance(row, (_BlockTagRow, BlockContentRow)):
+    elif isinstance(row, (_BlockTagRow, BlockContentRow, CustomRow)):
         row.block = entry.get("block")
     return row
 
@@ -1311,23 +1311,15 @@ class Event(Replaceable):
 
 def _fitting(type: str, data: Any, block: int | None) -> Row:
     """Creates a row of this kind if the data matches it, else a `CustomRow`."""
-    row: Row = CustomRow(type, copied(data))
-    kind = KINDS.get(type)
-    if kind is not None:
-        try:
-            row = kind.read(copied(data))
-        except (ValueError, TypeError):
-            return row
-        if row.json() != jsonable(data):  # for example because a None field is left out
-            return CustomRow(type, copied(data))
-    if block is not None:
-        if not isinstance(row, (_BlockTagRow, BlockContentRow)):
-            row = _NumberedRow(type, copied(data))
+    custom, kind = CustomRow(type, copied(data), block), KINDS.get(type)
+    if kind is None or (block is not None and not issubclass(kind, (_BlockTagRow, BlockContentRow))):
+        return custom
+    try:
+        row = kind.read(copied(data))
+    except (ValueError, TypeError):
+        return custom
+    if row.json() != jsonable(data):  # for example because a None field is left out
+        return custom
+    if isinstance(row, (_BlockTagRow, BlockContentRow)):
         row.block = block
     return row
-
-
-class _NumberedRow(CustomRow):
-    """A custom row to which the host gave a block number."""
-
-    __slots__ = ("block",)  # instead of the class attribute None
