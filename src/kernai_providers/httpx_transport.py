@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from http.client import IncompleteRead
 from typing import Any, TypeAlias
 
+from kernai_providers.failures import HIDDEN
 from kernai_providers.http_transport import HttpTransport, broken, cause_of, not_connected
 from kernai_providers.network import BLOCK, Deadline
 from kernai_providers.request_checks import Proxy, Route, outgoing, route_of
@@ -115,8 +116,11 @@ class HttpxTransport:
                 f"{via.scheme}://{via.peer}", auth=via.credentials,
                 ssl_context=self._threads.context() if via.scheme == "https" else None)
             made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False, proxy=proxy)
-            # httpx has no parameter for httpcore's network backend
-            made._pool._network_backend = _WatchedBackend()  # noqa: SLF001 - see above
+            # httpx has no parameter for httpcore's network backend, and httpcore logs the credentials as they are
+            inside = vars(made._pool)  # noqa: SLF001 - see above
+            inside["_network_backend"] = _WatchedBackend()
+            if via is not None and via.is_socks and via.credentials is not None:
+                inside["_proxy_auth"] = tuple(map(_Unshown, map(str.encode, via.credentials)))
             transports[key] = made
         return transports[key]
 
@@ -218,6 +222,13 @@ def _plain_errors(unknown: type[OSError] = ConnectionError) -> Iterator[None]:
         while deeper := origin.__cause__ or next(iter(getattr(origin, "exceptions", ())), None):
             origin = deeper
         raise (origin if isinstance(origin, OSError) else unknown()) from None
+
+
+class _Unshown(bytes):
+    """A part of a SOCKS proxy's credentials. httpcore writes their `repr` into its log."""
+
+    def __repr__(self) -> str:
+        return HIDDEN
 
 
 class _Progress(Deadline):

@@ -69,8 +69,9 @@ class OpenAIProvider(HttpProvider):
     base_url_variable: str | None = "OPENAI_BASE_URL"
     endpoint = "/chat/completions"
     key_variables: tuple[str, ...] = ("OPENAI_API_KEY",)
-    #: whether it takes the options of OpenAI's prompt cache
+    #: whether it takes the options of OpenAI's prompt cache, and the one to send usage in a stream
     caches: bool = True
+    stream_options: bool = True
     calls_natively = True
     strict_tools = True
     enforces_schema: Literal["closed"] | None = "closed"
@@ -91,18 +92,17 @@ class OpenAIProvider(HttpProvider):
                 *({"role": role, "content": one_text(parts)} for role, parts in turns),
             ],
             "stream": True,
-            "stream_options": {"include_usage": True},
         }
+        limit = self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"
         options: dict[str, Any] = {
             "temperature": generation.temperature, "top_p": generation.top_p, "stop": generation.stop,
+            "reasoning_effort": (generation.thinking or {}).get("effort"), limit: generation.max_tokens,
+            "stream_options": {"include_usage": True} if self.stream_options else None,
         }
-        options[self.max_tokens_name(model)] = generation.max_tokens
         if generation.cache and self.caches:
             options["prompt_cache_key"] = cache_key(messages, model)
             if keeps_longer(generation, model) and body["messages"]:
                 _mark_end_of_prompt(body["messages"][-1])
-        if generation.thinking is not None:
-            options["reasoning_effort"] = generation.thinking.get("effort")
         return body | known(options)
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
@@ -147,9 +147,6 @@ class OpenAIProvider(HttpProvider):
 
     def reasons(self, model: Model) -> bool:
         return REASONING_MODEL.match(model.id) is not None and "-chat" not in model.id
-
-    def max_tokens_name(self, model: Model) -> str:
-        return self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):

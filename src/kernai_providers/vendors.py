@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernai import Cost, GenerationOptions, Message, Model, ProviderError
+from kernai import Cost, Model, ProviderError
 from kernai._util.api import close_matches
 from kernai_providers.anthropic import AnthropicProvider
 from kernai_providers.gemini import GeminiProvider
@@ -83,6 +83,7 @@ class CompatibleProvider(OpenAIProvider):
         self.key_variables = vendor.variables
         self.needs_key = vendor.needs_key
         self.merges_roles = vendor.merges_roles
+        self.stream_options = vendor.stream_options
         if grammar is not None and grammar not in GRAMMAR_FIELDS:
             raise ValueError(f"grammar must be one of {', '.join(GRAMMAR_FIELDS)}, or None, got {grammar!r}")
         self.grammar_field = None if grammar is None else GRAMMAR_FIELDS[grammar]
@@ -104,13 +105,6 @@ class CompatibleProvider(OpenAIProvider):
     def reasons(self, model: Model) -> bool:
         """Whether this is a reasoning model, which matters only for Azure: others ignore options they do not know."""
         return self.vendor == "azure" and super().reasons(model)
-
-    def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        """Returns the request, without options that this vendor rejects."""
-        body = super().body(messages, model, generation)
-        if not self._vendor.stream_options:
-            del body["stream_options"]
-        return body
 
 
 def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vendor:

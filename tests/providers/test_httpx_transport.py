@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import select
 import socket
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -137,8 +138,8 @@ def behind_socks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sock
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=("threads", "asyncio"))
-def test_a_socks_proxy_serves_threads_and_event_loops(is_async: bool, behind_socks: Callable[..., Socks]) -> None:
-    with WireServer([plain(b"hello"), plain(b"again"), plain(b"on a new connection")]) as server:
+def test_a_socks_proxy_serves_threads_and_event_loops(is_async: bool, behind_socks: Callable[..., Socks], caplog: Any) -> None:
+    with caplog.at_level(logging.DEBUG), WireServer([plain(b"hello"), plain(b"again"), plain(b"on a new connection")]) as server:
         proxy = behind_socks(server.port)
         request = Request("POST", "http://vendor.test/v1", {}, b"{}")
         transport = HttpxTransport()
@@ -155,6 +156,7 @@ def test_a_socks_proxy_serves_threads_and_event_loops(is_async: bool, behind_soc
             error = failure(lambda: read(transport, request))
             assert (error.kind, says in str(error) or is_async, "wr0ng" in shown_by(error)) == ("connect", True, False)
         transport.close()
+    assert "s3cret" not in caplog.text
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=("threads", "asyncio"))
