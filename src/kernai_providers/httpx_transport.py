@@ -159,9 +159,6 @@ class HttpxResponse:
         self._ended = False
         self._closed = False
 
-    def __repr__(self) -> str:
-        return f"HttpxResponse({self.status} from {self._peer})"
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while data := await self._read():
             for piece in self._decoder.decode(data):

@@ -191,9 +191,6 @@ class StreamedResponse(ABC):
         self._closed = False
         self._released = False
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.status} from {self._peer})"
-
     def __iter__(self) -> Iterator[bytes]:
         while data := self._read():
             yield from self._decoder.decode(data)

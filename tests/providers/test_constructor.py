@@ -91,13 +91,6 @@ def test_headers_that_cannot_be_sent_are_an_error_at_once_that_shows_no_value(he
     assert not any(part in said for part in ("S3CRET", "0123"))
 
 
-def test_headers_are_copied() -> None:
-    headers = {"X-A": "1"}
-    provider = OpenAIProvider("k", headers=headers)
-    headers["X-A"] = "2"
-    assert asked(provider).headers["X-A"] == "1"
-
-
 # ---------------------------------------------------------------------------------------------------- base_url
 
 
