@@ -82,17 +82,11 @@ class Attempt:
         self.timeout = asyncio.timeout(seconds)
         self._seconds = seconds
 
-    def extend(self) -> None:
-        """Gives the server its whole timeout again."""
-        self._reschedule(asyncio.get_running_loop().time() + self._seconds)
-
-    def suspend(self) -> None:
-        """Suspends the timeout until `extend` is called."""
-        self._reschedule(None)
-
-    def _reschedule(self, when: float | None) -> None:
+    def extend(self, *, without_end: bool = False) -> None:
+        """Gives the server its whole timeout again; with `without_end`, any time until the next call of this."""
         if not self.timeout.expired():
-            self.timeout.reschedule(when)
+            now = asyncio.get_running_loop().time()
+            self.timeout.reschedule(None if without_end else now + self._seconds)
 
 
 #: sends a request and returns its answer
@@ -203,7 +197,7 @@ class Session:
         async def call(*given: Any) -> Any:
             self._asking += 1
             for one in self._attempts:
-                one.suspend()
+                one.extend(without_end=True)
             try:
                 return await callback(*given)
             finally:

@@ -159,7 +159,7 @@ class Interaction:
                     "message": task.status_message,
                 })
                 if not responses:
-                    self._attempt.suspend()
+                    self._attempt.extend(without_end=True)
                     hint = POLL_SECONDS if task.poll_interval_ms is None else task.poll_interval_ms / 1000
                     await asyncio.sleep(max(hint, LEAST_POLL_SECONDS))
                 self._attempt.extend()
