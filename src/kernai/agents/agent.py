@@ -293,9 +293,9 @@ class Agent(Generic[Output_co]):
             value = check(value)
         elif not (name.startswith("_") or hasattr(type(self), name) or name in _declared(type(self))):
             raise AttributeError(_no_option(name))
-        object.__setattr__(self, name, value)
-        if name == "output":
+        if name == "output":  # first, since it may raise
             object.__setattr__(self, "answer_type", _answer_type(value))
+        object.__setattr__(self, name, value)
         if not name.startswith("_"):
             self.revision.number += 1
 
@@ -455,11 +455,6 @@ def _check_know_how(know_how: object) -> object:
     return KnowHow.of(know_how)
 
 
-def _check_output(output: object) -> object:
-    _answer_type(output)
-    return output
-
-
 def _declared(kind: type) -> set[str]:
     return {name for one in kind.__mro__ for name in annotated_names(one)}
 
@@ -500,7 +495,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "dialects": _choice("dialects", "correct", "run"),
     "know_how": _optional(_check_know_how),
     "name": _optional(_instance("name", str, "text or None")),
-    "output": _check_output,
+    "output": lambda output: output,  # `_answer_type` checks it
     "output_check": _optional(lambda check: check_function("output_check", check, "(value, context)", None, None)),
     "output_retries": _count("output_retries", 0),
 }

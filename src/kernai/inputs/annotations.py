@@ -55,7 +55,8 @@ class Namespace:
     def locals(self) -> dict[str, Any]:
         """The local names of the scopes around the function; those of inner scopes take precedence."""
         around = _enclosing_locals(getattr(self._function, "__qualname__", ""), self.globals)
-        for name, cell in zip(*_free_variables(self._function), strict=True):
+        cells = getattr(self._function, "__closure__", None) or ()
+        for name, cell in zip(self._function.__code__.co_freevars if cells else (), cells, strict=True):
             with suppress(ValueError):  # assigned later in the enclosing function
                 around[name] = cell.cell_contents
         return around
@@ -382,12 +383,6 @@ def _innermost(function: Any) -> Any:
 
 def _names_in(module: str) -> dict[str, Any]:
     return getattr(sys.modules.get(module), "__dict__", {})
-
-
-def _free_variables(function: Any) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """The names of a function's closure, and their cells."""
-    cells = getattr(function, "__closure__", None) or ()
-    return function.__code__.co_freevars if cells else (), cells
 
 
 def _enclosing_locals(inside: str, module: dict[str, Any]) -> dict[str, Any]:

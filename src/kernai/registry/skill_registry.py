@@ -223,7 +223,10 @@ def skill(
         if named is None:
             raise TypeError(f"{given!r} has no name of its own; give one with skill(name=...)")
         new: FunctionSkill[..., Any] = FunctionSkill(named, execute=given, **options)
-        if register and not collect(new):
+        file = _file.get()
+        if register and file is not None and file.is_running:
+            file.skills.append(new)
+        elif register:
             REGISTRY.register(new)
         return new
 
@@ -250,15 +253,6 @@ _numbers = count(1)
 # A context variable, so that threads can load files at the same time. A task that a file starts may keep this value
 # forever, so it also says when the file has ended.
 _file: ContextVar[SkillFile | None] = ContextVar("kernai_skill_file", default=None)
-
-
-def collect(skill: Skill) -> bool:
-    """Adds the skill to the file that runs in this context. Returns False if none runs."""
-    file = _file.get()
-    if file is None or not file.is_running:
-        return False
-    file.skills.append(skill)
-    return True
 
 
 def find_files(pattern: str) -> list[str]:
