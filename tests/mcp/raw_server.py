@@ -8,6 +8,7 @@ Each tool is a function below. The options take effect before any input is read:
     --stubborn          ignores SIGTERM and the end of its input
     --hold FIFO         keeps the FIFO open for writing, so that a reader sees when the last holder has died
     --pages             lists one tool a page
+    --strict            exits if the first request is not to initialize
     --tasks             lists the tool `build`, which can only be called as a task
     --secret FILE       lists the tool `hidden` once the file exists, without notifying the client
     --description FILE  takes the description of `echo` from the file, each time
@@ -152,10 +153,13 @@ def serve(message: dict[str, Any]) -> None:
     if method is None:
         _answers.pop(str(request_id))({key: message[key] for key in ("result", "error") if key in message})
     elif method == "initialize":
+        OPTIONS[:] = [one for one in OPTIONS if one != "--strict"]
         send({"id": request_id, "result": {
             "protocolVersion": params["protocolVersion"], "serverInfo": {"name": "raw", "version": "1"},
             "capabilities": {"tools": {"listChanged": True}, "logging": {}},
         }})
+    elif "--strict" in OPTIONS:
+        sys.exit()
     elif method == "tools/list":
         send({"id": request_id, "result": listing(params.get("cursor"))})
     elif method == "tools/call":

@@ -102,6 +102,11 @@ def test_a_server_that_never_prints_a_message_is_reported_with_what_it_printed()
     assert "it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'" in error
 
 
+def test_a_server_that_ends_if_the_first_request_is_not_to_initialize_is_usable() -> None:
+    with raw_adapter("--strict") as adapter:
+        assert call(adapter, "echo", text="x").text == "x"
+
+
 @pytest.mark.parametrize("entry, message", [
     ({"command": "no-such-command-anywhere"}, "its command 'no-such-command-anywhere' is not found"),
     ({"command": "python3 server.py"}, "its command 'python3 server.py' is not found or cannot be run; its arguments belong in args"),

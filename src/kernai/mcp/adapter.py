@@ -301,7 +301,7 @@ def _client_maker(
             kept |= {name: session.asking(one) for name in _CALLBACKS if (one := getattr(found, name)) is not None}
             return dataclasses.replace(found, **kept)
         return Client(
-            found, client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
+            found, mode=session.mode, client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
             log_level="info",  # since revision 2026-07-28, servers send log messages only to clients that ask
             cache=None,  # a `Connection` keeps the listing of tools
             **given,

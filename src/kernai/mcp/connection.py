@@ -100,7 +100,9 @@ MakeClient = Callable[["Session"], Client]
 class Session:
     """One client, which starts to open at once."""
 
-    def __init__(self, name: str, make_client: MakeClient, redactor: Redactor) -> None:
+    def __init__(self, name: str, make_client: MakeClient, redactor: Redactor, mode: str) -> None:
+        #: how the SDK finds out the revision
+        self.mode = mode
         #: the SDK's client, once it is open
         self.client: Client
         #: whether it has been opened; it may have ended since
@@ -232,6 +234,7 @@ class Connection:
         self._first: dict[str, dict[str, Any]] = {}
         self._make_client = make_client
         self._session: Session | None = None
+        self._mode = "auto"
         self._sessions: set[Session] = set()  # including those that are closing
         self._closed = False
         self._failure: tuple[float, McpUnavailableError] | None = None
@@ -345,7 +348,7 @@ class Connection:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
         session = self._session
         if session is None or (session.end_reached.is_set() and not session.is_open):
-            session = self._session = Session(self.name, self._make_client, self.redactor)
+            session = self._session = Session(self.name, self._make_client, self.redactor, self._mode)
             self._sessions.add(session)
             session.task.add_done_callback(lambda _: self._sessions.discard(session))
         try:
@@ -357,7 +360,12 @@ class Connection:
         else:
             if session.is_open:
                 return session
-        raise McpUnavailableError(f"server {self.name!r} cannot be reached: {await self._end_failed(session)}")
+        reason = await self._end_failed(session)
+        is_over = session.mode == "legacy" or self.config.transport != "stdio" or isinstance(session.failure, McpError)
+        self._mode = "auto" if is_over else "legacy"
+        if is_over:
+            raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}")
+        return await self._open()  # some older servers end at the request for their revision, so it is left out
 
     def _lost(self, attempt: Attempt, error: Exception, what: str, *, repeatable: bool) -> bool:
         """Whether the request may have been executed before the connection was lost. Raises `McpError` if the
