@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -51,16 +50,6 @@ def test_a_timestamp_is_iso_8601_in_utc_with_milliseconds(seconds: float) -> Non
     read = datetime.fromisoformat(stamp)
     assert read.utcoffset() == timedelta(0)
     assert abs(read.timestamp() - seconds) < 0.0011
-
-
-def test_a_timestamp_is_formatted_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> str:
-        raise AssertionError("formatted too early")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(time, "strftime", refuse)
-        event = Event("final", timestamp=0.0)
-    assert event.timestamp == "1970-01-01T00:00:00.000Z"
 
 
 @given(st.text(), json_data(), st.none() | st.integers(0), st.integers(0, 9), st.none() | st.text(), st.text(), st.text())
