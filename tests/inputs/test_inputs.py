@@ -68,10 +68,6 @@ class Loose(TypedDict, total=False):
     depth: int
 
 
-class Strict(Loose):
-    name: str
-
-
 @dataclass(frozen=True)
 class Even:
     number: int
@@ -200,7 +196,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (date, "2024-02-30", "x", 'date such as "2024-01-31"', 'string "2024-02-30"'),
     (date, 20240101, "x", "date", "integer 20240101"),
     (date, Stamp(2024, 1, 1), "x", "date", "a Python Stamp"),
-    (datetime, "noon", "x", "datetime", 'string "noon"'),
     (Decimal, "NaN", "x", "decimal", 'string "NaN"'),
     (Decimal, "1_000", "x", "decimal", 'string "1_000"'),
     (time, "19.99", "x", "time", 'string "19.99"'),
@@ -210,7 +205,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Decimal, True, "x", "decimal", "boolean true"),
     (uuid.UUID, "{" + UUID_TEXT + "}", "x", "UUID", "string"),
     (list, "abc", "x", "list", 'string "abc"'),
-    (list, {}, "x", "list", "empty object"),
     (list[list[int]], [[1], ["y"]], "x[1][0]", "integer", 'string "y"'),
     (tuple[int, str], [1], "x", "list of 2: (integer, string)", "list of 1 item"),
     (tuple[int, str], [1, 2], "x[1]", "string", "integer 2"),
@@ -219,7 +213,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (dict[str, int], {1: 2}, 'x["1"]', "text as a key", "integer 1"),
     (int | str, 1.5, "x", "integer or string", "number 1.5"),
     (int | None, "one", "x", "integer or null", 'string "one"'),
-    (list[int] | None, [1, "a"], "x[1]", "integer", 'string "a"'),
     (list[int] | list[str], [1, "a"], "x[1]", "integer", "(read as list of integer)"),
     (Set | Append, {"op": "append", "value": 5, "at": 1}, "x.value", "string", "(read as Append object)"),
     (Set | Append, {"op": "remove", "value": 5}, "x.op", '"set"', "(read as Set object)"),
@@ -230,13 +223,10 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Set | Append, 1, "x", "Set object or Append object", "integer 1"),
     (Literal["a", "b"], "c", "x", 'one of "a", "b"', 'string "c"'),
     (Literal[1], True, "x", "1", "boolean true"),
-    (Literal[True], 1, "x", "true", "integer 1"),
     (Level, "LOW ", "x", 'one of "low", 2, "ODD"', 'string "LOW "'),
     (Level, [1, 2], "x", "one of", "list of 2 items"),
     (Rate, math.nan, "x", 'one of 1.0, "UNKNOWN"', "number nan"),
     (Options, {"note": "n"}, "x.retries", "required, but missing: expected integer", "nothing"),
-    (Options, [], "x", "Options object with retries", "empty list"),
-    (Strict, {"depth": 1}, "x.name", "string", "nothing"),
     (Loose, 5, "x", "expected Loose object, received", "integer 5"),
     (Ticket, {"title": "t", "labels": ["ok", 5]}, "x.labels[1]", "string", "integer 5"),
     (Ticket, "t", "x", "Ticket object with title", 'string "t"'),

@@ -83,7 +83,6 @@ def test_media_cannot_be_changed_not_even_through_what_it_was_made_of() -> None:
     ("a.png", "image/png", "image"),
     ("A.PNG", "image/png", "image"),
     ("a.mp3", "audio/mpeg", "audio"),
-    ("a.mp4", "video/mp4", "video"),
     ("a.pdf", "application/pdf", "document"),
     *((name, FALLBACK_MIME, "document") for name in ("a.tar.gz", "a.unknown", "a", "a.", "", "folder.png/a", "a.png\n")),
 ])
@@ -95,7 +94,6 @@ def test_the_ending_of_a_file_decides_its_type_and_kind(name: str, mime_type: st
 @pytest.mark.parametrize("url, mime_type", [
     *((f"https://example.org/a.png{more}", "image/png") for more in ("", "?size=2&name=b.gif", "#part.gif", "?x#y?z.gif")),
     ("https://example.org/show?file=a.png", FALLBACK_MIME),
-    ("https://example.org/", FALLBACK_MIME),
     ("s3://bucket/key/a.pdf", "application/pdf"),
 ])
 def test_query_and_fragment_of_a_url_do_not_count_for_its_type(url: str, mime_type: str) -> None:
@@ -134,10 +132,8 @@ WRONG: list[tuple[Callable[[], Media], type[Exception], str]] = [
     (lambda: Media("image", "image/png", "url", b""), ValueError, "source must be 'bytes' for bytes"),
     (lambda: Media("image", "image/png", "file", PATH), ValueError, "source must be .* got 'file'"),  # type: ignore[arg-type]
     (lambda: Media.from_url(""), ValueError, "url must be a non-blank string"),
-    (lambda: Media.from_url("  "), ValueError, "url must be a non-blank string"),
     (lambda: Media.from_url(None), ValueError, "url must be a non-blank string"),  # type: ignore[arg-type]
     (lambda: Media.from_file(b"a.png"), TypeError, "path must be text or a Path"),  # type: ignore[arg-type]
-    (lambda: Media.from_file(os.devnull), ValueError, "path must be a regular file"),
     (lambda: Media.from_file("."), ValueError, "path must be a regular file"),
 ]
 
