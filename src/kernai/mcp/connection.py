@@ -127,7 +127,7 @@ class Session:
         self.failure: BaseException | None = None
         self._name = name
         #: the requests that wait for an answer
-        self._attempts: list[Attempt] = []
+        self.attempts: set[Attempt] = set()
         self._asking = 0  # how many callbacks are running
         self._scope = anyio.CancelScope()
         self.task = asyncio.create_task(self._run(make_client))
@@ -185,33 +185,25 @@ class Session:
             await asyncio.sleep(LISTEN_AGAIN_SECONDS)
             self.changes += 1
 
-    @contextmanager
-    def performing(self, attempt: Attempt) -> Iterator[None]:
-        """In the block, log messages are also the attempt's: the server does not say which request they belong to."""
-        self._attempts.append(attempt)
-        try:
-            yield
-        finally:
-            self._attempts.remove(attempt)
-
     def asking(self, callback: Callback) -> Callback:
         """The callback for what the server asks. No request times out meanwhile; one of them waits for its answer."""
         async def call(*given: Any) -> Any:
             self._asking += 1
-            for one in self._attempts:
+            for one in self.attempts:
                 one.extend(without_end=True)
             try:
                 return await callback(*given)
             finally:
                 self._asking -= 1
-                for one in self._attempts if not self._asking else ():
+                for one in self.attempts if not self._asking else ():
                     one.extend()
 
         return call
 
     async def on_log(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
+        """Emits a log message for each request under way: the server does not say which one it belongs to."""
         said = {"level": params.level, "logger": params.logger, "data": params.data}
-        for one in self._attempts:
+        for one in self.attempts:
             one.emit({"mcp": "log", "server": self._name, **said})
 
     async def on_message(self, message: object) -> None:
@@ -315,13 +307,15 @@ class Connection:
             may_be_done = False
             try:
                 if session.is_usable:
-                    with session.performing(attempt):
-                        async with attempt.timeout:
-                            return await ask(attempt)
+                    session.attempts.add(attempt)
+                    async with attempt.timeout:
+                        return await ask(attempt)
             except (McpError, asyncio.CancelledError):
                 raise
             except Exception as error:  # noqa: BLE001 - any exception of a transport or server becomes an `McpError`
                 may_be_done = self._lost(attempt, error, what, repeatable=repeatable)
+            finally:
+                session.attempts.discard(attempt)
             reason = await self._end_failed(session)
             in_doubt, is_second = may_be_done and not repeatable, self.name in exchange.restarted
             if in_doubt or is_second:

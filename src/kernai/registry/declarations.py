@@ -65,7 +65,10 @@ def read_signature(
     for one in parameters:
         if one.name in inputs or one.name in bound or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             continue
-        if _takes_context(about, one, namespace):
+        is_context = False
+        with suppress(TypeError):  # for an annotation that cannot be resolved
+            is_context = _is_context(_resolved(about, one, namespace))
+        if is_context:
             if context is not None:
                 raise TypeError(f"{about}{context!r} and {one.name!r} are both a SkillContext")
             context = one.name
@@ -119,12 +122,6 @@ def _resolved(about: str, parameter: Parameter, namespace: Namespace) -> Any:
             f"{about}parameter {parameter.name!r}: the annotation {named!r} cannot be resolved ({error}); define or "
             "import its names where the skill is defined"
         ) from error
-
-
-def _takes_context(about: str, parameter: Parameter, namespace: Namespace) -> bool:
-    with suppress(TypeError):  # for an annotation that cannot be resolved
-        return _is_context(_resolved(about, parameter, namespace))
-    return False
 
 
 def _is_context(annotation: Any) -> bool:
