@@ -47,29 +47,6 @@ def test_anything_but_a_skill_or_a_list_of_names_is_a_type_error_with_the_fix(re
         registry.listing("one")
 
 
-def test_the_version_grows_only_when_the_registry_changes(registry: SkillRegistry) -> None:
-    seen = [registry.version]
-
-    def grown() -> bool:
-        seen.append(registry.version)
-        return seen[-1] > seen[-2]
-
-    snapshot = registry.snapshot()
-    assert not grown()
-    registry.register(make("four"))
-    assert grown()
-    registry.find("four")
-    registry.listing()
-    registry.unregister("nothing")
-    assert not grown()
-    registry.unregister("four")
-    assert grown()
-    registry.restore(snapshot)
-    assert grown()
-    registry.reset()
-    assert grown()
-
-
 # --------------------------------------------------------------------------------------------- what a model is offered
 
 def test_a_name_that_is_selected_twice_is_offered_once(registry: SkillRegistry) -> None:
