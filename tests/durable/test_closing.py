@@ -53,6 +53,9 @@ def test_another_input_opens_a_closed_run_and_its_waiting_calls_are_not_made(way
     run.store.decide("r", "0.0", True)
     run.store.close("r", "a mistake")
     assert [one.decisions for one in run.store.runs()] == [{}]
+    *waited, end = run.load()
+    run.store = MemoryStore()
+    run.store.append("r", 0, [*({**one, "timestamp": "2026-01-02T10:00:00.000Z"} for one in waited), end], [])
     result = run.resume(input="and now?", limits=Limits(timeout=60))
     assert [one.text for one in result.messages] == ["go", command("pay"), "and now?", "<final>paid</final>"]
     assert [one["not_run"] for one in run.data("skill_error")] == [True]

@@ -305,6 +305,8 @@ class RecordedRun:
         """How long the run took, without the time between its segments."""
         segments: list[list[datetime]] = []
         for one in self.all:
+            if isinstance(one.row, events.ResultRow) and one.row.stop_reason == StopReason.CLOSED:
+                continue  # it may have waited for days
             if not segments or isinstance(one.row, events.RunResumedRow):
                 segments.append([])
             segments[-1].append(reading(one, datetime.fromisoformat, one.row.at))
