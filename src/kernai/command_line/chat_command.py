@@ -58,11 +58,8 @@ def run(options: Namespace) -> int:
     stores.check_id(options.run_id)
     media = MediaStore()
     record = recording_of(options, media)  # first: a wrong file name must not leave an empty store
-    with (
-        agents.prepared(options, "chat") as (agent, limits),
-        nullcontext() if options.store is None else stores.RunStore(options.store, make=True) as store,
-        record as recording,
-    ):
+    kept = nullcontext() if options.store is None else stores.RunStore(options.store, make=True)
+    with agents.prepared(options, "chat") as (agent, limits), kept as store, record as recording:
         reader = output.LineReader()
         session = ChatSession(agent, limits, options, media, store, None if recording is None else recording.recorder)
         if reader.interactive and not options.quiet:

@@ -128,8 +128,9 @@ class Recording:
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
         self.path = path
+        self._file = os.path.abspath(path)  # the agent's file may change the working directory
         #: for media, such as ``RUN.jsonl.media/ID.ending``; created with the first file
-        self.folder = f"{path}.media"
+        self.folder = f"{self._file}.media"
         self.failure: str | None = None
         self._store = store
         self._quiet = quiet
@@ -180,8 +181,8 @@ class Recording:
     def __enter__(self) -> Self:
         if self.path.endswith(".jsonl"):
             with failing(f"--record: cannot write {self.path}", WRITABLE):
-                write_private(self.path, b"")  # replaces an existing file by a new one
-                self._sink = JsonlSink(self.path)
+                write_private(self._file, b"")  # replaces an existing file by a new one
+                self._sink = JsonlSink(self._file)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -194,7 +195,7 @@ class Recording:
             if isinstance(sink, JsonlSink):
                 sink.close()
             elif sink is not None:
-                write_private(self.path, (Recorder(sink).to_json(expand=False) + "\n").encode("ascii"))
+                write_private(self._file, (Recorder(sink).to_json(expand=False) + "\n").encode("ascii"))
         except OSError as error:
             self._fail(error)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from argparse import SUPPRESS, ArgumentTypeError, Namespace
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from kernai.command_line import agents, output, stores
@@ -34,15 +35,16 @@ def _run(options: Namespace) -> int:
         hint = f"a question comes after the agent ({agents.AGENT_FORMS}), or alone with --system TEXT or --skills FILE"
         raise CommandError(f"no agent at {options.agent!r}", hint)
     run_id = stores.new_run_id() if options.run_id is None else options.run_id
+    if not run_id:
+        raise CommandError("--run-id is empty", "leave it out for a random one")
     context = Context()
+    record = recording_of(options, context.media_store)  # first: a wrong file name must not leave an empty store
+    kept = _kept(options, run_id)
     with agents.prepared(options, "run") as (agent, limits):
         given = _input(options)
         if not options.quiet:
             agents.note_unseen(options.media, agent.model)
-        if not run_id:
-            raise CommandError("--run-id is empty", "leave it out for a random one")
-        record = recording_of(options, context.media_store)  # first: a wrong file name must not leave an empty store
-        with _kept(options, run_id) as store, record as recording:
+        with kept as store, record as recording:
             return carried_out(
                 lambda view: execute(
                     agent, given, context=context, limits=limits, on_event=view, run_id=run_id,
@@ -55,19 +57,23 @@ def _run(options: Namespace) -> int:
 
 
 def _kept(options: Namespace, run_id: str) -> AbstractContextManager[stores.RunStore | None]:
-    """The store that `--store` names, if given. Raises `CommandError` if it already has a run `run_id`."""
+    """The store that `--store` names, if given. Its block raises `CommandError` if the store has a run `run_id`."""
     if options.store is None:
         return nullcontext()
     stores.check_id(run_id)
-    store = stores.RunStore(options.store, make=True)
-    if store.info(run_id) is not None:
-        store.store.close()
-        again = store.again(agents.same_agent(options), run_id)
-        hint = f"`{again}` continues it; or choose another --run-id"
-        raise CommandError(f"{store.path} already has a run {run_id!r}", hint)
-    if options.run_id is None and not options.quiet:
-        output.note(f"run {run_id} in {store.path}")
-    return store
+    return _opened(stores.RunStore(options.store, make=True), options, run_id)
+
+
+@contextmanager
+def _opened(closed: stores.RunStore, options: Namespace, run_id: str) -> Iterator[stores.RunStore]:
+    with closed as store:
+        if store.info(run_id) is not None:
+            again = store.again(agents.same_agent(options), run_id)
+            hint = f"`{again}` continues it; or choose another --run-id"
+            raise CommandError(f"{store.path} already has a run {run_id!r}", hint)
+        if options.run_id is None and not options.quiet:
+            output.note(f"run {run_id} in {store.path}")
+        yield store
 
 
 def _input(options: Namespace) -> UserInput:

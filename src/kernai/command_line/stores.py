@@ -53,31 +53,34 @@ def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
 class RunStore:
     """The store at `path`: a file of `SqliteStore`, or the address of a PostgreSQL database. A context manager.
 
-    With `make`, the file is created if it does not exist. Raises `CommandError` if the store cannot be opened.
+    The block opens it; with `make`, it creates a file that does not exist. Raises `CommandError` if that fails.
     """
 
     def __init__(self, path: str, *, make: bool = False) -> None:
         #: may be shown: without a password
         self.path = shown(path)
         self.store: SqliteStore | PostgresStore
-        if is_address(path):
-            self.store = open_postgres(path)
-            return
+        # made absolute now: an agent's file that is loaded before the block may change the working directory
+        self._file = path if is_address(path) or not path else os.path.abspath(path)
+        self._make = make
+
+    def __enter__(self) -> Self:
+        if is_address(self._file):
+            self.store = open_postgres(self._file)
+            return self
         from kernai.durable.sqlite_store import SqliteStore  # a run without a store needs no SQLite
 
         try:
-            with failing(f"cannot open {path}", MADE_BY):
-                if not make and not os.stat(path).st_size:
-                    raise CommandError(f"{path} is empty and not a store of runs", MADE_BY)
-                self.store = SqliteStore(path)
+            with failing(f"cannot open {self.path}", MADE_BY):
+                if not self._make and not os.stat(self._file).st_size:
+                    raise CommandError(f"{self.path} is empty and not a store of runs", MADE_BY)
+                self.store = SqliteStore(self._file)
+                return self
         except (KernaiError, ValueError) as error:
             hint = "give a store that kernai created, or the name of a new file"
             if isinstance(error.__cause__, OSError):
                 hint = "the folder must exist, and you must be allowed to write to it and to the file"
             raise CommandError(f"the store: {error}", hint) from error
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.store.close()
