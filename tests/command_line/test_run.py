@@ -98,17 +98,6 @@ def test_a_file_that_is_faulty_or_without_the_agent_is_reported_with_the_reason(
     assert hint.startswith("hint: ")
 
 
-@pytest.mark.parametrize("command", [("run", "agent.py", "x"), ("chat", "agent.py")])
-def test_files_are_written_where_the_command_was_given_even_if_the_agent_changes_the_folder(
-    here: Here, tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    write(tmp_path, "agent.py", f"import os\nos.chdir('elsewhere')\n{ECHO}")
-    here(*command, "--store", "runs.db", "--record", "run.jsonl", input="x\n")
-    assert {one.name for one in tmp_path.iterdir()} >= {"runs.db", "run.jsonl"}
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
 def test_the_hint_for_a_file_with_relative_imports_is_to_give_its_module(here: Here, tmp_path: Path) -> None:
     (tmp_path / "shop" / "desk").mkdir(parents=True)
     for folder in ("shop", "shop/desk"):

@@ -237,9 +237,10 @@ def test_a_run_in_a_store_is_given_as_store_and_run_and_older_spellings_still_wo
     assert not error_lines(newer.stderr) or newer.returncode == 4
 
 
-def test_a_run_without_an_id_gets_one_that_is_shown(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "agent.py", AGENT)
-    done = here("run", "agent.py", "How many lamps?", "--store", "runs.db")
+def test_a_run_without_an_id_gets_one_that_is_shown_and_its_files_are_where_the_command_was_given(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", f"import os\nos.chdir('/')\n{AGENT}")
+    done = here("run", "agent.py", "How many lamps?", "--store", "runs.db", "--record", "run.jsonl")
+    assert (tmp_path / "run.jsonl").exists()
     (run_id,) = statuses(tmp_path)
     assert done.stderr.splitlines()[0] == f"run {run_id} in runs.db"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import SUPPRESS, ArgumentTypeError, Namespace
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 from kernai.command_line import agents, output, stores
@@ -35,45 +34,39 @@ def _run(options: Namespace) -> int:
         hint = f"a question comes after the agent ({agents.AGENT_FORMS}), or alone with --system TEXT or --skills FILE"
         raise CommandError(f"no agent at {options.agent!r}", hint)
     run_id = stores.new_run_id() if options.run_id is None else options.run_id
-    if not run_id:
+    if options.store is not None:
+        stores.check_id(run_id)
+    elif not run_id:
         raise CommandError("--run-id is empty", "leave it out for a random one")
     context = Context()
     record = recording_of(options, context.media_store)  # first: a wrong file name must not leave an empty store
-    kept = _kept(options, run_id)
+    kept = nullcontext() if options.store is None else stores.RunStore(options.store, make=True)
     with agents.prepared(options, "run") as (agent, limits):
         given = _input(options)
         if not options.quiet:
             agents.note_unseen(options.media, agent.model)
-        with kept as store, record as recording:
-            return carried_out(
-                lambda view: execute(
-                    agent, given, context=context, limits=limits, on_event=view, run_id=run_id,
-                    recorder=None if recording is None else recording.recorder,
-                    store=None if store is None else store.store,
-                ),
-                options, recording=recording,
-                again=None if store is None else store.again(agents.same_agent(options), run_id),
-            )
+        with kept as store:
+            again = None if store is None else _checked(store, options, run_id)
+            with record as recording:
+                return carried_out(
+                    lambda view: execute(
+                        agent, given, context=context, limits=limits, on_event=view, run_id=run_id,
+                        recorder=None if recording is None else recording.recorder,
+                        store=None if store is None else store.store,
+                    ),
+                    options, recording=recording, again=again,
+                )
 
 
-def _kept(options: Namespace, run_id: str) -> AbstractContextManager[stores.RunStore | None]:
-    """The store that `--store` names, if given. Its block raises `CommandError` if the store has a run `run_id`."""
-    if options.store is None:
-        return nullcontext()
-    stores.check_id(run_id)
-    return _opened(stores.RunStore(options.store, make=True), options, run_id)
-
-
-@contextmanager
-def _opened(closed: stores.RunStore, options: Namespace, run_id: str) -> Iterator[stores.RunStore]:
-    with closed as store:
-        if store.info(run_id) is not None:
-            again = store.again(agents.same_agent(options), run_id)
-            hint = f"`{again}` continues it; or choose another --run-id"
-            raise CommandError(f"{store.path} already has a run {run_id!r}", hint)
-        if options.run_id is None and not options.quiet:
-            output.note(f"run {run_id} in {store.path}")
-        yield store
+def _checked(store: stores.RunStore, options: Namespace, run_id: str) -> str:
+    """The command line that continues the run. Raises `CommandError` if the store already has a run `run_id`."""
+    again = store.again(agents.same_agent(options), run_id)
+    if store.info(run_id) is not None:
+        hint = f"`{again}` continues it; or choose another --run-id"
+        raise CommandError(f"{store.path} already has a run {run_id!r}", hint)
+    if options.run_id is None and not options.quiet:
+        output.note(f"run {run_id} in {store.path}")
+    return again
 
 
 def _input(options: Namespace) -> UserInput:
