@@ -309,10 +309,11 @@ ONE, OTHER = Media.from_bytes(b"1", mime_type="image/png"), Media.from_bytes(b"1
 
 
 @pytest.mark.parametrize("op, left, right, lines", [
-    ("==", Message("user", "a"), Message("assistant", "b"), ["[0] user, not assistant:", "    - b", "    + a"]),
-    ("==", [Message("user", "a")], [Message("user", "a"), Message("user", "b")], ["[0] user: a", "[1] only on the right: user: b"]),
+    ("==", Message("user", "a"), Message("assistant", "b\x1b[2J"), ["[0] user, not assistant:", "    - b[2J", "    + a"]),
+    ("==", Message("user", "a\0"), Message("user", "a"), ["[0] user:", "    - a", "    + a", "    with different content: ('a\\x00',) and ('a',)"]),
+    ("==", [Message("user", "a\x9b")], [Message("user", "a\x9b"), Message("user", "b")], ["[0] user: a", "[1] only on the right: user: b"]),
     ("==", [Message("user", "x" * LONGEST_SHOWN)], (), [f"[0] only on the left: user: {'x' * LONGEST_SHOWN}"]),
-    ("==", [Message("user", "x " * 300)], (), [f"[0] only on the left: user: {('x ' * 300)[:LONGEST_SHOWN]}…"]),
+    ("==", [Message("user", "x " * 300)], (), [f"[0] only on the left: user: {'x ' * 40}... (600 characters)"]),
     ("==", Message("user", [ONE]), Message("user", [OTHER]), [
         "[0] user:", f"      [image:{ONE.id}]", f"    with different content: {(ONE,)!r} and {(OTHER,)!r}",
     ]),

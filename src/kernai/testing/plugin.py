@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from kernai._util.redaction import one_line, printable
 from kernai.agents.agent import Agent
 from kernai.events import RunStartRow
 from kernai.loop.run_state import input_summary
@@ -148,17 +149,13 @@ def _compared(left: Sequence[Message], right: Sequence[Message]) -> Iterator[str
     for at, (one, other) in enumerate(zip_longest(left, right)):
         if one is None or other is None:
             message, side = (one, "left") if other is None else (other, "right")
-            yield f"[{at}] only on the {side}: {message.role}: {_short(message.text)}"
+            yield f"[{at}] only on the {side}: {message.role}: {one_line(message.text, LONGEST_SHOWN)}"
         elif one == other:
-            yield f"[{at}] {one.role}: {_short(one.text)}"
+            yield f"[{at}] {one.role}: {one_line(one.text, LONGEST_SHOWN)}"
         else:
             yield f"[{at}] {one.role if one.role == other.role else f'{one.role}, not {other.role}'}:"
             lines = difflib.ndiff(other.text.splitlines(), one.text.splitlines())
-            yield from (f"    {line.rstrip()}" for line in lines)
-            if one.text == other.text:
-                yield f"    with different content: {_short(repr(one.content))} and {_short(repr(other.content))}"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}…"
+            yield from (f"    {printable(line).rstrip()}" for line in lines)
+            if printable(one.text) == printable(other.text):
+                contents = [one_line(repr(each.content), LONGEST_SHOWN) for each in (one, other)]
+                yield f"    with different content: {' and '.join(contents)}"
