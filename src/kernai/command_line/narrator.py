@@ -305,7 +305,8 @@ def carried_out(
     if options.json:
         output.write_json(result.to_dict())
     elif result.ok and (not view.said or view.said != (result.text or "").strip()):  # not shown already
-        output.write_answer(result.text or "")
+        text = result.text or ""  # for a program unchanged, for a terminal without control characters
+        sys.stdout.write((printable(text) if output.is_terminal(sys.stdout) else text) + "\n")
     if not result.ok and not result.pending:
         raise failure_of(result, recording, again) from result.error
     if recording is not None:

@@ -160,11 +160,6 @@ def write(text: str = "", style: str | None = None) -> None:
     sys.stdout.write(styled(printable(text), style, sys.stdout) + "\n")
 
 
-def write_answer(text: str) -> None:
-    """Writes a model's text to stdout: unchanged to a file or pipe, made printable on a terminal."""
-    sys.stdout.write((printable(text) if is_terminal(sys.stdout) else text) + "\n")
-
-
 def write_json(value: object) -> None:
     """Writes data to stdout, as JSON in ASCII."""
     sys.stdout.write(json.dumps(jsonable(value), indent=2, allow_nan=False) + "\n")

@@ -103,7 +103,8 @@ def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
             return recorded_now
         if not path.exists() or not path.stat().st_size:
             pytest.fail(f"there is no recording {path}: make it with pytest --kernai-record", pytrace=False)
-        texts, recorded = _texts(input_summary(as_parts(input, "input", INPUT_PARTS))), _texts(_recorded_input(path))
+        begun = [one["data"]["input"] for one in JsonlSink.read(path) if one["event"] == RunStartRow.type]
+        texts, recorded = _texts(input_summary(as_parts(input, "input", INPUT_PARTS))), _texts((begun or [[]])[0])
         if texts != recorded:
             pytest.fail(
                 f"the input is {texts!r}, and in {path} it was {recorded!r}: pytest --kernai-record", pytrace=False
@@ -115,11 +116,6 @@ def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
         return result
 
     return run
-
-
-def _recorded_input(path: Path) -> Any:
-    entries = JsonlSink.read(path)
-    return next((one["data"]["input"] for one in entries if one["event"] == RunStartRow.type), None)
 
 
 def _texts(given: str | Sequence[Any]) -> list[str]:
