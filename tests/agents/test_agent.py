@@ -331,8 +331,9 @@ def test_an_option_cannot_be_deleted_and_other_attributes_do_not_exist() -> None
     agent = Agent(instructions="x", provider=MockProvider("y"))
     with pytest.raises(AttributeError, match="an option cannot be deleted, only set: approve"):
         del agent.approve
-    with pytest.raises(AttributeError, match="'Agent' object has no attribute 'as_tool'; did you mean 'as_skill'"):
-        _ = agent.as_tool  # type: ignore[attr-defined]
+    for name, meant in {"as_tool": "did you mean 'as_skill'", "run": "write kernai.run"}.items():
+        with pytest.raises(AttributeError, match=f"'Agent' object has no attribute '{name}'; {meant}"):
+            getattr(agent, name)
     assert not hasattr(agent, "colour")
     assert kernai.run(agent, "go") == "y"
 

@@ -293,7 +293,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a view of a run that is not there": (("view", "runs.db", "r43"), "runs.db has no run 'r43'", "did you mean r42?"),
     "a view of a whole database": (("view", "postgresql://u:secret@h/d"), "postgresql://u:***@h/d is a store: say which of its runs", "postgresql://u:***@h/d RUN"),
     "a run in a store that is followed": (("view", "runs.db", "r42", "--follow"), "--follow needs a file", "the run so far"),
-    "a whole store that is followed": (("view", "runs.db", "--follow"), "runs.db is a store: say which", "runs.db RUN"),
     "no recording that is followed": (("view", "clerk.py", "--follow"), "neither JSON nor JSON lines", "--record FILE"),
     "a replay without an agent": (("replay", "run.jsonl"), "there is no agent before 'run.jsonl'", "or make one: --system"),
     "a replay without a run": (("replay", "clerk.py", "--store", "runs.db"), "there is no recording after 'clerk.py'", "STORE RUN for a run"),

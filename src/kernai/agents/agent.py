@@ -302,7 +302,8 @@ class Agent(Generic[Output_co]):
     if not TYPE_CHECKING:  # otherwise a type checker would accept every name
 
         def __getattr__(self, name: str) -> Any:
-            hint = likely(name, (*OPTIONS, *_METHODS))
+            is_call = name in ("run", "execute", "stream", "arun", "aexecute", "astream")  # methods in other libraries
+            hint = f"; write kernai.{name}(agent, ...)" if is_call else likely(name, (*OPTIONS, *_METHODS))
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __delattr__(self, name: str) -> None:

@@ -80,7 +80,11 @@ def _follow(recording: Source, options: Namespace, title: str, folder: str) -> i
     if recording.path.lower().endswith(".json"):
         raise CommandError("--follow needs JSON lines, and a .json is written when the run is over",
                            "record to a .jsonl; other JSON lines can be followed under such a name")
-    if not _may_be_lines(recording.path):
+    start = b""
+    if os.path.isfile(recording.path):
+        with suppress(OSError), open(recording.path, "rb") as file:
+            start = file.read(1)
+    if start not in (b"", b"{") or is_address(recording.path):
         recording.events()  # raises an error that says what the file is
     with failing(f"--port: cannot listen on port {options.port}", "leave --port out to take any free one"):
         server = FollowServer(recording.path, port=options.port or 0, title=title, media_folder=folder)
@@ -93,14 +97,6 @@ def _follow(recording: Source, options: Namespace, title: str, folder: str) -> i
                 _open(server.url)
             server.serve()
     return OK
-
-
-def _may_be_lines(path: str) -> bool:
-    """Whether the file may contain JSON lines: it begins with "{", is empty, or cannot be read (yet)."""
-    if os.path.isfile(path):
-        with suppress(OSError), open(path, "rb") as file:
-            return file.read(1) in (b"", b"{")
-    return not is_address(path)
 
 
 def _open(address: str) -> None:
