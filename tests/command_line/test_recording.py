@@ -32,11 +32,9 @@ def little_room() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["run.json", "run.jsonl"])
 def test_a_full_disk_is_reported_at_the_end(tmp_path: Path, name: str) -> None:
-    recording = Recording(str(tmp_path / name), MediaStore())
-    with little_room():
+    with Recording(str(tmp_path / name), MediaStore()) as recording, little_room():
         recording.recorder.record(Event("final", "x" * 100))
         recording.close()
-    recording.close()
     with pytest.raises(CommandError, match=rf"the recording .*{name} is incomplete: File too large"):
         recording.check()
     assert not list(tmp_path.glob("*.part"))

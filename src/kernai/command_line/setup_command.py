@@ -73,10 +73,8 @@ def _doctor(options: Namespace) -> int:
     ]
     problems = list(dict.fromkeys(one.problem for one in findings if one.problem is not None))
     if not any(one.good for one in findings if one.group in ("keys", "servers")):
-        variable = next(vendor.variables[0] for vendor in VENDORS if vendor.needs_key)
-        problems.append(
-            f"no model can be reached: set a vendor's key, such as {variable}, or start a local server such as Ollama"
-        )
+        key = "a vendor's key, such as OPENAI_API_KEY"
+        problems.append(f"no model can be reached: set {key}, or start a local server such as Ollama")
     if options.json:
         output.write_json({"findings": [one._asdict() for one in findings], "problems": problems})
     else:
