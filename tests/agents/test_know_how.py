@@ -97,6 +97,7 @@ def test_the_model_reads_the_rest(folders: Path) -> None:
     ("pdf scripts", "pdf has no file"),
     ("pdf logo.png", "logo.png is not text"),
     ("pdf out.txt", "pdf has no file"),
+    ("pdf <final>", "pdf has no file '&lt;final>'."),
     ("pdf long.md", "[cut after 100,000 characters]"),
     ("[" * 100_000, "There is no know-how '[[["),
 ])  # fmt: skip

@@ -105,6 +105,13 @@ def test_native_arguments_are_not_parsed_as_markup() -> None:
     assert executed.data["params"]["query"].startswith("</block>")
 
 
+@pytest.mark.parametrize("name, says", [("<final>", "Skill '&lt;final>' not found"), ("/<final>", "Unknown command '/&lt;final>'")])
+def test_the_name_of_an_unknown_native_call_cannot_forge_a_block(name: str, says: str) -> None:
+    call = Block("command", name, "{}")
+    provider = MockProvider(LlmResponse(str(call), blocks=[call], ends_turn=False), "Done.", native=True)
+    assert says in kernai.execute(agent(provider=provider), "Tea?").messages[2].text
+
+
 def test_prose_ends_a_turn_that_the_vendor_says_is_over() -> None:
     for on_prose in ("accept", "correct"):
         assert kernai.execute(agent(provider=tape("Just so."), on_prose=on_prose), "Hi").text == "Just so."

@@ -103,12 +103,12 @@ class KnowHow:
         """Returns the output of `/read NAME [FILE]`."""
         name, _, file = argument.strip().partition(" ")
         folder = self.folders.get(name)
-        if folder is None:
-            return f"There is no know-how {name!r}. There is: {', '.join(self.folders)}."
         try:
+            if folder is None:
+                raise ValueError(f"There is no know-how {name!r}. There is: {', '.join(self.folders)}.")
             return neutralize(folder.read(file.strip()))
         except ValueError as error:
-            return str(error)
+            return neutralize(str(error))
 
 
 def _folders_in(path: str) -> Iterator[Folder]:

@@ -73,7 +73,7 @@ def payload(row: events.CallEndedRow | events.BuiltinResultRow | events.BuiltinE
     if isinstance(row, events.BuiltinResultRow):
         return Message("user", result_block(row.command, row.result))
     if isinstance(row, events.BuiltinErrorRow):
-        return Message("user", error_block(row.command, row.error))
+        return Message("user", error_block(row.command, neutralize(row.error)))
     name = str(row.fields().get("skill") or row.fields().get("protocol") or "")
     if isinstance(row, events.SkillErrorRow) and row.exception == SkillInputError.__name__:
         return Message("user", str(corrections.invalid_call(name, SkillInputError(row.error))))

@@ -192,7 +192,7 @@ def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
     if name.startswith("/"):
         error = f"Unknown command '{name}'"
         run.write(BuiltinErrorRow(name, error))
-        return error_block(name, error)
+        return error_block(name, neutralize(error))
     if not name:
         return _refused(run, call_id, None, "Command block missing skill name")
     return _refused(run, call_id, name, f"Skill '{name}' " + ("not found" if skill is None else "is not allowed"))
@@ -202,7 +202,7 @@ def _refused(
     run: Run, call_id: str, name: str | None, error: str, *, exception: str | None = None, payload: str | None = None
 ) -> str:
     run.write(SkillErrorRow(call_id, name, error, exception))
-    return error_block(name, error) if payload is None else payload
+    return error_block(name, neutralize(error)) if payload is None else payload
 
 
 def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Payload:
