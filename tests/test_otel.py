@@ -25,12 +25,15 @@ from kernai import (
     MemoryStore,
     MockProvider,
     Provider,
+    ProviderError,
     Recorder,
     Result,
+    Usage,
     execute,
     resume,
     skill,
 )
+from kernai.middleware import retry
 from kernai.otel import SpanSink
 from kernai.testing import check_sink
 from tests.ways import Way, by_aexecute, by_execute
@@ -245,18 +248,22 @@ def test_a_model_call_of_a_resumed_run_has_a_span_with_its_usage() -> None:
     assert (traced.named("chat").attributes or {})["gen_ai.usage.input_tokens"] == 100
 
 
-def test_a_model_calls_span_names_the_model_that_answered_and_the_cached_tokens() -> None:
+def test_a_model_calls_span_names_the_model_that_answered_and_the_tokens_of_all_attempts() -> None:
     class Vendor(Provider):
-        def call(self, *_: Any) -> LlmResponse:
+        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+            if on_chunk.given_up is None:
+                on_chunk.report_usage(Usage(prompt_tokens=4))
+                raise ProviderError("down", retryable=True)
             beside = {"model": "gpt-4o-2024", "response_id": "r-1"}
             return LlmResponse("Hi.", prompt_tokens=9, completion_tokens=1, cached_tokens=5, cache_write_tokens=2, metadata=beside)
 
     traced = Traced()
-    execute(Agent(instructions="", provider=Vendor()), "Hi.", recorder=Recorder(traced.sink))
+    execute(Agent(instructions="", provider=Vendor(), middleware=[retry(first_wait=0)]), "Hi.", recorder=Recorder(traced.sink))
     said = traced.named("chat text-only").attributes or {}
     assert (said["gen_ai.response.model"], said["gen_ai.response.id"]) == ("gpt-4o-2024", "r-1")
     for span in traced.spans:
         attributes = span.attributes or {}
+        assert attributes["gen_ai.usage.input_tokens"] == 4 + 9
         assert attributes["gen_ai.usage.cache_read.input_tokens"] == 5
         assert attributes["gen_ai.usage.cache_creation.input_tokens"] == 2
 

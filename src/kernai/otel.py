@@ -199,12 +199,14 @@ class SpanSink:
         if not is_whole:
             self._start_chat(event, data)  # the request was recorded before the run was resumed
         span, model, begun = self._open.pop(place)
+        used = event.row.usage()  # of all attempts
+        counted: Mapping[str, Any] = {} if used is None else used.to_dict()
         reason, beside = data.get("finish_reason"), data.get("metadata")
         answered = beside if isinstance(beside, Mapping) else {}
         answered_by = _text(answered.get("model")) or data.get("model")
         _set(span, {
-            **_tokens(data), "kernai.cost": data.get("cost"), "gen_ai.response.id": _text(answered.get("response_id")),
-            "gen_ai.response.model": answered_by,
+            **_tokens(counted), "kernai.cost": counted.get("cost"),
+            "gen_ai.response.id": _text(answered.get("response_id")), "gen_ai.response.model": answered_by,
             "gen_ai.response.finish_reasons": None if reason is None else (str(reason),),
             "gen_ai.output.messages": self._messages([{"role": "assistant", "content": data.get("content")}]),
         })
@@ -217,8 +219,8 @@ class SpanSink:
             error = {} if failed is None else {"error.type": failed}
             self._duration.record((_nanoseconds(event) - begun) / 1e9, {**known, **error})
         for kind, name in (("input", "prompt_tokens"), ("output", "completion_tokens")):
-            if data.get(name) is not None:
-                self._usage.record(data[name], {**known, "gen_ai.token.type": kind})
+            if counted.get(name) is not None:
+                self._usage.record(counted[name], {**known, "gen_ai.token.type": kind})
         span.end(_nanoseconds(event))
 
     def _call_attributes(self, model: str | None) -> dict[str, str | None]:
