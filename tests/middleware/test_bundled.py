@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -336,7 +337,8 @@ wrong: Any = "text"
     *[(lambda seconds=one: timeout(seconds), "seconds must be a number above 0") for one in (0, float("nan"), 10**400, wrong)],
     (lambda: agent_with(Script(FINAL), compact(1), retry(1), timeout), r"timeout makes a middleware: write timeout\(\.\.\.\)"),
     *[(lambda most=one: compact(most), "max_tokens must be an int of at least 1") for one in (0, wrong)],
-    (lambda: redact(5), "pattern must be a text or a compiled pattern, got int"),  # type: ignore[arg-type]
+    *[(lambda given=one: redact(*given), says) for one, says in (
+        ((5,), "pattern must be a text or a compiled pattern, got int"), ((re.compile(b"x"),), "bytes pattern"), (("x", 5), "int"))],
     (lambda: Pause(5), "reason must be text, got int"),  # type: ignore[arg-type]
     (lambda: Pause("x", wrong), "metadata must be a mapping or None, got str"),
 ])
@@ -454,6 +456,9 @@ def test_a_summary_by_an_agent_is_a_separate_model_call_and_a_blank_one_replaces
     writer, provider = MockProvider(summary), MockProvider(*TAPE)
     small = Agent(instructions="Summarize.", provider=writer, model=kernai.Model("small"))
     assert kernai.execute(reader(provider, small), "Go.").text == "Read."
+    beside = MockProvider(*TAPE)  # the summary's agent has a model, but no provider
+    kernai.execute(reader(beside, small.replace(provider=None)), "Go.")
+    assert {call.model.id for call in beside.calls} == {"text-only", "small"}
     assert (writer.calls[0].messages[0].text, writer.calls[0].model.id) == ("Summarize.", "small")
     assert writer.calls[0].messages[1].text.startswith("user: Go.\n\nassistant: ")
     assert provider.calls[-1].messages[1].text == first

@@ -22,7 +22,7 @@ from kernai.registry.provider import Provider, check_provider
 from kernai.values.limits import CHARACTERS_PER_TOKEN
 from kernai.values.llm_response import LlmResponse, written
 from kernai.values.message import Message
-from kernai.values.model import Model
+from kernai.values.model import Model, Models
 from kernai.values.skill_result import SkillResult
 
 #: after this many doublings, any wait has reached its maximum
@@ -148,6 +148,7 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     if not isinstance(pattern, (str, re.Pattern)):
         raise TypeError(f"pattern must be a text or a compiled pattern, got {type(pattern).__name__}")
     found = re.compile(pattern)
+    found.sub(replacement, "")  # raises an error for a wrong replacement
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
@@ -272,10 +273,11 @@ def _summarizing(most: int, summary: Agent[Any] | Callable[[Sequence[Message]], 
                 raise TypeError(f"compact's summary function must return text, got {text!r:.80}")
             return text
         said = "\n\n".join(f"{message.role}: {message.text}" for message in older)
-        model = effect.model if summary.provider is None else summary.model
+        has_model = summary.provider is not None or summary.model != Models.TEXT_ONLY
         answer = yield effect.replace(
-            messages=[Message("system", instructions), Message("user", said)], model=model, stream=False,
-            provider=summary.provider or effect.provider, generation=summary.generation, tools=None,
+            messages=[Message("system", instructions), Message("user", said)], stream=False, tools=None,
+            model=summary.model if has_model else effect.model, provider=summary.provider or effect.provider,
+            generation=summary.generation,
         )
         return answer.content
 
