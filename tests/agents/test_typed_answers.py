@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, assert_type
+from typing import Annotated, Any, Literal
 
 import annotated_types
 import pytest
@@ -203,18 +203,6 @@ def test_the_grammar_of_an_answer_is_that_of_its_json_unless_it_may_be_any_text(
     grammar = agent_of(output, "").grammar()
     assert (grammar == agent_of(None, "").grammar()) is is_any_text
     assert output is not Invoice or ("number" in grammar and "text" not in [line.split()[0] for line in grammar.splitlines()])
-
-
-def test_type_checkers_know_the_answers_type() -> None:
-    text = Agent(instructions="", provider=MockProvider("x"))
-    number = Agent(instructions="", provider=MockProvider("5"), output=int)
-    either: Agent[int | None] = Agent(instructions="", provider=MockProvider("null"), output=int | None)
-    assert_type(text, Agent[str])
-    assert_type(kernai.run(text, "?"), str)
-    assert_type(number, Agent[int])
-    assert_type(kernai.run(number, "?"), int)
-    assert_type(kernai.execute(number, "?").output, int)
-    assert_type(kernai.run(either, "?"), int | None)
 
 
 # --------------------------------------------------------------------------------------------- Agent(output_check=...)

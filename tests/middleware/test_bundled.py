@@ -92,12 +92,6 @@ def test_the_innermost_fallback_is_tried_first_and_the_last_error_is_reported() 
     assert [model.id for _, model in only_model.asked] == ["text-only", "small"]
 
 
-def test_fallback_does_not_apply_when_the_run_is_stopped() -> None:
-    other = Script(FINAL)
-    result = ByHand(agent_with(Script(FINAL), fallback(other), guardrail(lambda what: False))).run("go")
-    assert (result.stop_reason, other.asked) == ("guardrail", [])
-
-
 # ------------------------------------------------------------------------------------------------- guardrail
 
 

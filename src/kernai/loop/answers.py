@@ -85,8 +85,10 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
 
 
 def _decided(run: Run, response: ParsedResponse) -> Decision:
-    setup, rules = run.setup, run.gate.rules(run)
-    is_typed = None if run.answer_type is None else partial(_is_answer, run)
+    setup, rules, kind = run.setup, run.gate.rules(run), run.answer_type
+    is_typed = None  # whether prose is already a value of the output type, and so an answer whatever `on_prose` says
+    if kind is not None:
+        is_typed = partial(kind.is_surely, media_store=run.context.media_store, repair=run.root.repair)
     is_last = run.step + 1 >= run.first_step + rules.max_steps
     on_prose = rules.on_prose
     if response.blocks or not setup.has_calls or (on_prose == "correct_once" and is_last):
@@ -123,12 +125,6 @@ def note_correction(run: Run, decision: Decision) -> None:
             run.was_corrected = is_draft or decision.kind == "stall"
     elif not isinstance(decision, Answer):
         run.was_corrected = False
-
-
-def _is_answer(run: Run, prose: str) -> bool:
-    """Whether prose is already a value of the agent's output type, and so an answer whatever `on_prose` says."""
-    kind = run.answer_type
-    return kind is not None and kind.is_surely(prose, run.context.media_store, repair=run.root.repair)
 
 
 def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:

@@ -25,9 +25,6 @@ from kernai.values.message import Message
 from kernai.values.model import Model, Models
 from kernai.values.skill_result import SkillResult
 
-#: after this many doublings, any wait has reached its maximum
-_MOST_DOUBLINGS = 64
-
 
 def retry(
     attempts: int = 3,
@@ -58,7 +55,8 @@ def retry(
             except ProviderError as error:
                 wait = error.retry_after
                 if wait is None or not wait >= 0:  # written like this to exclude NaN too
-                    wait = min(longest_wait, first_wait * 2.0 ** min(made, _MOST_DOUBLINGS)) * (1 + draw()) / 2
+                    # after 64 doublings, any wait has reached its maximum
+                    wait = min(longest_wait, first_wait * 2.0 ** min(made, 64)) * (1 + draw()) / 2
                 made += 1
                 if made >= attempts or not error.retryable or wait > longest_wait:
                     raise

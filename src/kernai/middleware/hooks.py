@@ -98,7 +98,11 @@ class Hooks:
                     if wanted in (None, "skip", "fail"):
                         raise
                     if not isinstance(wanted, LlmResponse if is_model else SkillResult):
-                        raise self._wrong_outcome(wanted, is_model=is_model) from error
+                        others = "'fallback', None or an LlmResponse" if is_model else "None or a SkillResult"
+                        raise TypeError(
+                            f"{type(self).__name__}.on_error must return 'retry', 'fail', 'skip', {others}, "
+                            f"got {wanted!r:.80}"
+                        ) from error
                     setattr(ctx, outcome, wanted)
             self._check_returns_none(after, after(ctx), outcome)
             return getattr(ctx, outcome)
@@ -110,12 +114,6 @@ class Hooks:
         if returned is not None:
             name = f"{type(self).__name__}.{getattr(hook, '__name__', 'a hook')}"
             raise TypeError(f"{name} returned {returned!r:.80}, which has no effect: raise, or set ctx.{outcome}")
-
-    def _wrong_outcome(self, wanted: object, *, is_model: bool) -> TypeError:
-        words, kind = ("'retry', 'fail', 'skip'", "a SkillResult")
-        if is_model:
-            words, kind = f"{words}, 'fallback'", "an LlmResponse"
-        return TypeError(f"{type(self).__name__}.on_error must return {words}, None or {kind}, got {wanted!r:.80}")
 
 
 def _resembles_a_hook(name: str) -> bool:
