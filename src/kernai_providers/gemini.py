@@ -176,8 +176,7 @@ class GeminiReader(SseReader):
         if not isinstance(call, dict):
             return
         if self.box is not None and isinstance(part.get("thoughtSignature"), str):
-            items = self.metadata.setdefault("reasoning_items", [])
-            items.append({"type": SIGNATURE, "at": number, "signature": part["thoughtSignature"]})
+            self.keep({"type": SIGNATURE, "at": number, "signature": part["thoughtSignature"]})
         self._called += 1
         self.call(number, name=call.get("name"), id=call.get("id"), text=call.get("args") or {})
 

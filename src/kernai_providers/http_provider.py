@@ -270,6 +270,9 @@ class HttpProvider(NotCopied, Provider):
         if isinstance(extra.get("tools"), (list, tuple)):
             extra = {**extra, "tools": [*body.get("tools", ()), *extra["tools"]]}  # the vendor's own beside the agent's
         body = _with_extra(body, extra)
+        ours = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        ours |= self.extra_headers() | (self.auth(self._key) if self._key is not None else {})
+        headers = merged(ours, self._headers)
         url = self.base_url + self.path(model)
 
         def new_reader() -> Reader:
@@ -280,7 +283,7 @@ class HttpProvider(NotCopied, Provider):
             return reader
 
         return Exchange(
-            Request("POST", url, self._all_headers(), _json(body), self._timeouts, self._max_response_bytes),
+            Request("POST", url, headers, _json(body), self._timeouts, self._max_response_bytes),
             new_reader,
             self._retries,
             self.vendor,
@@ -299,12 +302,6 @@ class HttpProvider(NotCopied, Provider):
         """What must not appear in any error: the key, values of the caller's headers, and passwords of proxies."""
         after_scheme = (value.partition(" ")[2].strip() for value in self._headers.values())  # as in "Bearer KEY"
         return tuple(filter(None, (self._key, *self._headers.values(), *after_scheme, *proxy_secrets())))
-
-    def _all_headers(self) -> dict[str, str]:
-        ours = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        if self._key is not None:
-            ours |= self.auth(self._key)
-        return merged(ours | self.extra_headers(), self._headers)
 
     def _default_base_url(self) -> str:
         """Returns the address if the caller gives none. Raises `ValueError` if a variable has an invalid one."""

@@ -39,6 +39,8 @@ _VERSION = re.compile(r"(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
 
 #: the field in which some compatible vendors send reasoning, and want it back with the model's calls
 REASONING = "reasoning_content"
+#: the field of a call in which Google sends the signature of its reasoning, and wants it back
+EXTRA = "extra_content"
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 AUDIO_FORMATS = {
@@ -123,10 +125,13 @@ class OpenAIProvider(HttpProvider):
         if isinstance(turn, AssistantTurn):
             message: dict[str, Any] = {"role": "assistant", "content": turn.text or (None if turn.calls else EMPTY)}
             if turn.calls:
+                own = [item for item in turn.reasoning if item.get("vendor") == self.vendor]
+                extras = {item["at"]: {EXTRA: item[EXTRA]} for item in own}
                 message["tool_calls"] = [
                     {"id": call.id, "type": "function", "function": {
-                        "name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}}
-                    for call in turn.calls
+                        "name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+                     **extras.get(number, {})}
+                    for number, call in enumerate(turn.calls)
                 ]
                 thought = turn.thought(REASONING)
                 message |= {REASONING: thought} if thought else {}
@@ -236,6 +241,9 @@ class OpenAIReader(SseReader):
         elif key is None:
             key = next(reversed(self._seen), index)
         self.call(key, name=name, id=call.get("id"), text=at(call, "function", "arguments"))
+        if key in self._calls and isinstance(call.get(EXTRA), dict):
+            item = {"type": EXTRA, "vendor": self.vendor, "at": self._calls[key].index, EXTRA: call[EXTRA]}
+            self.metadata.setdefault("reasoning_items", []).append(item)
 
     def _on_content(self, content: object) -> None:
         """Handles a text, or parts, which Mistral's reasoning models send."""
@@ -282,7 +290,7 @@ class OpenAIReader(SseReader):
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         if self.box is not None and self._thought and self.called_tool:
-            self.metadata["reasoning_items"] = [{"type": REASONING, "text": "".join(self._thought)}]
+            self.metadata.setdefault("reasoning_items", []).append({"type": REASONING, "text": "".join(self._thought)})
         self.complete = True
 
 

@@ -28,6 +28,7 @@ from kernai_providers.native import (
 )
 from vendor_wires import WIRES
 from wire_format import Called
+from wire_openai import OpenAIWire
 
 VENDORS = tuple(ADAPTERS)
 MODELS = {"openai": "gpt-4o", "openai-responses": "gpt-5-pro", "anthropic": "claude-opus-5"}
@@ -408,6 +409,20 @@ def test_a_compatible_vendor_gets_ids_that_it_takes_and_no_strict_mode() -> None
     assert said["tool_calls"][0]["id"] == heard["tool_call_id"]
     assert len(heard["tool_call_id"]) == 9
     assert "strict" not in bodies[0]["tools"][0]["function"]
+
+
+def test_a_signature_of_google_in_openais_format_goes_back_with_its_call_and_to_no_other_vendor() -> None:
+    """Gemini 3 refuses a call without it."""
+    extra, call = {"google": {"thought_signature": "c2ln"}}, {"name": "search", "arguments": '{"query": "a"}'}
+    calls = [{"index": 0, "id": "c1", "function": call, "extra_content": extra}, {"index": 1, "id": "c2", "function": call}]
+    streams, history = [OpenAIWire().deltas({"tool_calls": calls}), WIRES["openai"].stream(["x"])], tuple[Message, ...]()
+    for name, expected in (("gemini-openai/gemini-3-pro", [extra, None]), ("groq/gemini-3-pro", [None, None])):
+        transport = MemoryTransport(*(MemoryReply(200, {"content-type": "text/event-stream"}, stream) for stream in streams))
+        provider, model = resolve(name, api_key="k", transport=transport)
+        agent = Agent(instructions="", provider=provider, model=model, skills=[search], calls="native")
+        history = kernai.execute(agent, "Go.", history=history).messages
+        first = next(message for message in bodies_to(provider)[-1]["messages"] if "tool_calls" in message)
+        assert [one.get("extra_content") for one in first["tool_calls"]] == expected
 
 
 def box(*names: str, output: Any = None, nullable: bool = False) -> Toolbox:
