@@ -326,9 +326,3 @@ def test_the_addresses_and_versions_that_the_pages_name_are_those_of_the_adapter
     assert f"`{version[0]}: {version[1]}`" in vendor_page("anthropic")
     assert f"it is {anthropic.DEFAULT_MAX_TOKENS}" in vendor_page("anthropic")
     assert f"at least {anthropic.MIN_THINKING_BUDGET}" in vendor_page("anthropic")
-
-
-@pytest.mark.parametrize("name", ["gemma3", "llava", "llama3.2-vision", "qwen2.5vl"])
-def test_the_families_that_the_page_of_ollama_names_see(name: str) -> None:
-    assert f"`{name}`" in vendor_page("ollama")
-    assert "vision" in capabilities_of(name)
