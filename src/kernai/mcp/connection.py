@@ -359,7 +359,7 @@ class Connection:
         self._mode = "auto" if is_over else "legacy"
         if is_over:
             raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}")
-        return await self._open()  # some older servers end at the request for their revision, so it is left out
+        return await self._open()  # some older servers, such as those of rmcp 1, end at the request for their revision
 
     def _lost(self, attempt: Attempt, error: Exception, what: str, *, repeatable: bool) -> bool:
         """Whether the request may have been executed before the connection was lost. Raises `McpError` if the
