@@ -122,7 +122,6 @@ BROKEN = [
     ("import json\njson.loads('{')\n", 4, "JSONDecodeError"),
     ("raise SystemExit(3)\n", 3, "SystemExit: 3"),
     ("@skill\ndef bad(*args): ...\n", 3, "TypeError: skill 'bad': parameter '*args'"),
-    ("import nowhere_at_all\n", 3, "ModuleNotFoundError: No module named 'nowhere_at_all'"),
     ("raise RuntimeError\n", 3, "3: RuntimeError"),
 ]
 
@@ -174,14 +173,6 @@ def test_a_reload_follows_changed_new_moved_and_deleted_skills_and_files(registr
     with pytest.raises(KernaiError, match="no skill files match"):
         registry.reload()
     assert len(registry.all()) == 7
-
-
-def test_a_reload_notices_two_edits_within_one_second(registry: SkillRegistry, tmp_path: Path) -> None:
-    registry.load_from(write(tmp_path / "a.py", one=0))
-    for number in range(1, 6):  # the same length, so that a cache by time and size would miss the change
-        write(tmp_path / "a.py", one=number)
-        registry.reload()
-        assert answer(registry, "one") == number
 
 
 @pytest.mark.parametrize("broken", ["def oops(:", "raise RuntimeError('no')", "raise type('E', (Exception,), {'__str__': id})"])
