@@ -7,14 +7,16 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from math import inf
 from typing import Any, ClassVar
 
 import pytest
 
 import kernai
-from kernai import Agent, Context, Event, KernaiError, Skill, SkillContext, Stop
+from kernai import Agent, Context, Event, KernaiError, Limits, Recorder, Skill, SkillContext, Stop
 from kernai.durable import host_state
 from kernai.loop.effects import CallSkill, Sleep
+from kernai.middleware import Hooks
 from kernai.testing import ByHand
 from tests.durable.durable_cases import EACH_WAY, WAYS, Appends, Stored, Way, command, share_of
 from tests.loop.loop_cases import plan, task
@@ -270,6 +272,35 @@ def test_after_a_crash_a_task_shares_the_same_attributes_as_before(way: Way, kin
         assert sorted(set(again.items)) == sorted([*(f"{task}.{number}" for task in range(3) for number in range(3)), "r"])
         counts = [one["result"] for one in part.data("skill_result")]
         assert sorted(counts) == sorted([*["number 1", "number 2", "number 3"] * 3, "number 1"])
+
+
+@EACH_WAY
+def test_the_end_of_a_sub_agent_is_recorded_at_once_and_no_call_waits_for_it(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, recorded = threading.Event(), threading.Event()
+
+    class Ending(Hooks):
+        def on_run_end(self, run: Any, result: object) -> None:
+            run.context.items.append("end")
+            if run.scope == "2.1":
+                ended.set()
+
+    class Noting(Recorder):
+        def record(self, event: Event) -> None:
+            if event.type == "skill_result" and event.data["call_id"] == "2.1":
+                recorded.set()
+
+    def wait(ctx: SkillContext[Cart]) -> str:
+        ended.wait(PATIENCE)
+        ctx.run_context.items.append("wait")
+        return str(recorded.wait(PATIENCE))
+
+    monkeypatch.setattr(host_state, "PATIENCE", inf)
+    clerk = Agent(instructions="c", middleware=[Ending()]).as_skill("clerk", "Ends.")
+    it, ask = with_more(clerk, Skill("wait", execute=wait)).replace(parallel_skills=True), command("clerk", "sub")
+    scripts = {"go": [ask, command("put", "a"), command("wait") + ask, "<final>done</final>"], "sub": ["<final>s</final>"]}
+    run = Stored(way, it, scripts)
+    assert run.execute(context=Cart(), recorder=Noting(), limits=Limits(timeout=PATIENCE)).ok
+    assert run.data("context_saved")[-1]["items"] == ["end", "a", "end", "wait"]
 
 
 def test_a_text_instead_of_a_list_of_a_contexts_own_attributes_is_refused() -> None:

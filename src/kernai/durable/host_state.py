@@ -120,23 +120,29 @@ class HostState:
             run = parent
         return run.scope
 
-    def in_turn(self, run: Run, call: CallSkill | CallProtocol | None = None) -> Generator[Effect, Any, None]:
-        """Waits until no other call is changing this run's state, then takes the turn for `call`, or for saving."""
+    def in_turn(self, run: Run, call: CallSkill | CallProtocol | None = None) -> Generator[Effect, Any, bool]:
+        """Waits until no other call is changing this run's state, then takes the turn for `call`, or for saving.
+
+        Returns False if it need not be saved yet: a call of the run has the turn, and the run records its outcome next.
+        """
         owner, now = self.owner(run), run.clock.monotonic
         who = run.scope if call is None else call.call_id
         what = "" if call is None else call.skill if isinstance(call, CallSkill) else call.protocol
         while what not in self._slow:
             turn = self._turns.setdefault(owner, Turn(who, what, now()))
             if turn.who == who:
-                return
+                break
             if now() - turn.since >= PATIENCE:
                 self._slow.update([turn.what] if turn.what else [])
                 self.end_turn(turn.who)
+            elif call is None and turn.what and turn.who.rpartition("/")[0] == run.scope:
+                return False
             else:
                 try:
                     yield Sleep(_PAUSE, run.scope, who)
                 except Control:  # the run must stop
-                    return
+                    break
+        return True
 
     def end_turn(self, who: str) -> None:
         """Ends a turn, after the call's outcome is recorded or if there was nothing to save."""
@@ -163,7 +169,7 @@ class HostState:
             found.append(saved)
         if isinstance(row, (CallEndedRow, ApprovalRequestedRow)):
             self.end_turn(row.call_id)
-        elif states:
+        if states:  # also for the call of an agent, whose state its caller's run saves
             self.end_turn(row.place[3])
         return found
 

@@ -278,9 +278,9 @@ class DurableScope:
         try:
             changed = self._durable.changed_state(self.run)
             if changed and not of_call:
-                yield from state.in_turn(self.run)
-                changed = self._durable.changed_state(self.run)
-                if not changed:  # another call made the change, and has recorded it in the meantime
+                is_due = yield from state.in_turn(self.run)
+                changed = self._durable.changed_state(self.run) if is_due else []
+                if is_due and not changed:  # another call made the change, and has recorded it in the meantime
                     state.end_turn(self.run.scope)
         except (Exception, GeneratorExit):
             raise
