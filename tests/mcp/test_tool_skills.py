@@ -18,6 +18,7 @@ from kernai import Agent, Decision, MockProvider, Result, Skill, SkillInputError
 from kernai.mcp import Adapter, McpClosedError, McpConfigError, McpError, setup
 from tests.mcp import bank_server
 from tests.mcp.support import ask, sdk_server, text_result
+from tests.written import command
 
 
 def server_with(**schemas: Mapping[str, Any]) -> Server[Any]:
@@ -245,10 +246,6 @@ def test_a_read_only_tool_is_an_idempotent_skill_and_others_are_not() -> None:
 def bank() -> Iterator[Adapter]:
     with setup({}, {"bank": bank_server.bank}, register=False) as adapter:
         yield adapter
-
-
-def command(name: str, content: str) -> str:
-    return f'<block type="command" name="{name}">{content}</block>'
 
 
 def run(adapter: Adapter, said: str, *responses: str, skills: list[Skill] | None = None, approve: Any = None) -> Result[str]:
