@@ -178,11 +178,6 @@ def test_the_commands_of_a_page_exist(page: Path) -> None:
         assert unknown | missing == set(), f"{block.place}: names what does not exist"
 
 
-def test_the_readme_shows_how_to_run_the_demo_and_the_tests() -> None:
-    commands = [block.code for block in code_blocks(ROOT / "README.md") if block.language == "bash"]
-    assert {"demo", "test"} <= set(DEV_COMMAND.findall("\n".join(commands)))
-
-
 # ----------------------------------------------------------------------------------------- the provider of the tour
 
 CODE_OF_THE_TOUR = block_with("class Ollama", ROOT / "docs" / "tour.md")

@@ -25,10 +25,6 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def test_the_package_has_no_runtime_dependency(project: dict[str, Any]) -> None:
-    assert project["project"]["dependencies"] == []
-
-
 def test_the_version_is_a_constant_of_the_package_and_heads_the_changelog(project: dict[str, Any]) -> None:
     import kernai
 
@@ -44,12 +40,6 @@ def test_ci_tests_every_python_that_the_package_says_it_supports(project: dict[s
     matrix = re.search(r"^        python: \[(.*)\]$", (ROOT / ".github/workflows/checks.yml").read_text("utf-8"), re.MULTILINE)
     assert matrix is not None
     assert re.findall(r"[\d.]+", matrix[1]) == supported
-
-
-@pytest.mark.parametrize("package", ["kernai", "kernai_providers"])
-def test_every_package_is_marked_as_typed(package: str) -> None:
-    folder = ROOT / "src" / package
-    assert (folder / "py.typed").exists() == (folder / "__init__.py").exists()
 
 
 @pytest.mark.parametrize("arguments, complaint", [
