@@ -123,8 +123,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
 
 def command_of(name: str) -> tuple[Command, Parser]:
     """Returns a command and the parser of its arguments."""
-    module = import_module(f"kernai.command_line.{_MODULES.get(name, name)}_command")
-    command: Command = module.COMMANDS[name]
+    command: Command = import_module(f"kernai.command_line.{_MODULES.get(name, name)}_command").COMMANDS[name]
     return command, Parser(name, command)
 
 

@@ -207,8 +207,7 @@ class FollowServer(ThreadingHTTPServer):
     ) -> None:
         if not isinstance(port, int) or not 0 <= port <= _LAST_PORT:
             raise ValueError(f"port must be a number from 0 to {_LAST_PORT}, got {port!r}")
-        self.path = os.fsdecode(path)
-        shown = os.path.basename(self.path) if title is None else title  # noqa: PTH119 - `path` is a str
+        shown = os.path.basename(os.fsdecode(path)) if title is None else title  # noqa: PTH119 - text in, text out
         self.page = live_page(shown, "events").encode("utf-8")
         self.feed = Feed(path, media_folder)
         self.token = secrets.token_urlsafe(24)
