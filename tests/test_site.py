@@ -50,11 +50,6 @@ def test_the_menu_lists_the_guides_in_the_order_of_their_index() -> None:
     assert ["guides/index.md", *index] == [page for page in menu if not page.startswith("providers/")]
 
 
-def test_only_one_page_mentions_the_ruby_gem() -> None:
-    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name not in {"porting.md", "index.md"}]
-    assert [path.name for path in pages if re.search(r"\b(?:gem|Ruby)\b", path.read_text("utf-8"))] == []
-
-
 def test_every_option_and_every_field_of_a_result_is_in_a_table_of_the_page_on_running() -> None:
     page = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
     in_tables = {name for cell in re.findall(r"^\| ([^|]*) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)}
