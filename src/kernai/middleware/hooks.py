@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from kernai.values.result import Result
 
 _HOOKS = ("on_run_start", "on_run_end", "before_model", "after_model", "before_tool", "after_tool", "on_error")
-_LIKE_HOOKS = ("before_", "after_", "on_")
-#: how similar a name must be to a hook's to count as a misspelling
-_SIMILARITY = 0.9
 
 
 class FallbackWantedError(ProviderError):
@@ -118,11 +115,11 @@ class Hooks:
 
 def _resembles_a_hook(name: str) -> bool:
     """Whether a name begins like a hook's, or differs from a hook's by about one letter."""
-    if name.startswith(("_", *_LIKE_HOOKS)):
+    if name.startswith(("_", "before_", "after_", "on_")):
         return name[0] != "_"
     from difflib import get_close_matches  # imported here, since most classes have only hooks
 
-    return bool(get_close_matches(name.lower(), _HOOKS, 1, _SIMILARITY))
+    return bool(get_close_matches(name.lower(), _HOOKS, 1, cutoff=0.9))
 
 
 def _check_hook(cls: type[Hooks], name: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from threading import RLock
@@ -175,10 +175,8 @@ class Batch:
     @calls_out
     def _report_to(self, report: Report | None, progress: Progress[Any]) -> None:
         if report is not None:
-            try:
+            with _logged():
                 report(progress)
-            except (Exception, Control) as error:  # noqa: BLE001 - an observer's error must not affect the runs
-                _report_failed(error)
 
     # -------------------------------------------------------------------------------------------------- with asyncio
 
@@ -217,22 +215,30 @@ class Batch:
             result = _without_answer(request, run, error)
         progress = self._note_result(at, result)
         if report is not None:
-            try:
+            with _logged():
                 given = report(progress)
                 if hasattr(given, "__await__"):
                     await given
-            except (Exception, Control) as error:  # noqa: BLE001 - an observer's error must not affect the runs
-                _report_failed(error)
 
     # ------------------------------------------------------------------------------------------------------- for both
 
     @contextmanager
     def _reporting(self) -> Iterator[Report | None]:
-        if self._on_progress is True:
-            with _progress_bar(len(self.requests)) as report:
-                yield report
-        else:
+        """Yields the function to call after each run. A bar is drawn with tqdm or rich if installed, else as text."""
+        if self._on_progress is not True:
             yield self._turns.of(self._on_progress or None)
+            return
+        from importlib.util import find_spec
+
+        bar, report = ExitStack(), None
+        with _logged():
+            draw = next((draw for name, draw in _BARS.items() if find_spec(name) is not None), _as_text)
+            report = bar.enter_context(draw(len(self.requests)))
+        try:
+            yield report
+        finally:
+            with _logged():
+                bar.close()
 
     def _note_result(self, at: int, result: Any) -> Progress[Any]:
         self._results[at] = result
@@ -319,24 +325,17 @@ def _without_answer(request: RunRequest, run: Run | None, error: Exception) -> R
     return result
 
 
-def _report_failed(error: BaseException) -> None:
-    warn = EventLog(config.logger, debug=config.debug).warn
-    warn("callback.failed", during="on_progress", error=f"{type(error).__name__}: {error_text(error)}")
+@contextmanager
+def _logged() -> Iterator[None]:
+    """Logs what an observer or a progress bar raises, since it must not affect the runs."""
+    try:
+        yield
+    except (Exception, Control) as error:  # noqa: BLE001 - logged
+        warn = EventLog(config.logger, debug=config.debug).warn
+        warn("callback.failed", during="on_progress", error=f"{type(error).__name__}: {error_text(error)}")
 
 
 # ---------------------------------------------------------------------------------------------------- the progress bar
-
-
-@contextmanager
-def _progress_bar(total: int) -> Iterator[Report]:
-    """Draws a progress bar on stderr: with tqdm or rich if installed, else as a line of text. Yields the function to
-    call after each run.
-    """
-    from importlib.util import find_spec
-
-    draw = next((draw for name, draw in _BARS.items() if find_spec(name) is not None), _as_text)
-    with draw(total) as show:
-        yield show
 
 
 @contextmanager
