@@ -229,12 +229,11 @@ class SpanSink:
         }
 
     def _start_call(self, event: Event, data: Mapping[str, Any]) -> None:
-        is_skill = "skill" in data
         name = str(data.get("skill") or data.get("protocol") or "unknown")
         self._start(_call(event, data), f"execute_tool {name}", SpanKind.INTERNAL, event, self._run(event), {
             "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name,
             "gen_ai.tool.call.id": str(data.get("call_id")),
-            "gen_ai.tool.type": "function" if is_skill else "extension",
+            "gen_ai.tool.type": "function" if "skill" in data else "extension",
             "gen_ai.tool.call.arguments": self._content_json(data.get("params", data.get("request"))),
         })
 

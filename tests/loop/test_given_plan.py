@@ -136,8 +136,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
         [{"id": "a", "input": "x", "depend_on": []}], "task 'a' has no key 'depend_on'; did you mean 'depends_on'",
     ),
     "a misspelt key": ({"tasks": [Task("a", "x")], "strategie": "x"}, "the plan has no key 'strategie'; did you mean"),
-    "another key": ({"tasks": [Task("a", "x")], "x": 1}, "has no key 'x'; it may have tasks, goal, strategy"),
     "a flag that is none": ([{"id": "a", "input": "x", "parallel": 1}], "task 'a': parallel must be True or False"),
+    "a number": (5, "plan must be a Plan"),
     "no JSON": ("{", "the plan is not valid JSON"),
     "a key twice": ('{"tasks": [{"id": "a", "id": "b", "input": "x"}]}', "given twice"),
     "dependencies that are no list": ([{"id": "a", "input": "x", "depends_on": 0}], "must be a list of ids, got 0"),
@@ -146,19 +146,21 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("plan, message", REFUSED.values(), ids=REFUSED.keys())
 def test_an_invalid_plan_of_the_caller_is_refused(plan: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         run_plan(agent(), plan)
 
 
-def test_agents_and_options_are_checked() -> None:
-    with pytest.raises(ValueError, match="the plan has no task 'z'; it has a, b, c"):
-        run_plan(agent(), PLAN, agents={"z": agent()})
-    with pytest.raises(TypeError, match=r"agents\['a'\] must be an Agent"):
-        run_plan(agent(), PLAN, agents={"a": "x"})  # type: ignore[dict-item]
-    with pytest.raises(TypeError, match="agents must be a mapping of task ids to Agents, got list"):
-        run_plan(agent(), PLAN, agents=[agent()])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="plan must be a Plan"):
-        run_plan(agent(), 5)  # type: ignore[arg-type]
+PRICED = Model("m", cost=(1, 1))
+
+
+@pytest.mark.parametrize("agents, message", [
+    ({"z": agent()}, "the plan has no task 'z'; it has a, b, c"), ({"a": "x"}, r"agents\['a'\] must be an Agent"),
+    ([agent()], "agents must be a mapping of task ids to Agents, got list"), ({"a": agent()}, "needs the price of model 'text-only'"),
+    ({"a": agent(calls="native", model=PRICED)}, "needs a provider with native calls"),
+])
+def test_agents_of_tasks_that_cannot_run_are_refused(agents: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        run_plan(agent(model=PRICED), PLAN, agents=agents, limits=Limits(max_cost=1))
 
 
 @WAYS

@@ -165,10 +165,9 @@ class Trust:
             pairs = [(name, Said(value, source)) for name, value in _pairs(data, value_of, key)]
             self._results.append(_TrustedResult(step, [], pairs))
             return
-        run = self._run
-        flag = "creates" if skill.creates else "directory"
-        run.root.warn(f"{flag}.unreadable", run_id=run.root.run_id, skill=skill.name,
-                      reason=f"the result does not have the form that {flag}= declares, so none of it is trusted")
+        root, flag = self._run.root, "creates" if skill.creates else "directory"
+        root.warn(f"{flag}.unreadable", run_id=root.run_id, skill=skill.name,
+                  reason=f"the result does not have the form that {flag}= declares, so none of it is trusted")
 
     # --------------------------------------------------------------------------------------------------- what counts
 
