@@ -252,7 +252,11 @@ class Replacing(Counting):
         return made
 
 
-@pytest.mark.parametrize("kind", [Counting, Replacing])
+class CountingInPlace(Counting, InPlace):
+    """Its `restore` changes the list that it shares with its tasks."""
+
+
+@pytest.mark.parametrize("kind", [Counting, Replacing, CountingInPlace])
 @EACH_WAY
 def test_after_a_crash_a_task_shares_the_same_attributes_as_before(way: Way, kind: type[Counting]) -> None:
     def put(what: str, ctx: SkillContext[Counting]) -> str:

@@ -165,7 +165,8 @@ class AsyncioDriver(Driver):
         if kind is Sleep:
             return self._sleep(effect)  # type: ignore[arg-type]
         if kind is Commit:
-            return self._commit()
+            assert self.root.durable is not None
+            return self._in_store(self.root.durable.commit)
         return stack.completions.get() if kind is Join else self.perform_at_once(effect, stack)
 
     async def _call(self, effect: CallSkill | CallProtocol) -> Any:
@@ -227,16 +228,11 @@ class AsyncioDriver(Driver):
         for seconds in self.pauses(effect):
             await asyncio.sleep(seconds)
 
-    async def _commit(self) -> None:
-        """Commits in a separate thread for the store: its connection stays in one thread, and the event loop must not
-        block.
+    async def _in_store(self, call: Callable[[], None]) -> None:
+        """Calls the store in its own thread: its connection stays in one thread, and the event loop must not block.
 
         Awaited even if the run is cancelled meanwhile, so that all its rows are in the store when it ends.
         """
-        assert self.root.durable is not None
-        await self._in_store(self.root.durable.commit)
-
-    async def _in_store(self, call: Callable[[], None]) -> None:
         self._store = self._store or WorkerPool(1, keep=True)
         await in_worker(self._store, call, to_the_end=True)
 

@@ -286,7 +286,7 @@ class DurableRun:
 
     def broken_off(self, call_id: str) -> BaseException:
         """Returns the error of a call without an outcome in a closed run."""
-        began = self.history.was_announced(call_id) and call_id not in self.history.facts.waiting
+        began = call_id in self.history.announced and call_id not in self.history.facts.waiting
         return effects.Cancelled() if began or self.has_begun(call_id) else effects.NotBegun()
 
     def write_unrecorded(self, run: Run, row: Row) -> None:

@@ -44,8 +44,9 @@ class History:
         self.dropped = sorted(one.seq for one in left_out)
         #: calls that were announced but certainly did not begin
         self.never_ran: set[str] = set()
-        self._announced: set[str] = set()
-        self._outcomes: dict[str, Recorded] = {}
+        #: calls that the recording says were about to be made, and the outcomes of calls, by call id
+        self.announced: set[str] = set()
+        self.outcomes: dict[str, Recorded] = {}
         #: from rows that were left out: the usage of model calls by call id; the numbers of `result` rows by scope
         self.wasted: dict[str, Usage] = {}
         self._undone: dict[str, list[int]] = {}
@@ -62,7 +63,7 @@ class History:
                 if getattr(row, "not_run", None):
                     self.never_ran.update({row.call_id}, self.facts.approved_below(row.call_id))
                 elif not row.is_broken_off and row.call_id not in recorded.scopes:  # an agent's scope has its own end
-                    self._outcomes[row.call_id] = one
+                    self.outcomes[row.call_id] = one
         for seq in sorted(recorded.dropped.union(self.dropped)):
             one = recorded.all[seq]
             used = reading(one, one.row.usage)
@@ -76,9 +77,9 @@ class History:
         for rows in self.scopes.values():
             for one in rows:
                 if isinstance(one.row, events.CallBegunRow):
-                    self._announced.add(one.row.call_id)
+                    self.announced.add(one.row.call_id)
                 elif isinstance(one.row, events.CallEndedRow):
-                    self._outcomes[one.row.call_id] = one
+                    self.outcomes[one.row.call_id] = one
 
     @classmethod
     def truncated(cls, recorded: RecordedRun) -> History:
@@ -119,13 +120,6 @@ class History:
 
     def of(self, scope: str) -> Sequence[Recorded]:
         return self.scopes.get(scope, ())
-
-    def outcome_of(self, call_id: str) -> Recorded | None:
-        return self._outcomes.get(call_id)
-
-    def was_announced(self, call_id: str) -> bool:
-        """Whether the recording says that a call was about to be made."""
-        return call_id in self._announced
 
     def was_resumed_after(self, outcome: Recorded) -> bool:
         scope, ends = outcome.scope, events.ResultRow

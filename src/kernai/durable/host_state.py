@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai.errors import Control, KernaiError, error_text
@@ -68,8 +69,11 @@ class HostState:
         row = self._recorded.get(run.scope)
         if row is None:
             return
-        run.context.restore(row.state)
         parent = _parent(run)
+        for name, value in _attributes(run.context).items() if parent is not None else ():
+            if isinstance(value, (list, dict, set)):  # the parent's, which `restore` may change
+                setattr(run.context, name, copy(value))
+        run.context.restore(row.state)
         if parent is not None:
             for name in row.shared or ():
                 setattr(run.context, name, getattr(parent.context, name))

@@ -171,7 +171,7 @@ class DurableScope:
     def _outcome_of(self, effect: Call | effects.CallBuiltin) -> Completion | None:
         """The outcome of a call; None if it is to be performed, or waits."""
         durable, history = self._durable, self._durable.history
-        recorded = history.outcome_of(effect.call_id)
+        recorded = history.outcomes.get(effect.call_id)
         if recorded is not None:
             if durable.check_skill is not None and isinstance(effect, effects.CallSkill):
                 durable.check_skill(self.run, effect, recorded)
@@ -180,7 +180,7 @@ class DurableScope:
             if isinstance(effect, effects.CallBuiltin):
                 return Completion(None, run_builtin(self.run, effect.command))
             return Completion(None, error=durable.broken_off(effect.call_id))
-        if isinstance(effect, _CALLS) and history.was_announced(effect.call_id):
+        if isinstance(effect, _CALLS) and effect.call_id in history.announced:
             return durable.settle(self.run, effect)
         return None
 
