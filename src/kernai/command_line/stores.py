@@ -42,10 +42,8 @@ def shown(path: str) -> str:
 
 def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
     """Opens the `PostgresStore` at an address. Raises `CommandError` if that fails."""
-    try:
-        from kernai.postgres import PostgresStore  # needs the extra kernai[postgres]
-    except ImportError as error:
-        raise CommandError("PostgreSQL needs the extra kernai[postgres]", "pip install 'kernai[postgres]'") from error
+    with failing("", "PostgreSQL needs the extra kernai[postgres]", ImportError):
+        from kernai.postgres import PostgresStore
     with failing("the store", "an address is postgresql://USER@HOST/DATABASE", (KernaiError, ValueError)):
         return PostgresStore(address, create=create)
 
