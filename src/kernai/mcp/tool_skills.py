@@ -31,6 +31,7 @@ from kernai.registry.skill_definition import Skill
 
 #: limit for the parts of a schema that is written out
 MAX_PARTS = 5000
+_MOST_INSIDE = 100  # references that lead to one another
 _PYTHON: Mapping[str, tuple[type, ...]] = {"integer": (int,), "number": (float,), "boolean": (bool,)}
 _SEVERAL = ("anyOf", "oneOf")
 
@@ -180,6 +181,10 @@ class _Writer:
             found = self._resolver.lookup(reference).contents
         except Unresolvable:
             raise ValueError(f"it refers to {reference!r}, which it does not contain") from None
+        if len(inside) > _MOST_INSIDE:
+            raise RecursionError
+        if not is_schema(found):  # it may be any part of the document, such as a default
+            raise ValueError(f"it refers to {reference!r}, which is no schema")
         if reference in inside:
             kind = found.get("type") if isinstance(found, Mapping) else None
             return {**beside, **({"type": kind} if isinstance(kind, str) else {})}
