@@ -68,7 +68,8 @@ class AnswerText:
             if row.type_ == "final" and self._final is None and not self._is_set_aside:
                 self._final = row.block
             elif row.type_ == "command":
-                self._is_set_aside = True  # the model has not seen the results yet
+                # the model has not seen the results yet; a native call may have the number of a final in the prose
+                self._final, self._is_set_aside = None, True
         elif isinstance(row, BlockContentRow) and row.block == self._final:
             yield from self._emit(row.text)
         elif isinstance(row, _CONTINUES):
