@@ -51,12 +51,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "model": ({"model": 4}, TypeError, "model must be a Model"),
     "history text": ({"history": "hello"}, TypeError, "history must be a list of messages"),
     "history entry": ({"history": ["hello"]}, TypeError, r"history\[0\]: must be a Message or a dict"),
-    "history of one": ({"history": {"role": "user", "content": "x"}}, TypeError, "history must be a list"),
     "history media": ({"history": [{"role": "user", "content": [{"id": "x"}]}]}, TypeError, r"history\[0\]"),
     "history no role": ({"history": [{"role": ["user"], "content": "x"}]}, ValueError, r"history\[0\].*role"),
-    "history role": ({"history": [{"role": "tool", "content": "x"}]}, ValueError, r"history\[0\]: role must be one of"),
     "history system": ({"history": [Message("system", "x")]}, ValueError, r"history\[0\] is a system message"),
-    "history keys": ({"history": [{"role": "user"}]}, ValueError, "needs 'role' and 'content'"),
     "history content": ({"history": [{"role": "user", "content": 3}]}, TypeError, r"history\[0\]: content must be"),
     "history part": ({"history": [{"role": "user", "content": [3]}]}, TypeError, r"history\[0\]: content may hold"),
     "recorder's sink": ({"recorder": MemorySink()}, TypeError, r"write recorder=Recorder\(\.\.\.\)"),
@@ -170,10 +167,6 @@ def test_the_recording_says_what_was_started_and_by_whom() -> None:
     }
     assert result.run_id == "r-1"
     assert {event.run_id for event in recorder.entries} == {"r-1"}
-
-
-def test_every_run_has_its_own_id() -> None:
-    assert len({execute(agent(), "go").run_id for _ in range(50)}) == 50
 
 
 async def test_a_stream_may_be_closed_from_within_its_own_run() -> None:
