@@ -14,11 +14,8 @@ import pytest
 import kernai
 from kernai import Agent, Context, KernaiError, MemoryStore, ReplayDivergenceError, RunConflictError, Skill, events
 from kernai.durable.history import History
-from kernai.durable.journal import Journal
-from kernai.durable.lease import Held
 from kernai.durable.recorded_run import Facts, Recorded
 from kernai.durable.store import Entry
-from kernai.values.media import MediaStore
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, provider
 
 #: events with outcomes, which the replay uses instead of comparing them
@@ -236,19 +233,6 @@ def test_a_run_was_resumed_after_an_outcome_if_it_continued_or_an_end_after_it_w
     history = History(scopes={"0.a": [made(*row) for row in rows.items()]})
     history._undone = {"0.a": undone, "": [7]}
     assert history.was_resumed_after(made(5, events.SkillResultRow)) is resumed
-
-
-def test_a_journal_insists_until_something_is_appended() -> None:
-    store = MemoryStore()
-    journal = Journal(Held(store, "r", 30, print), MediaStore())
-    journal.insists = True
-    journal.commit()
-    assert journal.due
-    row = events.InFlightRow("0.0", "retry")
-    row.place, row.at = (None, 0, None, "", "r", None), 0.0
-    journal.add([row])
-    journal.commit()
-    assert (journal.due, journal.seq, len(store.load("r"))) == (False, 1, 1)
 
 
 def changed_at(at: int, **changes: Any) -> Callable[[list[Entry]], list[Any]]:

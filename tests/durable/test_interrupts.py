@@ -286,25 +286,6 @@ def test_a_stream_without_an_input_needs_a_run_to_continue(is_async: bool) -> No
 # ------------------------------------------------------------------------------------------------------------ Ctrl-C
 
 
-def test_ctrl_c_in_a_skill_is_recorded_and_the_run_can_be_resumed() -> None:
-    calls: list[int] = []
-
-    def stop() -> str:
-        calls.append(len(calls))
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        return "continued"
-
-    run = Stored(SYNC, Agent(instructions="x", skills=[Skill("stop", execute=stop)]), {"go": [command("stop") + command("/skills")]})
-    with pytest.raises(KeyboardInterrupt):
-        run.execute()
-    assert run.data("result")[-1]["stop_reason"] == "cancelled"
-    with pytest.raises(kernai.InFlightError):
-        run.resume()
-    result = run.resume(in_flight="retry")
-    assert (result.ok, "continued" in result.messages[2].text, calls) == (True, True, [0, 1])
-
-
 @EACH_WAY
 def test_an_interrupt_before_the_first_event_leaves_no_record(way: Way) -> None:
     class Interrupted(UserDict[str, Any]):

@@ -366,17 +366,3 @@ def test_a_call_is_not_made_if_the_run_is_cancelled_while_approve_runs(way: Way)
     asked = Script(command("pay"), "<final>x</final>")
     assert way.execute(it, "go", provider=asked, cancel=stopped).stop_reason == "cancelled"
     assert paid == []
-
-
-@EACH_WAY
-def test_an_approved_model_call_is_not_made_by_a_run_that_must_stop(way: Way) -> None:
-    def pausing(effect: Any) -> Any:
-        if isinstance(effect, kernai.middleware.CallModel) and effect.approval is None:
-            raise kernai.Pause("dear")
-        return (yield effect)
-
-    fine = Script("<final>ok</final>")
-    run = Stored(way, Agent(instructions="x", middleware=[pausing]), fine)
-    run.execute()
-    assert (run.resume(approvals={"0": True}, cancel=stopped_already()).stop_reason, fine.asked) == ("cancelled", 0)
-    assert run.resume().ok

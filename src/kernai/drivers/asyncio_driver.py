@@ -189,11 +189,8 @@ class AsyncioDriver(Driver):
                 if perf_counter() - began < BRIEF:
                     self._hold = BRIEF
 
-        return in_worker(self._workers(), timed, hold=hold, unbegun=NotBegun)
-
-    def _workers(self) -> WorkerPool:
         self._pool = self._pool or WorkerPool(keep=True)
-        return self._pool
+        return in_worker(self._pool, timed, hold=hold, unbegun=NotBegun)
 
     async def _call_model(self, effect: CallModel) -> Any:
         run, provider, stream = self.begin_call(effect)
@@ -204,7 +201,8 @@ class AsyncioDriver(Driver):
             stream.caught_up = self._delivery.caught_up(run.outbox)
             if type(provider).acall is Provider.acall:
                 call = partial(provider.call, messages, model, generation, stream)
-                answer: Awaitable[Any] = in_worker(self._workers(), call, in_place=effect.timeout is None)
+                self._pool = self._pool or WorkerPool(keep=True)
+                answer: Awaitable[Any] = in_worker(self._pool, call, in_place=effect.timeout is None)
             else:
                 answer = provider.acall(messages, model, generation, stream)
             if effect.timeout is None:

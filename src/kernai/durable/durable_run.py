@@ -247,9 +247,6 @@ class DurableRun:
             for one in self.history.facts.trusted.get(run.scope, ()):
                 reading(one, run.trust.restore, [one.row])
 
-    def waits(self, call_id: str) -> bool:
-        return call_id in self.history.facts.waiting and call_id not in self.decisions
-
     def settle(self, run: Run, call: CallSkill | CallProtocol) -> Completion | None:
         """Returns the outcome of a call that was announced but has no recorded outcome; None if it is to be made again,
         or waits.

@@ -210,9 +210,10 @@ class DurableScope:
         """Whether an effect waits for a decision, or only for work that does."""
         if isinstance(effect, effects.Join):
             return not self._to_spawn
-        call_id = getattr(effect, "call_id", "")
-        sub_run = self._durable.scopes.get(call_id)
-        return self._durable.waits(call_id) if sub_run is None else sub_run.is_parked
+        call_id, durable = getattr(effect, "call_id", ""), self._durable
+        sub_run = durable.scopes.get(call_id)
+        waits = call_id in durable.history.facts.waiting and call_id not in durable.decisions
+        return waits if sub_run is None else sub_run.is_parked
 
     # ----------------------------------------------------------------------------------------------- after the record
     # Here a failed effect is an exception, which `_continue` throws into the loop.

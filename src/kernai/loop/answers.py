@@ -75,8 +75,7 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
     text, run.unfinished = run.unfinished + response.content, ""
     if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
         blocks, _, incomplete, certain = parse(text)
-        response = ParsedResponse(
-            text, blocks, incomplete, certain, response.finish_reason, response.ends_turn)
+        response = ParsedResponse(text, blocks, incomplete, certain, response.finish_reason, response.ends_turn)
         decision = _decided(run, response)
         if isinstance(decision, Correction) and incomplete is not None and incomplete.type == "final":
             # the answer is complete: the model only forgot to close the tag that it opened in the earlier response
