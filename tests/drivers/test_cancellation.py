@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -538,15 +539,18 @@ async def test_cancelling_while_a_callback_is_awaited_loses_no_event(at: str) ->
     assert recorder.entries[-1].type == "result"
 
 
-@pytest.mark.parametrize("count, loop_ends", [(1, False), (3, False), (1, True)])
-def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_result(count: int, loop_ends: bool) -> None:
+@pytest.mark.parametrize("count, ends", [(1, ""), (3, ""), (1, "loop"), (1, "delivery")])
+def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_result_and_ends(
+    count: int, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder, inside, leave, left = Recorder(), threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
     heard: list[str] = []
 
     @skill(register=False)
     def late(ctx: SkillContext[Any]) -> str:
-        inside.release()
-        leave.wait(PATIENCE)
+        if ends != "delivery":
+            inside.release()
+            leave.wait(PATIENCE)
         try:
             ctx.emit("too late")
         finally:
@@ -558,8 +562,13 @@ def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_resul
         for _ in range(count):
             assert left.acquire(timeout=PATIENCE)
 
+    def never(delivery: Any, _: object) -> Future[None]:  # as if the event loop had ended before it began
+        delivery.close()
+        inside.release()
+        return Future()
+
     async def main() -> None:
-        provider = MockProvider(command("late") * count, chunk_size=64)
+        provider = AsyncScripted(lambda *_: command("late") * count)
         agent = Agent(instructions="x", skills=[late], provider=provider, parallel_skills=True)
         running = asyncio.ensure_future(arun(agent, "go", recorder=recorder, on_event=lambda event: heard.append(event.type)))
         for _ in range(count):
@@ -567,12 +576,14 @@ def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_resul
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        if not loop_ends:
+        if not ends:
             await asyncio.to_thread(let_go)
             await asyncio.sleep(0)
 
+    if ends == "delivery":
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", never)
     asyncio.run(main())
-    if loop_ends:
+    if ends:
         let_go()
     assert results(recorder) == {"": "cancelled"}
     assert heard[-1] == "result"

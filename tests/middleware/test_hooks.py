@@ -220,7 +220,6 @@ def generator(self: Hooks, ctx: HookContext) -> Any:
     ("before_tool", generator, "Guard.before_tool is a generator: hooks are plain functions"),
     ("before_tools", plain, "Guard.before_tools is not a hook and would never be called; did you mean 'before_tool'?"),
     ("befor_tool", plain, "Guard.befor_tool is not a hook and would never be called; did you mean 'before_tool'?"),
-    ("beforetool", plain, "Guard.beforetool is not a hook and would never be called; did you mean 'before_tool'?"),
     ("on_token", plain, "Guard.on_token is not a hook and would never be called; they are on_run_start, on_run_end, before_model"),
     ("before_tool", lambda self: None, r"Guard.before_tool must be a function of \(self, ctx\): too many positional arguments"),
     ("on_error", lambda self, ctx, error, how: None, r"Guard.on_error must be a function of \(self, ctx, error\): missing a required argument: 'how'"),

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.delivery import Callback, EventWriter, TaskCompletions, TaskHook
+from kernai.drivers.driver import POLL
 from kernai.events import Event
 
 if TYPE_CHECKING:
@@ -77,8 +78,7 @@ class AsyncioDelivery:
 
     def hurry(self) -> None:
         """Sets a deadline for callbacks, because the run was cancelled. They still get all events."""
-        if self._deadline is None:
-            self._deadline = self._loop.time() + CALLBACK_GRACE
+        self._deadline = self._deadline or self._loop.time() + CALLBACK_GRACE
 
     def interrupt(self) -> None:
         """Cancels deliveries in progress, because the run was cancelled and an observer may never return."""
@@ -99,24 +99,27 @@ class AsyncioDelivery:
         self._soon = self._soon or set()
         if outbox not in self._soon:
             self._soon.add(outbox)
-            self._track(self._loop.create_task(self._flush_soon(outbox)))
+            self._track(self._loop.create_task(self._flush_soon(outbox, self._soon)))
 
-    async def _flush_soon(self, outbox: Outbox) -> None:
+    async def _flush_soon(self, outbox: Outbox, soon: set[Outbox]) -> None:
         try:
             await self.flush(outbox)
         finally:
-            if self._soon is not None:
-                self._soon.discard(outbox)
+            soon.discard(outbox)
 
     def _deliver_and_wait(self, event: Row) -> None:
         delivery = self._deliver_in_order(event)
         try:
-            asyncio.run_coroutine_threadsafe(delivery, self._loop).result()
-        except RuntimeError:
-            # the event loop is closed: this worker has outlived its run
-            delivery.close()
-        except CancelledError:
-            pass  # the run was cancelled; the worker notices at its next chunk
+            delivered = asyncio.run_coroutine_threadsafe(delivery, self._loop)
+            while not self._closed:  # an event loop that ends with the run may never begin the delivery
+                try:
+                    return delivered.result(POLL)
+                except TimeoutError:
+                    continue
+        except (RuntimeError, CancelledError):
+            pass  # the event loop is closed, or the run was cancelled, which the worker notices at its next chunk
+        finally:
+            delivery.close()  # does nothing unless it never began
 
     def _track(self, task: asyncio.Task[None] | None) -> None:
         if task is not None:
