@@ -157,8 +157,7 @@ class SpanSink:
         """The parent of a run's span: the call, workflow or run that started it."""
         above = event.scope.rpartition("/")[0]
         places = [("call", event.scope), ("workflow", above), ("run", above)] if event.scope else []
-        found = (self._open.get((event.run_id, kind, where)) for kind, where in places)
-        return next(filter(None, found), None)
+        return next(filter(None, (self._open.get((event.run_id, *place)) for place in places)), None)
 
     def _end_run(self, event: Event, data: Mapping[str, Any]) -> None:
         span = self._run(event).span

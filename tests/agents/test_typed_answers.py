@@ -161,11 +161,6 @@ def test_the_system_message_shows_the_shape_once_with_an_example() -> None:
     assert "Example:" not in prompt.partition("## Your answer")[2], "a small model would answer with a placeholder"
 
 
-def test_a_type_that_no_input_can_have_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="output: the type complex is not supported"):
-        agent_of(complex)
-
-
 def test_the_tasks_of_a_workflow_answer_with_text_and_the_whole_with_the_type() -> None:
     plan = '<block type="plan">{"tasks": [{"id": "a", "input": "part"}]}</block>'
     seen: list[str] = []

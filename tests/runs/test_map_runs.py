@@ -115,8 +115,7 @@ def test_a_failed_run_does_not_affect_the_others(map_runs: MapRuns) -> None:
 @pytest.mark.parametrize("given, error", [
     ({"inputs": "text"}, "inputs must be a list with an input for each run, got str"),
     ({"inputs": ["a", 5]}, r"inputs\[1\] must be str, Media, or a list"),
-    ({"concurrency": 0}, "concurrency must be a positive int, got 0"),
-    ({"concurrency": True}, "concurrency must be a positive int"),
+    *[({"concurrency": one}, f"concurrency must be a positive int, got {one}") for one in (0, True)],
     ({"on_progress": "tqdm"}, r"on_progress must be a function of the progress \(or True, for a bar\), got 'tqdm'"),
     ({"on_progress": lambda: None}, "on_progress must be a function of the progress .*: too many positional arguments"),
     ({"on_progres": print}, "did you mean 'on_progress'"),
