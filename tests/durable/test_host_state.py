@@ -193,7 +193,7 @@ def at_once(how: str, tasks: int, puts: int) -> tuple[dict[str, list[str]], dict
 @pytest.fixture
 def rushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Threads take turns after each few lines, and calls wait for one another as long as it takes."""
-    monkeypatch.setattr(host_state, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(host_state, "LONGEST_WAIT", PATIENCE)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -298,7 +298,7 @@ def test_the_end_of_a_sub_agent_is_recorded_at_once_and_no_call_waits_for_it(way
         ctx.run_context.items.append("wait")
         return str(recorded.wait(PATIENCE))
 
-    monkeypatch.setattr(host_state, "PATIENCE", inf)
+    monkeypatch.setattr(host_state, "LONGEST_WAIT", inf)
     clerk = Agent(instructions="c", middleware=[Ending()]).as_skill("clerk", "Ends.")
     it, ask = with_more(clerk, Skill("wait", execute=wait)).replace(parallel_skills=True), command("clerk", "sub")
     scripts = {"go": [ask, command("put", "a"), command("wait") + ask, "<final>done</final>"], "sub": ["<final>s</final>"]}

@@ -271,7 +271,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def test_a_database_that_stays_locked_is_reported(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.05)
+    monkeypatch.setattr(sqlite_store, "RETRY_SECONDS", 0.05)
     with locked(path):
         with pytest.raises(KernaiError, match=r"cannot append entries 0 to 0 of run 'r' in '.*runs\.db': .*another process"):
             store.append("r", 0, [entry()], [])
@@ -288,7 +288,7 @@ def test_a_file_system_without_locks_is_not_taken_for_another_process(
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.05)
+    monkeypatch.setattr(sqlite_store, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(fcntl, "lockf", refuse)
     no_locks = "the file system of its folder does not support locks: keep the store on a local"
     with locked(path), pytest.raises(KernaiError, match=no_locks):  # SQLite says the same of both

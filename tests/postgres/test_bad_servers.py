@@ -100,7 +100,7 @@ def test_a_server_that_is_down_for_longer_than_the_lease_ends_the_run_which_can_
     with opened(own_server) as kept:
         expired = r"cannot append entries .* of run 'r' in .*|the lease on run 'r' may have expired"
         with monkeypatch.context() as patched, pytest.raises(KernaiError, match=expired):
-            patched.setattr(store, "PATIENCE", 1.0)
+            patched.setattr(store, "RETRY_SECONDS", 1.0)
             kernai.execute(acting(act), "go", store=kept, run_id="r", lease=0.5)
         own_server.start()
         assert calls == [0]
@@ -186,7 +186,7 @@ def test_a_role_without_privileges_gets_an_error_that_names_them(server: Server,
 def test_an_exhausted_pool_is_an_error_that_says_so_while_leases_are_still_renewed(
     server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "PATIENCE", 0.2)
+    monkeypatch.setattr(store, "RETRY_SECONDS", 0.2)
     with opened(server, schema=schema, pool_size=1) as kept:
         lease = kept.append("r", 0, [started()], [], claim=("first", 60))
         assert lease is not None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 #: how long `close` waits for cancelled work, in seconds
-PATIENCE = 0.2
+TIMEOUT = 0.2
 
 
 class BackgroundLoop:
@@ -107,11 +107,11 @@ class BackgroundLoop:
                 self._loop.call_soon_threadsafe(self._cancel_all, self._loop)
 
     def close(
-        self, patience: float = PATIENCE, last: Callable[[], Coroutine[Any, Any, object]] | None = None
+        self, timeout: float = TIMEOUT, last: Callable[[], Coroutine[Any, Any, object]] | None = None
     ) -> None:
         """Performs `last`, if given, then cancels all remaining work and ends the thread.
 
-        Waits at most `patience` seconds for `last`, and again for the rest.
+        Waits at most `timeout` seconds for `last`, and again for the rest.
         """
         import asyncio
 
@@ -125,10 +125,10 @@ class BackgroundLoop:
         if thread is threading.current_thread():
             return
         with suppress(Exception):
-            ending.result(patience)
+            ending.result(timeout)
         if not ending.done():
             ending.cancel()
-        thread.join(patience)
+        thread.join(timeout)
 
     def _drop_unbegun(self, awaitable: Awaitable[Any]) -> None:
         """Closes a coroutine that was cancelled before it began; otherwise Python warns that it was never awaited."""

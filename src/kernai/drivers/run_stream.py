@@ -83,7 +83,7 @@ class RunStream(NotCopied, Generic[Output_co]):
         channel.consumer = threading.get_ident()
         try:
             driving.begin()
-            while (event := channel.get(driving.patience)) is None and not channel.ended:
+            while (event := channel.get(driving.timeout)) is None and not channel.ended:
                 INTERRUPTS.look()
                 driving.look_after()
             INTERRUPTS.look()
@@ -132,7 +132,7 @@ class Driving:
     """
 
     #: how long to wait for an event before `look_after`, in seconds
-    patience = POLL
+    timeout = POLL
     _driven_here = 0  # the id of the waiting thread while it drives the run
 
     def __init__(self, driver: ThreadsDriver, stack: Stack, channel: Channel) -> None:
@@ -155,7 +155,7 @@ class Driving:
                 try:
                     self._thread.start()
                 except RuntimeError:
-                    self.patience = 0.0
+                    self.timeout = 0.0
 
     def works_here(self) -> bool:
         """Whether the current thread works for the run."""
@@ -170,14 +170,14 @@ class Driving:
     def end(self) -> None:
         """Waits until the run has ended; if necessary, ends it in this thread."""
         self.begin()
-        while not self._channel.wait_for_end(self.patience):
+        while not self._channel.wait_for_end(self.timeout):
             self.look_after()
 
     def look_after(self) -> None:
         """Drives the run in this thread if it has no thread. If the run must stop but is in a call that does not end,
         abandons the call and ends the run here.
         """
-        if not self.patience:
+        if not self.timeout:
             self._drive_here()
         if not self._driver.root.cancellation.is_set():
             return
@@ -252,10 +252,10 @@ class Channel:
             with self._changed:
                 self._changed.wait_for(lambda: not self._events or not self._open)
 
-    def get(self, patience: float) -> Event | None:
-        """The next event; None if the run has ended, or if none arrives within `patience` seconds."""
+    def get(self, timeout: float) -> Event | None:
+        """The next event; None if the run has ended, or if none arrives within `timeout` seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self._events or self._ended, patience)
+            self._changed.wait_for(lambda: self._events or self._ended, timeout)
             if not self._events:
                 return None
             event = self._events.popleft()
@@ -275,10 +275,10 @@ class Channel:
             self._ended = True
             self._changed.notify_all()
 
-    def wait_for_end(self, patience: float) -> bool:
-        """Waits at most `patience` seconds for the end of the run; returns whether it has ended."""
+    def wait_for_end(self, timeout: float) -> bool:
+        """Waits at most `timeout` seconds for the end of the run; returns whether it has ended."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._ended, patience)
+            return self._changed.wait_for(lambda: self._ended, timeout)
 
     def leave(self) -> None:
         """Notes that the consumer has left: from now on events are dropped, and no thread waits."""

@@ -6,8 +6,8 @@ is recorded under the scope that owns it. Otherwise it is recorded under the sub
 shared attributes (`shared`), which a resume takes from the parent again.
 
 A half-finished change by one task must not be saved with another task's outcome. So calls of skills that share state
-take turns, each until its outcome and the state are in the journal. No call is waited for longer than `PATIENCE`, and
-a skill that once took longer is not waited for again.
+take turns, each until its outcome and the state are in the journal. No call is waited for longer than `LONGEST_WAIT`,
+and a skill that once took longer is not waited for again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
 
 #: the longest wait for another call, and the pause between checks, in seconds
-PATIENCE, _PAUSE = 0.1, 0.001
+LONGEST_WAIT, _PAUSE = 0.1, 0.001
 _UNKNOWN = object()
 
 
@@ -136,7 +136,7 @@ class HostState:
             turn = self._turns.setdefault(owner, Turn(who, what, now()))
             if turn.who == who:
                 break
-            if now() - turn.since >= PATIENCE:
+            if now() - turn.since >= LONGEST_WAIT:
                 self._slow.update([turn.what] if turn.what else [])
                 self.end_turn(turn.who)
             elif call is None and turn.what and turn.who.rpartition("/")[0] == run.scope:

@@ -52,7 +52,7 @@ from kernai.values.media import Media
 T = TypeVar("T")
 
 #: seconds to wait for a locked database before raising an error
-PATIENCE = 10.0
+RETRY_SECONDS = 10.0
 
 APPLICATION = 0x6B726E69  # "krni", which marks the file as a kernai store
 FORMAT = 2
@@ -92,7 +92,7 @@ _HINTS = {
     sqlite3.SQLITE_NOTADB: "it is not an SQLite file, or its first page is damaged",
     sqlite3.SQLITE_CORRUPT: "the file is damaged: put a backup in its place, or save what `load` still returns",
     sqlite3.SQLITE_TOOBIG: "SQLite stores texts and payloads of up to 1 GB",
-    sqlite3.SQLITE_BUSY: f"another process has kept it locked for {PATIENCE:.0f} seconds",
+    sqlite3.SQLITE_BUSY: f"another process has kept it locked for {RETRY_SECONDS:.0f} seconds",
 }
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR})
@@ -302,7 +302,7 @@ class _File:
     def perform(self, doing: str, work: Callable[[sqlite3.Connection], T], begin: str = "BEGIN IMMEDIATE") -> T:
         """Runs `work` in one transaction and returns its result, retrying while the database is locked."""
         with self.lock:
-            until = time.monotonic() + PATIENCE
+            until = time.monotonic() + RETRY_SECONDS
             while True:
                 try:
                     return self._attempt(work, begin)

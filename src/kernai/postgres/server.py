@@ -29,7 +29,7 @@ from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 
 #: how many seconds to keep retrying while the server is unavailable, and the pause between attempts
-PATIENCE = 10.0
+RETRY_SECONDS = 10.0
 RETRY_PAUSE = 0.05
 #: after how many seconds a pool starts a new series of attempts to connect; within a series, the waits grow
 RECONNECT = 2.0
@@ -120,7 +120,7 @@ class Server:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         before = self.own
-        with self.connection(time.monotonic() + PATIENCE) as connection, connection.transaction():
+        with self.connection(time.monotonic() + RETRY_SECONDS) as connection, connection.transaction():
             self._own.connection = connection
             try:
                 yield connection

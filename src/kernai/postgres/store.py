@@ -42,7 +42,7 @@ from kernai.durable.store import (
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
-from kernai.postgres.server import LONGEST_NAME, LOOKS, PATIENCE, RETRY_PAUSE, Connection, Server, prepare
+from kernai.postgres.server import LONGEST_NAME, LOOKS, RETRY_PAUSE, RETRY_SECONDS, Connection, Server, prepare
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -189,8 +189,8 @@ class PostgresStore(OpenedStore):
                     connection.execute(f"{_NOTIFY} AND watched > {NOW}", given)
                 return head.lease_after(**terms)
 
-        patience = None if lease is None else lease.seconds
-        return self._perform(f"append entries {first_seq} to {ends - 1} of run {run_id!r}", work, patience)
+        retried_for = None if lease is None else lease.seconds
+        return self._perform(f"append entries {first_seq} to {ends - 1} of run {run_id!r}", work, retried_for)
 
     def load(self, run_id: str, from_seq: int = 0, limit: int | None = None) -> list[Entry]:
         """See `RunStore.load`. Returns at most `limit` entries."""
@@ -354,9 +354,9 @@ class PostgresStore(OpenedStore):
 
     # ------------------------------------------------------------------------------------------------------- the server
 
-    def _perform(self, doing: str, work: Callable[[Connection], T], patience: float | None = None) -> T:
+    def _perform(self, doing: str, work: Callable[[Connection], T], retried_for: float | None = None) -> T:
         """Runs `work` and returns its result, retrying while the server is unavailable."""
-        server, until = self._server, time.monotonic() + (PATIENCE if patience is None else patience)
+        server, until = self._server, time.monotonic() + (RETRY_SECONDS if retried_for is None else retried_for)
         while True:
             try:
                 with server.connection(until) as connection:

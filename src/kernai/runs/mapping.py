@@ -124,7 +124,7 @@ class Batch:
         def wait() -> int | None:
             """The index of the next run to end; None if none ends for a while."""
             for _, driving in running.values():
-                if driving.patience:
+                if driving.timeout:
                     driving.look_after()
             try:
                 return ended.get(timeout=POLL)
@@ -161,7 +161,7 @@ class Batch:
         else:
             driving = running[at][1]
             driving.begin()
-            if not driving.patience:  # no thread can be started
+            if not driving.timeout:  # no thread can be started
                 driving.look_after()
 
     def _end(self, at: int, run: Run, driving: Driving, report: Report | None) -> None:

@@ -19,7 +19,7 @@ from kernai.values.pending_calls import PendingCall, UntrustedValue
 from kernai.values.result import Usage
 
 PROCESSES = 8
-PATIENCE = 20.0  # seconds
+TIMEOUT = 20.0  # seconds
 AN_HOUR = 3600.0
 USED = {"cost": 0.5, "model_calls": 2}
 
@@ -218,7 +218,7 @@ class RunStoreRules:
         def child(number: int) -> None:
             try:
                 own = self.reopen(store)
-                all_open.wait(PATIENCE)
+                all_open.wait(TIMEOUT)
                 ended.put((work(own, number), None))
             except BaseException as error:  # noqa: BLE001 - the parent reports it
                 ended.put((None, f"{type(error).__name__}: {error}"))
@@ -229,7 +229,7 @@ class RunStoreRules:
             for one in children:
                 one.start()
         for one in children:
-            one.join(PATIENCE)
+            one.join(TIMEOUT)
         results: list[tuple[Any, str | None]] = []
         while not ended.empty():
             results.append(ended.get())
@@ -462,7 +462,7 @@ class RunStoreRules:
     def test_entries_are_watched_as_they_come(self) -> None:
         store = self.make()
         store.append("r", 0, [entry(data="a"), entry(data="b")], [])
-        found = self.reopen(store).watch("r", 1, timeout=PATIENCE)
+        found = self.reopen(store).watch("r", 1, timeout=TIMEOUT)
         _same(next(found)["data"], "b", "the entry that was there")
         store.append("r", 2, [entry(data="c"), entry(data="d")], [])
         _same([next(found)["data"], next(found)["data"]], ["c", "d"], "the entries that came")
@@ -490,12 +490,12 @@ def _busy(act: partial[Any]) -> RunBusyError:
 
 def _eventually(act: Callable[[], Any]) -> Any:
     """Returns the result of `act` as soon as the lease that prevents it has expired."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while True:
         try:
             return act()
         except RunBusyError:
-            _true(time.monotonic() < until, f"the lease is over after {PATIENCE} seconds")
+            _true(time.monotonic() < until, f"the lease is over after {TIMEOUT} seconds")
 
 
 def _true(holds: object, what: str) -> None:
