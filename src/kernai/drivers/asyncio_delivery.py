@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from concurrent.futures import CancelledError
-from contextlib import nullcontext
+from concurrent.futures import CancelledError, wait
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.delivery import Callback, EventWriter, TaskCompletions, TaskHook
@@ -112,14 +112,13 @@ class AsyncioDelivery:
         try:
             delivered = asyncio.run_coroutine_threadsafe(delivery, self._loop)
             while not self._closed:  # an event loop that ends with the run may never begin the delivery
-                try:
-                    return delivered.result(POLL)
-                except TimeoutError:
-                    continue
+                if wait([delivered], POLL).done:
+                    return delivered.result()
         except (RuntimeError, CancelledError):
             pass  # the event loop is closed, or the run was cancelled, which the worker notices at its next chunk
         finally:
-            delivery.close()  # does nothing unless it never began
+            with suppress(ValueError):  # it is running at this moment
+                delivery.close()  # does nothing unless it never began
 
     def _track(self, task: asyncio.Task[None] | None) -> None:
         if task is not None:

@@ -104,7 +104,8 @@ def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
         if not path.exists() or not path.stat().st_size:
             pytest.fail(f"there is no recording {path}: make it with pytest --kernai-record", pytrace=False)
         begun = [one["data"]["input"] for one in JsonlSink.read(path) if one["event"] == RunStartRow.type]
-        texts, recorded = _texts(input_summary(as_parts(input, "input", INPUT_PARTS))), _texts((begun or [[]])[0])
+        recorded = _texts(begun[0] if begun else [])
+        texts = _texts(input_summary(as_parts(input, "input", INPUT_PARTS)))
         if texts != recorded:
             pytest.fail(
                 f"the input is {texts!r}, and in {path} it was {recorded!r}: pytest --kernai-record", pytrace=False
