@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
-import pickle
 import socket
 import ssl
 import threading
@@ -275,7 +274,7 @@ def test_a_refused_connection_names_host_and_port(wire: Stage) -> None:
     client = wire.answers(plain(b""))
     wire.server.close()
     error = failure(lambda: client.send(wire.request()))
-    assert error.kind == pickle.loads(pickle.dumps(error)).kind == "connect"
+    assert error.kind == "connect"
     assert f"127.0.0.1:{wire.server.port}: Connection refused" in str(error)
 
 
