@@ -51,7 +51,7 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
     ({"provider": MockProvider}, TypeError, r"provider must be an instance: write MockProvider\(\.\.\.\)"),
     ({"model": "gpt-4o"}, TypeError, r"model.*Model\('gpt-4o'\)"),
     ({"model": None}, TypeError, "model"),
-    *(({"max_steps": wrong}, ValueError, "max_steps") for wrong in (0, -1)),
+    *(({"max_steps": wrong}, ValueError, "max_steps") for wrong in (0, -1)), ({"max_tasks": 1001}, ValueError, "max_tasks.* most 1,000"),
     *(({"max_steps": wrong}, TypeError, "max_steps") for wrong in ("10", 2.0, True, None)),
     ({"skills": "echo"}, TypeError, "skills"),
     ({"skills": echo}, TypeError, "skills.*'echo': put it into a list$"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, overload
 
@@ -16,7 +17,7 @@ from kernai.registry.provider import Provider, check_provider
 from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
-from kernai.values.limits import MODEL_MAX_TASKS, Limits
+from kernai.values.limits import MAX_TASKS, MODEL_MAX_TASKS, Limits
 from kernai.values.message import Outside, instruction_parts
 from kernai.values.model import GenerationOptions, Model, Models
 from kernai.values.result import Output_co
@@ -413,12 +414,13 @@ def _instead(one: object, kind: type[Any]) -> str:
     return "call its as_skill(name, description)" if isinstance(one, Agent) else "decorate it with @skill"
 
 
-def _count(name: str, least: int) -> Callable[[object], int]:
+def _count(name: str, least: int, most: float = inf) -> Callable[[object], int]:
     def check(count: object) -> int:
         if not isinstance(count, int) or isinstance(count, bool):
             raise TypeError(f"{name} must be an int, got {count!r}")
-        if count < least:
-            raise ValueError(f"{name} must be at least {least}, got {count}")
+        if not least <= count <= most:
+            bound = f"least {least}" if count < least else f"most {most:,}"
+            raise ValueError(f"{name} must be at {bound}, got {count}")
         return count
 
     return check
@@ -487,7 +489,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "parallel_skills": _flag("parallel_skills"),
     "list_skills": _optional(_flag("list_skills")),
     "workflows": _flag("workflows"),
-    "max_tasks": _count("max_tasks", 1),
+    "max_tasks": _count("max_tasks", 1, MAX_TASKS),
     "middleware": _optional(_check_middleware),
     "approve": _optional(lambda approve: check_function("approve", approve, "the call", None)),
     "constrain": _flag("constrain"),
