@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kernai.values.pending_calls import PendingCall
     from kernai.values.result import Result
 
-AnyError = TypeVar("AnyError", bound=Exception)
+AnyError = TypeVar("AnyError", bound=BaseException)
 
 
 class KernaiError(Exception):

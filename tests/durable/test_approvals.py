@@ -15,6 +15,7 @@ import pytest
 import kernai
 from kernai import Agent, Block, Decision, KernaiError, Limits, Pause, Protocol, Result, Skill, SkillContext, Stop
 from kernai.loop.run_state import Run
+from kernai.middleware import redact
 from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Appends, Performed, Stored, Way, command, payer
 from tests.loop.loop_cases import plan, task
 
@@ -340,7 +341,7 @@ def test_a_stop_raised_by_approve_ends_the_run_and_the_call_is_not_made(error: B
 @EACH_WAY
 def test_without_a_store_a_pause_is_an_error_that_says_so_and_the_call_is_not_made(place: str, asks: str, way: Way) -> None:
     for at_once in (False, True):
-        run, recorder = Case(way, PLACES[place][0], at_once, asks), kernai.Recorder()
+        run, recorder = Case(way, PLACES[place][0], at_once, asks, middleware=[redact("x")] * at_once), kernai.Recorder()
         with pytest.raises(KernaiError, match="needs a store: pass store=") as raised:
             run.execute(store=None, recorder=recorder)
         assert raised.value.__context__ is None, "nothing internal is printed before it"

@@ -16,7 +16,7 @@ import pytest
 import kernai
 from kernai import Agent, Context, Event, MemoryStore, MockProvider, Recorder, Result, Skill, SkillContext, Stop, Task
 from kernai.errors import INTERRUPTED
-from kernai.middleware import Hooks
+from kernai.middleware import Hooks, retry
 from tests.durable.durable_cases import AT_ONCE, EACH_WAY, Appends, Performed, Stored, Way, agent, command, provider
 from tests.loop.loop_cases import plan, task
 from tests.ways import LIVE_ONLY
@@ -461,8 +461,9 @@ def test_no_credential_is_in_a_store_an_event_or_a_result(at_once: bool, way: Wa
     assert call.reason == "with [credential key]"
     last = way.resume(it, "r", approvals={call.call_id: True}, **options)
     assert last.stop_reason == "guardrail"
-    with pytest.raises(kernai.StoreNeededError, match=r"paused \(with \[credential key\]\)"):
-        way.execute(it, "go", **{**options, "store": None})
+    for middleware in ([], [retry()]):
+        with pytest.raises(kernai.StoreNeededError, match=r"paused \(with \[credential key\]\)"):
+            way.execute(it.replace(middleware=middleware), "go", **{**options, "store": None})
     store.close()
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert (b"geheim" in kept, b"[credential key]" in kept) == (False, True)

@@ -187,10 +187,18 @@ def test_a_redacted_secret_is_in_nothing_that_is_recorded_or_sent(way: Way, kind
     assert ("text_chunk" in [event.type for event in live]) is False or listening
 
 
+class Asked(Pause):
+    def __init__(self, until: datetime) -> None:
+        super().__init__(f"pay with {SECRET}?", {"cards": [SECRET]}, until=until)
+
+
+class Unknown(Stop):
+    def __init__(self) -> None:
+        super().__init__("guardrail", f"no such card: {SECRET}")
+
+
 @WAYS
-@pytest.mark.parametrize("raised, reason", [
-    (Pause(f"pay with {SECRET}?", {"cards": [SECRET]}, until=datetime(2026, 11, 20, tzinfo=UTC)), "interrupt"), (Stop("guardrail", f"no such card: {SECRET}"), "guardrail"),
-])  # fmt: skip
+@pytest.mark.parametrize("raised, reason", [(Asked(datetime(2026, 11, 20, tzinfo=UTC)), "interrupt"), (Unknown(), "guardrail")])
 def test_a_redacted_secret_is_neither_in_a_pause_nor_in_a_stop(way: Way, raised: BaseException, reason: str) -> None:
     def pay() -> str:
         raise raised
@@ -202,6 +210,9 @@ def test_a_redacted_secret_is_neither_in_a_pause_nor_in_a_stop(way: Way, raised:
     assert len(list(store.runs(due=True))) == (reason == "interrupt")
     everything = str([list(store.load("r")), result.to_dict(), result.error, result.pending])
     assert (SECRET in everything, "[redacted]" in everything) == (False, True)
+    if reason == "interrupt":
+        with pytest.raises(kernai.StoreNeededError, match=r"paused \(pay with \[redacted\]\?\)"):
+            way(agent.replace(provider=Script(command("pay"))))
 
 
 def noted(error: Exception, note: str) -> Exception:

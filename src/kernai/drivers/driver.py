@@ -17,7 +17,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import is_async
-from kernai.errors import Control, KernaiError, Pause, ProviderError, RunCancelledError, StoreNeededError, as_failure
+from kernai.errors import (
+    Control,
+    KernaiError,
+    Pause,
+    ProviderError,
+    RunCancelledError,
+    StoreNeededError,
+    as_failure,
+    copied,
+)
 from kernai.events import ModelWaitingRow
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.builtin_commands import run_builtin
@@ -285,10 +294,13 @@ class Driver:
         text = run.scrub(effect.call_id, text)
         self.root.trace("call.failed", text, run_id=self.root.run_id, call_id=effect.call_id)
 
-    def _cannot_pause(self, pause: Pause, effect: Effect) -> Cancelled:
-        run = self.root.runs.get(getattr(effect, "scope", ""))
-        reason = pause.reason if run is None else run.scrub(getattr(effect, "call_id", ""), pause.reason)
-        why = f" ({reason})" if reason else ""
+    def _cannot_pause(self, pause: Pause, effect: Effect) -> BaseException:
+        if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
+            run, pause = self.root.runs[effect.scope], copied(pause)
+            pause.reason = run.scrub(effect.call_id, pause.reason)
+            if run.middleware:
+                return pause  # it may redact the reason; the pause comes again, with a `Raise`
+        why = f" ({pause.reason})" if pause.reason else ""
         self.failure = self.failure or StoreNeededError(f"the run paused{why}")
         self.stop()
         return NotBegun() if isinstance(pause, NotApproved) else Cancelled()

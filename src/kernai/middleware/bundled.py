@@ -6,7 +6,6 @@ import random
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from sys import float_info
 from typing import Any
@@ -172,12 +171,14 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
         try:
             return cleaned((yield effect.replace(stream=False) if isinstance(effect, CallModel) else effect))
         except Stop as stop:
-            ended = copy(stop)
+            ended = copied(stop)
             ended.message = clean(stop.message)
             ended.args = (stop.reason, ended.message)
             raise ended from None
         except Pause as pause:
-            raise Pause(clean(pause.reason), clean(jsonable(pause.metadata)), until=pause.until) from None
+            waits = copied(pause)
+            waits.reason, waits.metadata = waits.args = clean(pause.reason), clean(jsonable(pause.metadata))
+            raise waits from None
         except (Exception, SystemExit) as error:
             text = clean(error_text(error))
             if text == error_text(error):
