@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
+from typing_extensions import TypeVar as DefaultTypeVar
 
 from kernai.blocks.parser import parse
 from kernai.errors import SkillInputError
@@ -28,6 +29,7 @@ from kernai.inputs.trusted import Trusted
 from tests.properties import json_data
 
 T = TypeVar("T")
+Default = DefaultTypeVar("Default", default=int)
 
 
 class Colour(Enum):
@@ -73,6 +75,15 @@ class Dated(TypedDict, Generic[T]):
 
 class Noted(Dated[int], Generic[T]):
     note: NotRequired[T]
+
+
+class Planned(Dated[date]):
+    place: str
+
+
+@dataclass
+class Counter(Generic[Default]):
+    count: Default
 
 
 @dataclass
@@ -141,7 +152,7 @@ NEW_YEAR = datetime.fromisoformat("2026-01-01T00:00:00Z")
 TYPES: list[tuple[Any, Any, Any, Any]] = [
     (int, 5, 5, "5.5"),
     (float, 1, 1.0, "x"),
-    (None | int, None, None, "x"),
+    (Union[None, int], None, None, "x"),  # noqa: UP007 - both may be written
     (date, "2026-11-20", date(2026, 11, 20), "20.11."),
     (datetime, "2026-11-20T12:00:00", datetime(2026, 11, 20, 12), "noon"),  # noqa: DTZ001 - as it was given
     (time, "12:00:00", time(12), "noon"),
@@ -155,11 +166,9 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (set[Tag], [{"name": "a"}], {Tag("a")}, [{"name": "a"}, {"name": "a"}]),
     (set, [1], {1}, 1),
     (Sequence[int], [1], [1], 1),
-    (Sequence, [1], [1], 1),
     (Mapping[str, int], {"a": 1}, {"a": 1}, {"a": "b"}),
     (Mapping, {"a": 1}, {"a": 1}, []),
     (int | list[int], [1], [1], "a"),
-    (Union[int, None], 1, 1, "a"),  # noqa: UP007 - both may be written
     (Literal["a", 1], "a", "a", "b"),
     (Colour, "red", Colour.RED, "green"),
     (Point, {"x": 1}, Point(1), {"y": 1}),
@@ -168,9 +177,10 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Tag, {"name": "a"}, Tag("a"), {}),
     (Page[int], {"items": [1]}, Page([1]), {"items": ["a"]}),
     (Page[Page[Page[str]]], {"items": [{"items": [{"items": ["a"]}]}]}, Page([Page([Page(["a"])])]), {"items": ["a"]}),
-    (Page[Tag | None], {"items": [None]}, Page([None]), {"items": [1]}),
     (Numbers, {"items": [1], "label": "a", "total": 1}, Numbers([1], label="a", total=1), {"items": ["a"], "label": "a"}),
     (Noted[str], {"day": 1, "note": "a"}, {"day": 1, "note": "a"}, {"day": "a"}),
+    (Planned, {"day": "2026-11-20", "place": "a"}, {"day": date(2026, 11, 20), "place": "a"}, {"day": 1, "place": "a"}),
+    (Counter, {"count": 1}, Counter(1), {"count": "a"}),
     (Tree, {"name": "a", "children": [{"name": "b"}]}, Tree("a", [Tree("b")]), {"name": "a", "children": [1]}),
     (Node[int], {"value": 1, "next": {"value": 2}}, Node(1, Node(2)), {"value": 1, "next": {"value": "a"}}),
     (OWN[int], {"value": 1, "next": {"value": 2}}, OWN(1, OWN(2)), {"value": 1, "next": {"value": "a"}}),
@@ -185,7 +195,6 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Annotated[int, at.Ge(1)], 1, 1, 0),
     (Annotated[int, at.Gt(1), at.Lt(3)], 2, 2, 3),
     (Annotated[int, Between(None, 3)], 3, 3, 2),
-    (Annotated[float, at.Interval(ge=0, le=1)], 0.5, 0.5, 2),
     (Annotated[float, at.Interval(ge=0, le=float("inf"))], 0.5, 0.5, -1),
     (Annotated[int, at.MultipleOf(5)], 10, 10, 11),
     (Annotated[list[int], at.Len(1, 2)], [1], [1], []),

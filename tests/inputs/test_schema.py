@@ -100,7 +100,7 @@ TYPES: list[tuple[Any, dict[str, Any]]] = [
                        "prefixItems": [{"type": "integer"}, {"type": "string"}]}),
     (tuple[()], {"type": "array", "minItems": 0, "maxItems": 0}),
     (dict[str, bool], {"type": "object", "additionalProperties": {"type": "boolean"}}),
-    (int | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
+    (Annotated[int | None, 3] | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
     (int | bool | Literal["x"], {"anyOf": [{"type": "integer"}, {"type": "boolean"}, {"enum": ["x"], "type": "string"}]}),
     (list[int] | tuple[int, ...], {"type": "array", "items": {"type": "integer"}}),
     (Literal["a", "b"], {"enum": ["a", "b"], "type": "string"}),

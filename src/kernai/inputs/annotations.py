@@ -73,13 +73,17 @@ class Namespace:
         """
         bindings: dict[type, dict[Any, Any]] = {}
         _bind(annotation, {}, bindings)
-        # a TypedDict has no bases at run time, but the fields of those that it was written with
-        owners = [*bindings] if _is_typed_dict(record) else [*reversed(record.__mro__)]
-        found: dict[str, Any] = {}
-        for owner in owners:
-            written = getattr(owner, "__annotations__", None)  # without those of its bases
+        # a TypedDict has no bases at run time, but the annotations of those that it was written with
+        is_flat = _is_typed_dict(record)
+        inherited: dict[str, Any] = {}
+        found: dict[str, Any] = dict.fromkeys(getattr(record, "__annotations__", ()))  # in this order
+        for owner in reversed(bindings if is_flat else record.__mro__):
+            every = getattr(owner, "__annotations__", {})
+            written = {name: one for name, one in every.items() if (name, one) not in inherited.items()}
             if not written:
                 continue
+            if is_flat:
+                inherited |= written
             module = _names_in(owner.__module__)
             around = _enclosing_locals(owner.__qualname__, module) if "<locals>" in owner.__qualname__ else {}
             variables = {one.__name__: one for one in getattr(owner, "__type_params__", ())}  # ignored by Python 3.12
@@ -217,7 +221,7 @@ class TypeBuilder:
         if issubclass(plain, Enum):
             if not plain.__members__:
                 raise TypeError(f"{plain.__name__} has no members, so no value fits")
-            return ChoiceType(plain, plain.__members__)
+            return ChoiceType(plain.__members__.values(), plain.__members__)
         if plain in text_types():
             return text_types()[plain]
         if annotation in self._named:
@@ -360,9 +364,11 @@ def _bind(generic: Any, outer: Mapping[Any, Any], found: dict[type, dict[Any, An
 def substituted(annotation: Any, bindings: Mapping[Any, Any]) -> Any:
     """An annotation with its type variables replaced. Raises `TypeError` for an unbound type variable."""
     if isinstance(annotation, typing.TypeVar):
-        if annotation not in bindings:
-            raise TypeError(f"the type variable {annotation} is not bound to a type: write Record[int], say")
-        return bindings[annotation]
+        if annotation in bindings:
+            return bindings[annotation]
+        if getattr(annotation, "has_default", bool)():  # since Python 3.13
+            return substituted(annotation.__default__, bindings)  # type: ignore[attr-defined]  # as above
+        raise TypeError(f"the type variable {annotation} is not bound to a type: write Record[int], say")
     is_class = isinstance(annotation, type) and not typing.get_args(annotation)  # a generic class has its own variables
     variables = () if is_class else getattr(annotation, "__parameters__", ())
     return annotation[tuple(substituted(one, bindings) for one in variables)] if variables else annotation

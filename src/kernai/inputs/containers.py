@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kernai._util.api import Once, close_matches
+from kernai.errors import error_text
 from kernai.inputs.schema import NO_VALUE, WORDS, Definition, Schema, adopted, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
 from kernai.jsonio.json_data import MAX_DEPTH, copy_of
@@ -48,7 +49,7 @@ class ListType(InputType):
                     message = f"expected distinct items, received {shown(value[at])} twice"
                     validation.faults.append(Fault((at,), message))
                 found.add(one)
-            except TypeError:  # a list for `set[Any]`, or the author's class has no hash after all
+            except Exception:  # noqa: BLE001 - a list for `set[Any]`, or a class of the author's own that has no hash
                 fault = f"expected a value that a set can hold, received {shown(value[at])}"
                 validation.faults.append(Fault((at,), fault))
 
@@ -170,11 +171,16 @@ class UnionType(InputType):
 
     @Once
     def schema(self) -> Schema:
-        every = [member.schema for member in self.members]
+        every = [one for member in self.members for one in _alternatives(member.schema)]
         members = [one for at, one in enumerate(every) if one not in every[:at]]
         if {} in members:  # one of them is `Any`
             return {}
         return members[0] if len(members) == 1 else {"anyOf": members}
+
+
+def _alternatives(schema: Schema) -> list[Schema]:
+    """The members of a union inside another one, as in ``Annotated[int | None, "text"] | None``."""
+    return schema["anyOf"] if [*schema] == ["anyOf"] else [schema]
 
 
 class ReferenceType(WrapperType):
@@ -374,8 +380,7 @@ def _faults_of(error: Exception, value: object) -> list[Fault]:
             listed.append(Fault(path, f"{_unmarked(str(entry.get('msg', 'invalid')))}, received {received}"))
     except Exception:  # noqa: BLE001 - an exception with an `errors` of another kind
         listed = []
-    message = _unmarked(str(error)) or type(error).__name__
-    return listed or [Fault((), f"{message}, received {shown(value)}")]
+    return listed or [Fault((), f"{_unmarked(error_text(error))}, received {shown(value)}")]
 
 
 def _unmarked(text: str) -> str:
