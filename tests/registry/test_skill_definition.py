@@ -10,7 +10,7 @@ import pickle
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypeAlias, TypedDict
 
 import pytest
 
@@ -157,21 +157,22 @@ def test_a_bound_method_and_a_partial_can_be_skills() -> None:
         """Raises."""
         return int(base**exponent)
 
-    double = skill(Tools().double)
+    assert skill(Tools().double).call({"n": 4}) == 8
     square = skill(name="square")(functools.partial(power, exponent=2))
-    assert double.call({"n": 4}) == 8
     assert list(square.inputs) == ["base"]
     assert square.description == "Raises."
     assert square.call({"base": 5}) == 25
 
 
 def test_a_callable_object_can_be_a_skill_if_it_is_given_a_name() -> None:
+    Number: TypeAlias = int
+
     class Counter:
         """Counts. Has the attributes of a `functools.partial`, which say nothing about it."""
 
         keywords, func = {"n": 1}, None
 
-        async def __call__(self, n: Annotated[int, "how many"]) -> int:
+        async def __call__(self, n: Annotated[Number, "how many"]) -> int:
             return n
 
     counter = skill(name="count")(Counter())

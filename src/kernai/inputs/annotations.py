@@ -48,7 +48,7 @@ class Namespace:
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
         self._function: Any = _innermost(function)
-        module = getattr(self._function, "__module__", "")  # for a class, or an object with `__call__`
+        module = getattr(self._function, "__module__", "")  # for a class
         self.globals: dict[str, Any] = getattr(self._function, "__globals__", None) or _names_in(module)
 
     @Once
@@ -378,10 +378,12 @@ def substituted(annotation: Any, bindings: Mapping[Any, Any]) -> Any:
 
 
 def _innermost(function: Any) -> Any:
-    """The author's function, without decorators, partials and bound methods around it."""
+    """The author's function, without decorators, partials and bound methods around it; of an object, its `__call__`."""
     while True:
         inner = inside_partials(function)
         inner = getattr(inner, "__wrapped__", None) or getattr(inner, "__func__", inner)
+        call = getattr(type(inner), "__call__", None)  # noqa: B004 - the method itself
+        inner = call if isinstance(call, types.FunctionType) else inner
         if inner is function:
             return function
         function = inner
