@@ -17,11 +17,11 @@ from typing_extensions import TypeAliasType
 
 from kernai import Media, Skill
 from kernai.inputs.schema import MARK, Schema
-from kernai.inputs.trusted import Said, Trusted, Words, contacts, folded, leaves
+from kernai.inputs.trusted import SourcedText, SourcedTexts, Trusted, contacts, folded, leaves
 
 
-def words(*texts: str) -> Words:
-    return Words(Said(text, "said") for text in texts)
+def words(*texts: str) -> SourcedTexts:
+    return SourcedTexts(SourcedText(text, "said") for text in texts)
 
 
 @pytest.mark.parametrize("value, text", [

@@ -38,7 +38,7 @@ SUPPORTED = (
     "Sequence[T], dict[str, T], Mapping[str, T], X | Y, Optional, Literal, Enum, NewType, type aliases, TypedDict, "
     "NamedTuple, dataclasses, pydantic models, Annotated[T, 'description', constraints], Media, Any"
 )
-_MOST_NESTED = 30  # instances of one generic class inside each other: it may contain itself with ever new arguments
+_MOST_NESTED = 30  # instances of one generic class inside each other, since it may contain ever new ones of itself
 _UNIONS = (typing.Union, types.UnionType)
 _WRAPPERS = ("Required", "NotRequired", "ReadOnly")
 
@@ -187,7 +187,7 @@ class TypeBuilder:
 
     @contextmanager
     def _inside(self, generic: Any) -> Iterator[None]:
-        """Inside this ``with`` block, the parts of a record or an alias are built."""
+        """Marks a generic record or alias as one whose parts are being built, so that endless nesting is noticed."""
         if self._open.count(generic) > _MOST_NESTED:
             raise TypeError(f"{_shown(generic)} contains itself with ever different type arguments")
         self._open.append(generic)
@@ -283,9 +283,9 @@ def _fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
             if default is NO_VALUE and one.default_factory in (list, dict):
                 default = one.default_factory()
             yield one.name, hints[one.name], required, default, str(one.metadata.get("description", ""))
-        try:  # if it cannot be created from its fields alone: it has an `InitVar`, say
+        try:
             signature_of(kind).bind(**dict.fromkeys(one.name for one in fields))
-        except TypeError as error:
+        except TypeError as error:  # its fields alone are not enough: it has an `InitVar`, say
             raise TypeError(f"{kind.__name__} cannot be created from its fields: {error}") from error
 
 

@@ -135,13 +135,13 @@ class ConstrainedType(WrapperType):
         edges = [bounds[name] for name in ("lt", "gt") if name in bounds]
         yield from map(plain, bounds.values())
         for edge in edges:
-            yield from _beside(edge)
+            yield from _neighbours(edge)
         if len(edges) > 1 and hasattr(edges[0], "as_tuple"):
             yield plain(sum(edges) / 2)
         yield from _SAMPLES
 
 
-def _beside(edge: Any) -> Iterator[Any]:
+def _neighbours(edge: Any) -> Iterator[Any]:
     """The values next to a bound. Does not import the modules of dates and times."""
     if hasattr(edge, "hour") and not hasattr(edge, "year"):  # nothing can be added to a time
         yield from (plain(edge.min), plain(edge.max.replace(microsecond=0)))
@@ -153,7 +153,7 @@ def _beside(edge: Any) -> Iterator[Any]:
 
 
 def _tighten(schema: Schema, keyword: str, value: Any) -> None:
-    """Adds a keyword. If the schema has it already, the narrower of two bounds applies, of other keywords both do."""
+    """Adds a keyword. If the schema already has it, the narrower of two bounds applies; other keywords apply both."""
     stricter = {"min": max, "max": min}.get(keyword.removeprefix("exclusive").lower()[:3])
     if keyword in schema and stricter is not None:
         schema[keyword] = stricter(schema[keyword], value)

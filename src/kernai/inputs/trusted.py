@@ -231,8 +231,8 @@ def _name_in_schema(name: str, field: Any) -> str:
 # ----------------------------------------------------------------------------------- searching texts for a value
 
 
-class Said(NamedTuple):
-    """A text in which a trusted value may occur, and its source."""
+class SourcedText(NamedTuple):
+    """A text in which the value of a call may occur, and its source."""
 
     text: str
     source: str
@@ -242,10 +242,10 @@ class Said(NamedTuple):
 _SHORTEST_IN_A_WORD = 4
 
 
-class Words:
-    """Texts in which a trusted value may occur."""
+class SourcedTexts:
+    """Finds in which of several texts a value occurs."""
 
-    def __init__(self, texts: Iterable[Said]) -> None:
+    def __init__(self, texts: Iterable[SourcedText]) -> None:
         self._texts = [(folded(one.text), one.source) for one in texts]
 
     def source_of(self, value: object) -> str | None:
@@ -256,14 +256,14 @@ class Words:
         return next((source for text, source in self._texts if _holds(text, value)), None)
 
     def source_of_mention(self, value: object) -> str | None:
-        """The same, but if no text has the whole value, a long value may also be part of a word."""
+        """Like `source_of`, but if no text has the whole value, a long value may also be part of a word."""
         whole, wanted = self.source_of(value), folded(str(value))
         if whole is not None or len(wanted) < _SHORTEST_IN_A_WORD:
             return whole
         return next((source for text, source in self._texts if wanted in text), None)
 
     def source_of_contact(self, contact: Contact) -> str | None:
-        """The same for a contact from another text, even if its digits are grouped differently."""
+        """Like `source_of`, for a contact from another text, even if its digits are grouped differently."""
         if contact.digits is not None:
             return self._digits.get(contact.digits)
         return next((source for text, source in self._texts if _occurs_in(contact.text, text)), None)

@@ -212,7 +212,7 @@ class AnyType(InputType):
 
 
 class PlainType(InputType):
-    """`str`, `int`, `bool`, `None`, which JSON has too. A bool is not accepted as an int, although Python has it so."""
+    """`str`, `int`, `bool`, `None`, which JSON has too. A bool is not accepted as an int, although it is a subclass."""
 
     exact: type
 
@@ -253,13 +253,13 @@ class TextType(InputType):
     natural = frozenset({str})
 
     def __init__(self, kind: type, name: str, example: str, parse: Callable[[Any], object], schema: Schema,
-                 shape: str = ".*", sources: tuple[type, ...] = (str,), but: tuple[type, ...] = ()) -> None:
+                 shape: str = ".*", sources: tuple[type, ...] = (str,), excluded: tuple[type, ...] = ()) -> None:
         self.kind = kind
         self.schema = {**schema, "examples": [example], WORDS: f'{name} such as "{example}"'}
         self._parse = parse
         self._shape = re.compile(shape, re.DOTALL)
         self._sources = sources
-        self._but = but
+        self._excluded = excluded
 
     def shown_by(self, example: str) -> TextType:
         """The same type with another example."""
@@ -269,7 +269,7 @@ class TextType(InputType):
         return other
 
     def convert(self, value: object, validation: Validation) -> Any:
-        if isinstance(value, self.kind) and not isinstance(value, self._but):
+        if isinstance(value, self.kind) and not isinstance(value, self._excluded):
             return value
         bare = value.strip(ASCII_SPACE) if isinstance(value, str) else value
         has_shape = not isinstance(bare, str) or self._shape.fullmatch(bare)
@@ -303,7 +303,7 @@ class MediaType(InputType):
 class ChoiceType(InputType):
     """`Literal` and `Enum`: one of several values, which are distinguished by type too (`True` is not 1).
 
-    A member of an enum is found by its value, else by its name, one of `members`. It is itself accepted as well.
+    A member of an enum is found by its value, else by its name, one of `members`. The member itself is accepted too.
     """
 
     def __init__(self, choices: Iterable[object], members: Mapping[str, Enum]) -> None:
@@ -372,7 +372,7 @@ def text_types() -> Mapping[type, TextType]:
 
     made = [
         # for Python, a datetime is a date
-        TextType(date, "date", "2024-01-31", date.fromisoformat, written("date"), but=(datetime,)),
+        TextType(date, "date", "2024-01-31", date.fromisoformat, written("date"), excluded=(datetime,)),
         TextType(datetime, "datetime", "2024-01-31T12:00:00", datetime.fromisoformat, written("date-time"), _TIME),
         TextType(time, "time", "12:00:00", time.fromisoformat, written("time"), _TIME),
         TextType(Decimal, "decimal number as text", "19.99", Decimal, _DECIMAL_SCHEMA, _DECIMAL, (str, int)),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
 from kernai.events import ApprovalGivenRow, RunStartRow, SkillResultRow, TrustAddedRow
-from kernai.inputs.trusted import Leaf, Said, Words, contacts, folded, leaves
+from kernai.inputs.trusted import Leaf, SourcedText, SourcedTexts, contacts, folded, leaves
 from kernai.loop.decision import FORGED
 from kernai.values.pending_calls import UntrustedValue
 
@@ -43,8 +43,9 @@ class _TrustedResult:
     """The trusted values in a result of a skill with `directory` or `creates`."""
 
     step: int
-    values: list[Said]
-    pairs: list[tuple[str, Said]] = field(default_factory=list)  # a value counts if the user's words have its key
+    values: list[SourcedText]
+    #: keys and their values: a value counts if the user's words have its key
+    pairs: list[tuple[str, SourcedText]] = field(default_factory=list)
 
 
 class Trust:
@@ -59,17 +60,17 @@ class Trust:
         self._run = run
         #: of a sub-run: the parent's `Trust`, the workflow's task if it is one, and whether the host wrote that task
         self._parent: tuple[Trust, Task | None, bool] | None = None
-        self._outer: tuple[Said, ...] = ()
+        self._outer: tuple[SourcedText, ...] = ()
         self._outer_has_read_outside = has_read_outside
         #: texts, each with the step after which it counts
-        self._added: list[tuple[int, Said]] = []
+        self._added: list[tuple[int, SourcedText]] = []
         self._results: list[_TrustedResult] = []
         self._decided: list[ApprovalGivenRow] = []
         #: how many messages the history has
         self._earlier = 0
         self.instructions = ""
         #: texts that tasks of a plan have brought in, by task id, for the tasks that depend on them
-        self.of_tasks: dict[str, list[Said]] = {}
+        self.of_tasks: dict[str, list[SourcedText]] = {}
         #: the parameters of calls as the model sent them, by call id
         self.sent: dict[str, Mapping[str, object]] = {}
 
@@ -89,7 +90,7 @@ class Trust:
         """
         if self._parent is not None:  # not in `begin_sub_run`: somebody may have decided on this sub-run since
             outer, task, is_given = self._parent
-            own = [Said(task.input, f"the input of the task {task.id}")] if task is not None and is_given else []
+            own = [SourcedText(task.input, f"the input of the task {task.id}")] if task is not None and is_given else []
             needed = () if task is None else task.depends_on
             self._outer = (*outer.texts(), *own, *(text for one in needed for text in outer.of_tasks.get(one, ())))
             self._outer_has_read_outside = bool(needed) or outer.has_read_outside()
@@ -120,7 +121,7 @@ class Trust:
     def note_host(self, *, before_response: bool = False) -> TrustAddedRow | None:
         """Returns an event with what `Context.trust` has added since the last time, or None if there is nothing.
 
-        It counts from the next response on. `before_response`: this step has no response yet.
+        The texts count from the next response on. `before_response`: this step has no response yet.
         """
         texts = self._take_from_context()
         if not texts:
@@ -134,7 +135,7 @@ class Trust:
 
     def _add_of_context(self, texts: Iterable[str], step: int = -1) -> None:
         """Adds texts of the host, which count after `step`; without one, they count immediately."""
-        self._added += [(step, Said(text, _CONTEXT)) for text in texts]
+        self._added += [(step, SourcedText(text, _CONTEXT)) for text in texts]
 
     def add_from_sub_run(self, below: Trust, task_id: str | None) -> None:
         """Adds what a sub-run that has ended brought in. It counts for the parent from the next response on."""
@@ -153,16 +154,16 @@ class Trust:
         if skill.creates:
             made = result if skill.creates is True else data.get(skill.creates) if isinstance(data, dict) else None
             if isinstance(made, (int, float)) or (isinstance(made, str) and len(made.split()) == 1):
-                self._results.append(_TrustedResult(step, [Said(str(made), f"{source}, which made it")]))
+                self._results.append(_TrustedResult(step, [SourcedText(str(made), f"{source}, which made it")]))
                 return
         elif isinstance(data, list) and skill.directory is True:
-            listed = [Said(str(one.value), f"{source}, a directory") for one in leaves({}, data, data)]
+            listed = [SourcedText(str(one.value), f"{source}, a directory") for one in leaves({}, data, data)]
             self._results.append(_TrustedResult(step, listed))
             return
         elif isinstance(data, list):
             value_of, key = skill.directory if isinstance(skill.directory, tuple) else ("", "")
             source = f"{source}, where the user wrote its {key}"
-            pairs = [(name, Said(value, source)) for name, value in _pairs(data, value_of, key)]
+            pairs = [(name, SourcedText(value, source)) for name, value in _pairs(data, value_of, key)]
             self._results.append(_TrustedResult(step, [], pairs))
             return
         root, flag = self._run.root, "creates" if skill.creates else "directory"
@@ -171,38 +172,40 @@ class Trust:
 
     # --------------------------------------------------------------------------------------------------- what counts
 
-    def texts(self) -> Iterator[Said]:
+    def texts(self) -> Iterator[SourcedText]:
         """Yields all trusted texts for the response that is being carried out."""
         said = list(self._from_user())
         yield from said
         yield from self._brought_in(self._run.step, said)
 
-    def _from_user(self) -> Iterator[Said]:
+    def _from_user(self) -> Iterator[SourcedText]:
         """Yields the user's messages, latest first, then the instructions and what counted when this scope began."""
         for number, message in reversed([*enumerate(self._before())]):
             if message.role == "user" and message.by in ("user", None) and not holds_results(message):
                 for at, part in enumerate(message.content):
                     if isinstance(part, str) and at not in message.outside:
-                        yield Said(part, _EARLIER if number < self._earlier else _INPUT)
-        yield Said(self.instructions, _INSTRUCTIONS)
+                        yield SourcedText(part, _EARLIER if number < self._earlier else _INPUT)
+        yield SourcedText(self.instructions, _INSTRUCTIONS)
         yield from self._outer
 
-    def _brought_in(self, before: int | None = None, said: Iterable[Said] | None = None) -> Iterator[Said]:
-        """Yields what was brought into this scope: all of it, or only what was there `before` a step.
+    def _brought_in(
+        self, before: int | None = None, said: Iterable[SourcedText] | None = None
+    ) -> Iterator[SourcedText]:
+        """Yields what was brought into this scope: everything, or only what it had `before` a step.
 
         `said` are the texts that must have a key before its value counts.
         """
         yield from (text for step, text in self._added if before is None or step < before)
         for row in self._decided:
             source = f"what {row.by or 'a person'} wrote about call {row.call_id}"
-            yield from (Said(text, source) for text in _written_with(row.decision, self.sent.get(row.call_id)))
+            yield from (SourcedText(text, source) for text in _written_with(row.decision, self.sent.get(row.call_id)))
         words = None
         for one in self._results:
             if before is not None and one.step >= before:
                 continue
             yield from one.values
             if one.pairs:
-                words = words or Words(self._from_user() if said is None else said)
+                words = words or SourcedTexts(self._from_user() if said is None else said)
                 yield from (value for key, value in one.pairs if words.source_of(key))
 
     def _before(self) -> list[Message]:
@@ -225,17 +228,17 @@ class Trust:
         self, skill: Skill, call_id: str, arguments: Mapping[str, Any]
     ) -> tuple[list[UntrustedValue], dict[str, str]]:
         """Returns a call's values that a person must agree to, without duplicates; and the others' sources, by path."""
-        words = Words(self.texts())
+        words = SourcedTexts(self.texts())
         acts = skill.acts and self.has_read_outside()
         doubted: dict[tuple[str, str], UntrustedValue] = {}
         sources: dict[str, dict[str, None]] = {}
-        read: Words | None = None
+        read: SourcedTexts | None = None
         has_trusted = False
         for leaf in leaves(skill.table.whole, self.sent.get(call_id, arguments), arguments):
             has_trusted = has_trusted or leaf.trusted
             for value, source in _checked_values(leaf, words, acts=acts):
                 if source is None:
-                    read = read or Words(self.read())
+                    read = read or SourcedTexts(self.read())
                     found_in = read.source_of_mention(leaf.value if leaf.trusted else value)
                     doubted[leaf.path, value] = UntrustedValue(leaf.path, value, found_in or OWN)
                 else:
@@ -244,7 +247,7 @@ class Trust:
             return [UntrustedValue("", "", "it acts on others, and text from outside has been read")], {}
         return list(doubted.values()), {path: " and in ".join(found) for path, found in sources.items()}
 
-    def read(self) -> Iterator[Said]:
+    def read(self) -> Iterator[SourcedText]:
         """Yields the untrusted texts that the model has read, the latest first; in a sub-run also its caller's."""
         for message in reversed(self._before()):
             if message.role != "user" or message.by == "runtime":
@@ -252,14 +255,14 @@ class Trust:
             if message.by == "user" or (message.by is None and not holds_results(message)):
                 for at, part in enumerate(message.content):
                     if isinstance(part, str) and at in message.outside:
-                        yield Said(part, _PASSED_ON)
+                        yield SourcedText(part, _PASSED_ON)
             elif (named := next((one.name for one in parse(message.text).blocks if one.name), None)) is not None:
-                yield Said(message.text, f"which is in the result of `{named}`")
+                yield SourcedText(message.text, f"which is in the result of `{named}`")
             elif message.by != "model":
-                yield Said(message.text, "which is in a result")
+                yield SourcedText(message.text, "which is in a result")
         system = self._run.system.message
         if system.outside:
-            yield Said(system.text, _OF_INSTRUCTIONS)
+            yield SourcedText(system.text, _OF_INSTRUCTIONS)
         if self._parent is not None:
             yield from self._parent[0].read()
 
@@ -268,8 +271,8 @@ class Trust:
 _NO_CONTACTS = (float, Decimal, date, time, timedelta)
 
 
-def _checked_values(leaf: Leaf, words: Words, *, acts: bool) -> Iterator[tuple[str, str | None]]:
-    """Yields the values in a leaf that must be trusted, each with its source; None if nobody brought it in."""
+def _checked_values(leaf: Leaf, words: SourcedTexts, *, acts: bool) -> Iterator[tuple[str, str | None]]:
+    """Yields the values in a leaf that must be trusted, each with its source; None if no trusted text has the value."""
     if leaf.trusted:
         yield str(leaf.value), words.source_of(leaf.value)
     elif acts and not isinstance(leaf.value, _NO_CONTACTS):
