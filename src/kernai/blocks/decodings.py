@@ -23,7 +23,7 @@ QUOTES = str.maketrans(dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys
 # ---------------------------------------------------------------------------------------------- everything at once
 
 _MOST_ROUNDS = 8
-#: backslashes of Markdown; of several in a row, all but the last too, which would otherwise take several rounds
+#: Markdown's backslashes before a sign, and all but the last of several backslashes, to save rounds
 _BEFORE_A_SIGN = re.compile(r"\\\\*(?=[!-$'-/:-<>-@\[-`{-~])")
 _BEFORE_A_CODE = re.compile(r"\\(?<!\\\\)\\*+(?=[%=][0-9a-fA-F]{2}|&\\?#?\w{2,32}\\?;)")
 _TAG = re.compile(r"<\s*+(?:(?:block|command|final|plan)[\s+/>]|function=|(?:antml:)?invoke[\s+])", re.IGNORECASE)
@@ -53,7 +53,7 @@ def decoded(text: str, *, is_mail: bool = False) -> str:
 def all_decoded(text: str) -> list[str]:
     """The text with all encodings undone, once for each way in which it may be encoded: as mail, say."""
     made = [decoded(text)]
-    # a backslash before `%6e` is Markdown's, or makes the decoded character a `\n`
+    # `\%6e` is an `n` with Markdown's backslash before it, or an encoded `\n`
     unmarked = _BEFORE_A_CODE.sub("", text)
     if unmarked != text:
         made.append(decoded(unmarked))

@@ -66,10 +66,11 @@ class CutOff(dict[str, "CutOff"]):
 
 
 class Place:
-    """A kind of place in a text: outside all blocks, or inside a block. `words`: of the tags that have a meaning there.
+    """A kind of place in a text: outside all blocks, or inside a block.
 
-    `shape` finds candidates with these words; inside a block, the closing tag has a group 1. `nests`: blocks may be
-    nested there, and their attributes may be quoted as in a JSON string.
+    `words` are those of the tags that have a meaning there, and `shape` finds candidates with these words; inside a
+    block, group 1 of its match is set for the closing tag. `nests`: blocks may be nested there, and their attributes
+    may be quoted as in a JSON string.
     """
 
     def __init__(self, shape: re.Pattern[str], *words: str, nests: bool = False) -> None:
@@ -139,7 +140,7 @@ _ATTRIBUTE = re.compile(r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]
 
 @cache
 def _nested_attribute() -> re.Pattern[str]:
-    r"""The same, and values quoted as in a JSON string, `\"plan\"`, where a bare quote would end the string."""
+    r"""Like `_ATTRIBUTE`, but also matches values quoted as in a JSON string, `\"plan\"`."""
     return re.compile(_ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")', re.ASCII)
 
 

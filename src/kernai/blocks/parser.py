@@ -71,7 +71,7 @@ def parse(text: str) -> ParseResult:
 
 
 class Part(NamedTuple):
-    """A block at its place in a text; or prose, for which `block` is None. An incomplete block is not `is_closed`."""
+    """A block or prose at its place in a text. For prose, `block` is None; `is_closed` is False for an open block."""
 
     start: int
     content: str
@@ -96,7 +96,7 @@ def parts_of(text: str) -> Iterator[Part]:
         yield Part(at, prose)
 
 
-def behind_a_close(text: str) -> str | None:
+def text_with_stray_close(text: str) -> str | None:
     """The text after the last block, if it ends with another closing tag of that block.
 
     Perhaps the block was meant to end there. None if only the tag follows, which is a slip, or if the last block is not

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from kernai.agents.definition import ANSWERS
 from kernai.blocks.grammar import ASCII_SPACE
-from kernai.blocks.parser import behind_a_close, parse
+from kernai.blocks.parser import parse, text_with_stray_close
 from kernai.values.limits import MODEL_MAX_TASKS
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _is_stray(response: ParsedResponse, final: Block) -> bool:
     """Whether a final at the end of a response seems to continue after its first closing tag."""
     if response.is_cut or final is not response.blocks[-1] or response.incomplete is not None:
         return False
-    return behind_a_close(response.content) is not None
+    return text_with_stray_close(response.content) is not None
 
 
 def _without_a_request(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from kernai.blocks.block import Block, final_block
 from kernai.blocks.grammar import ASCII_SPACE
-from kernai.blocks.parser import behind_a_close
+from kernai.blocks.parser import text_with_stray_close
 from kernai.errors import (
     INTERRUPTED,
     KernaiError,
@@ -443,7 +443,7 @@ def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None
     elif correction.kind == "dialect" and correction.calls is not None:
         run.inject(corrections.dialect(correction.calls))
     elif correction.kind == "stray":
-        run.write(StrayCloseRow((behind_a_close(response.content) or "")[:PROSE_PREVIEW]))
+        run.write(StrayCloseRow((text_with_stray_close(response.content) or "")[:PROSE_PREVIEW]))
         run.inject(corrections.stray_close())
     elif correction.kind == "informational":
         run.write(InformationalOnlyRow(correction.kinds))
