@@ -86,7 +86,7 @@ class RunStoppedError(KernaiError):
 class LimitReachedError(RunStoppedError):
     """The run reached a limit. `reason` is the `StopReason` value (``"max_tokens"``, ``"timeout"``, …).
 
-    Raise the limit, or continue with the messages in `result.messages`. `ValueError` for an unknown reason.
+    Raise the limit, or continue with the messages in `result.messages`. Raises `ValueError` for an unknown reason.
     """
 
     def __init__(self, message: str, reason: str = "error") -> None:
@@ -232,8 +232,8 @@ class Stop(Control):
     """Raised by a skill, a protocol's handler, instructions or a middleware to end the run in which it is raised.
 
     The run's `Result` has `reason` as its stop reason, for example ``"guardrail"``, and a `LimitReachedError` with
-    `message` as its error: a `Stop` travels inside a run, and that error is what the caller gets. `ValueError` for an
-    unknown reason. If a sub-run is stopped, its caller continues.
+    `message` as its error: a `Stop` travels inside a run, and that error is what the caller gets. Raises `ValueError`
+    for an unknown reason. If a sub-run is stopped, its caller continues.
 
     ``Stop("final", text)``, raised from a call (a skill, a hook, a middleware), finishes the run with the answer
     `text`, which is checked like an answer from the model.

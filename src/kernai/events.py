@@ -184,7 +184,7 @@ class Row:
 
     @classmethod
     def read(cls, data: Any) -> Self:
-        """Creates a row from recorded data. `ValueError` if the data does not match the fields."""
+        """Creates a row from recorded data. Raises `ValueError` if the data does not match the fields."""
         if not isinstance(data, Mapping):
             raise ValueError(f"its data is a {_kind(data)}, not an object")  # noqa: TRY004 - the data is at fault
         if not cls._always.keys() <= data.keys() <= cls._names:
@@ -1155,7 +1155,10 @@ _PLACE_TYPES = (int | None, int, str | None, str, str, str | None)
 
 
 def row_of(entry: Mapping[str, Any]) -> Row:
-    """Creates the row that an entry records. `ValueError` if the kind is known but the entry does not match it."""
+    """Creates the row that an entry records.
+
+    Raises `ValueError` if the kind is known but the entry does not match it.
+    """
     kind = KINDS.get(entry["event"])
     data = entry.get("data")
     row = CustomRow(entry["event"], data) if kind is None else kind.read(data)

@@ -14,8 +14,8 @@ def read_recording(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Returns the events of a recording as `Recorder.to_list` does, with all messages in each `messages_sent`.
 
     Reads files written with `Recorder.to_json` (expanded or not), files of a `JsonlSink` (ignoring a last line that a
-    crash cut off), and any JSON object with a list of events under ``"events"``. `KernaiError` if the file is not a
-    recording, with the reason; `OSError` if it cannot be read.
+    crash cut off), and any JSON object with a list of events under ``"events"``. Raises `KernaiError` if the file is
+    not a recording, with the reason; `OSError` if it cannot be read.
     """
     name = os.fspath(path)
     text = read_text(path)

@@ -225,13 +225,14 @@ def first_paragraph(function: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------------- similar names
 
-#: longer names are not compared, and of more names only the first
+#: in characters: longer names are not compared
 _LONGEST = 200
+#: how many names are considered
 _MOST = 5_000
 #: comparing two names takes quadratic time, so only the most promising names are compared
 _MOST_COMPARED = 20
 _LEAST_SIMILAR = 0.65  # `nope` and `openai` have 0.6
-#: other libraries' words, and kernai's words for the same
+#: names of options in other libraries, and kernai's option for each
 _ELSEWHERE = {
     "answer": "text", "as_tool": "as_skill", "callback": "on_event", "callbacks": "on_event", "checkpointer": "store",
     "content": "text", "conversation_id": "run_id", "deps": "context", "desc": "description",
@@ -288,7 +289,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 def likely(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """``; did you mean 'x'?`` if the name is close to one of `known` or is another library's word.
 
-    Otherwise `otherwise` and all known names (``; it has a, b``), or nothing if `otherwise` is empty.
+    If it is not, ``; it has a, b``: the text `otherwise`, then all known names. Empty if `otherwise` is empty.
     """
     known = list(known)
     close = closest(name, known)

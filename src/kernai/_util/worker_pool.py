@@ -145,7 +145,7 @@ class WorkerPool:
         with self._lock:
             if me not in self._members:
                 return None  # it was given up on, and another thread has its place
-            # so that, while jobs are queued, no more places are free than there are jobs that return
+            # this place goes to a queued job only if there are enough free places for all jobs that return
             if self._queue and self._free >= self._returning:
                 return self._queue.popleft()
             self._free += 1

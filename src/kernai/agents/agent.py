@@ -97,10 +97,10 @@ class Agent(Generic[Output_co]):
     - `approve`: a function that is asked before each call of a skill, agent or protocol, with a `PendingCall`. It
       returns True, False, a text that says why not, or a `Pause` to have somebody else decide later (which needs a
       store). A sub-agent does not take it from its caller.
-    - `constrain`: whether the model's server restricts the model to finals and valid calls, see `grammar`. Then a run
-      with a provider that takes no grammar is a `ValueError`.
+    - `constrain`: whether the model's server restricts the model to finals and valid calls, see `grammar`. If so, a run
+      with a provider that takes no grammar raises `ValueError`.
     - `calls`: how the model calls: ``"blocks"``, in its text, or ``"native"``, in its vendor's own format. With
-      ``"native"``, a run with a provider without native calls is a `ValueError`. See docs/models.md.
+      ``"native"``, a run with a provider without native calls raises `ValueError`. See docs/models.md.
     - `quoted_calls`: what to do if the model makes a call that is quoted from a result: ``"confirm"`` (the model is
       asked to send it again, alone), ``"refuse"``, or ``"run"``. See docs/models.md.
     - `dialects`: what to do with calls in another protocol's format: ``"correct"`` (the model is shown them as blocks)
@@ -113,9 +113,9 @@ class Agent(Generic[Output_co]):
       a text that says what is wrong, so that the model corrects it. See docs/answers.md.
     - `output_retries`: how many rejected answers the model may correct before the run stops with ``"output"``.
 
-    An invalid value is a `TypeError` or `ValueError` that names the argument, here, in `replace` and on assignment. An
-    unknown option is a `TypeError`, on assignment an `AttributeError`. A subclass declares attributes of its own in its
-    body.
+    An invalid value raises a `TypeError` or `ValueError` that names the argument, here, in `replace` and on assignment.
+    An unknown option raises `TypeError`, on assignment `AttributeError`. A subclass must declare its own attributes in
+    its body.
     """
 
     provider: Provider | None
@@ -255,7 +255,7 @@ class Agent(Generic[Output_co]):
     @overload
     def replace(self, **changes: Unpack[AgentChanges]) -> Agent[Output_co]: ...
     def replace(self, **changes: Any) -> Agent[Any]:
-        """Returns a copy with some options changed; an unknown option is a `TypeError`."""
+        """Returns a copy with some options changed. Raises `TypeError` for an unknown option."""
         unknown = [key for key in changes if key not in OPTIONS]
         if unknown:
             raise TypeError(_no_option(unknown[0]))
@@ -404,7 +404,7 @@ def _named(argument: str, kind: type[Any], others: str, given: object) -> tuple[
 
 
 def _instead(one: object, kind: type[Any]) -> str:
-    """What to write for a thing that is no `kind`."""
+    """What to write instead of an object that is not a `kind`."""
     if isinstance(getattr(one, "protocol", None), Protocol):  # an MCP adapter; the core does not import it
         return "pass its protocol in protocols=, or its tools, skills(server), in skills="
     if isinstance(one, (Skill, Protocol)):

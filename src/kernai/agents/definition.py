@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from kernai.registry.skill_definition import Skill
     from kernai.values.message import Outside
 
-#: version of what counts as an answer. Since 2 these do not: plans or drafts alone, from an agent that can call
-#: nothing; an empty response with which the model has not ended its turn. Since 3 an answer that contains its own
-#: closing tag does not. Since 4 the result of a typed task is its value. Since 5 unknown fields of typed answers are
-#: noted, and misspelled ones corrected
+#: version of the rules for what counts as an answer. Version 2 no longer accepts plans or drafts alone from an agent
+#: that can call nothing, or an empty response with which the model has not ended its turn; version 3, an answer that
+#: contains its own closing tag. Since 4, the result of a typed task is its value. Since 5, unknown fields of typed
+#: answers are noted, and misspelled ones corrected
 ANSWERS = 5
 CHECKED_CLOSE = 3
 TYPED_TASKS = 4
 CHECKED_FIELDS = 5
-#: version of what counts as a quoted call. Since 2 a call is also recognised by its letters and digits alone, and one
-#: response may confirm several calls. Since 3, calls in a history's messages from protocol handlers count
+#: version of the rules for what counts as a quoted call. Since 2, a call is also recognised by its letters and digits
+#: alone, and one response may confirm several. Since 3, calls in a history's messages from protocol handlers count
 QUOTES = 3
 #: options that have a part of their own, or belong to a run rather than to the agent
 _APART = frozenset({
@@ -151,7 +151,7 @@ def _skill_part(skill: Skill) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as JSON data, or the name of something that is no data."""
+    """Returns a value as JSON data; for a value that is not data, its name."""
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     return value if value is None or isinstance(value, (bool, int, float, str)) else _name_of(value)

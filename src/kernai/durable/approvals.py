@@ -148,7 +148,8 @@ def pending_call(run: Run, call: Call, pause: Pause) -> PendingCall:
 def edited(run: Run, name: str, arguments: Mapping[str, Any], decision: Decision) -> Mapping[str, Any]:
     """Returns the arguments of a skill's call after a decision that changes some.
 
-    `SkillInputError` for a value that the skill does not accept, `ValueError` for a name that is not one of its inputs.
+    Raises `SkillInputError` for a value that the skill does not accept, `ValueError` for a name that is not one of its
+    inputs.
     """
     assert decision.params is not None
     skill, store, changes = run.held_skill(name), run.context.media_store, decision.params

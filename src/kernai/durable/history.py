@@ -135,8 +135,8 @@ class History:
 def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     """Copies a run up to the start of step `at_step` to the new `run_id`, and returns that id. Then `resume` it.
 
-    Steps are counted from 0; at step 0 only the input is copied. `KernaiError` if the store does not have the run,
-    `ValueError` for a step that the run did not reach, `RunConflictError` if the new id is taken.
+    Steps are counted from 0; at step 0 only the input is copied. Raises `KernaiError` if the store does not have the
+    run, `ValueError` for a step that the run did not reach, `RunConflictError` if the new id is taken.
     """
     check_store(store)
     entries = store.load(source)

@@ -218,7 +218,10 @@ def _save(context: Context) -> Any:
 
 
 def _saved(run: Run) -> Any:
-    """The saved state; None if the host saves nothing. `TypeError` for data that JSON would not restore unchanged."""
+    """The saved state; None if the host saves nothing.
+
+    Raises `TypeError` for data that JSON would not restore unchanged.
+    """
     kind = type(run.context)
     if kind.save is Context.save:
         return None

@@ -49,7 +49,7 @@ class Recorded(NamedTuple):
 
 
 def reading(one: Recorded, make: Callable[..., T], *given: Any) -> T:
-    """Calls `make` on data from the row. `KernaiError` if the row does not contain what kernai writes."""
+    """Calls `make` on data from the row. Raises `KernaiError` if the row does not contain what kernai writes."""
     try:
         return make(*given)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
@@ -144,7 +144,10 @@ class Facts:
 
 
 class RecordedRun:
-    """The entries of a root run. `KernaiError` if they are not a run, or in a format newer than this kernai knows."""
+    """The entries of a root run.
+
+    Raises `KernaiError` if they are not a run, or in a format newer than this kernai knows.
+    """
 
     def __init__(self, run_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = run_id

@@ -154,7 +154,7 @@ class Head:
     ) -> bool:
         """Updates the head for these entries. Returns False if this append was already made (a retry).
 
-        `RunConflictError` if the entries may not be written.
+        Raises `RunConflictError` if the entries may not be written.
         """
         ends = first_seq + len(entries)
         if writer is not None and writer == self.writer and self.entries == ends:
@@ -244,7 +244,7 @@ class LeasedStore(NotCopied, RunStore):
         return "=" + b64encode(self._codec.encode(text.encode("ascii"))).decode("ascii")
 
     def _opened(self, text: str) -> Any:
-        """The inverse of `_sealed`, parsed. `ValueError` if the text is not JSON."""
+        """The inverse of `_sealed`, parsed. Raises `ValueError` if the text is not JSON."""
         if text.startswith("="):
             text = self._decoded(b64decode(text[1:])).decode("ascii")
         return json.loads(text)

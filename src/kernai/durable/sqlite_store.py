@@ -124,7 +124,7 @@ class SqliteStore(OpenedStore):
     death of the process. `codec` encrypts entries and media. All threads may share one store; it survives a fork. Close
     it, or use it as a context manager.
 
-    `KernaiError` for a file that cannot be opened, is not a kernai store, or was written by a newer kernai.
+    Raises `KernaiError` for a file that cannot be opened, is not a kernai store, or was written by a newer kernai.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class SqliteStore(OpenedStore):
         return self._file.perform(f"append entries {first_seq} to {first_seq + len(rows) - 1} of run {run_id!r}", work)
 
     def load(self, run_id: str, from_seq: int = 0, limit: int | None = None) -> list[Entry]:
-        """At most `limit` entries. `RunDamagedError` if one is unreadable; its `entries` are those before it."""
+        """At most `limit` entries. Raises `RunDamagedError` if one is unreadable; its `entries` are those before it."""
         check_load(run_id, from_seq)
         key = self._key(run_id)
         most = -1 if limit is None else limit
@@ -192,7 +192,7 @@ class SqliteStore(OpenedStore):
         return found
 
     def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[Media]:
-        """Returns the run's media. `RunDamagedError` if some cannot be read; its `media` are the others."""
+        """Returns the run's media. Raises `RunDamagedError` if some cannot be read; its `media` are the others."""
         check_run_id(run_id)
         key, wanted = self._key(run_id), None if ids is None else json.dumps(list(ids))
         found: list[Media] = []
@@ -541,7 +541,7 @@ def _make_private(path: str) -> None:
 
 
 def _close_to_others(path: str, mode: int) -> None:
-    """Sets the mode of a file that others may open. `KernaiError` if this user may not change it."""
+    """Sets the mode of a file that others may open. Raises `KernaiError` if this user may not change it."""
     if not os.stat(path).st_mode & 0o077:  # noqa: PTH116 - text in, text out
         return
     try:

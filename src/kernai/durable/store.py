@@ -85,8 +85,8 @@ _TIME = re.compile(r"[0-9]{4}(-[0-9]{2}(-[0-9]{2}(T[0-9:.]+Z)?)?)?")
 
 
 def utc(at: datetime | str) -> str:
-    """Formats a time the way entries do; text is returned unchanged. `ValueError` for a time without a zone, and for
-    text that is not a time in UTC.
+    """Formats a time the way entries do; text is returned unchanged. Raises `ValueError` for a time without a zone, and
+    for text that is not a time in UTC.
     """
     if isinstance(at, str):
         if not _TIME.fullmatch(at):  # it would be compared all the same, and delete too much
@@ -386,13 +386,18 @@ class RunStore(Store, Protocol):
         """Claims the run's lease if nobody holds it."""
 
     def renew(self, lease: Lease) -> Lease:
-        """Makes the lease last for `lease.seconds` from now. `RunConflictError` if it is not the latest claim."""
+        """Makes the lease last for `lease.seconds` from now.
+
+        Raises `RunConflictError` if it is not the latest claim.
+        """
 
     def release(self, lease: Lease) -> None:
         """Releases the lease. Does nothing if it is not the latest claim."""
 
     def decide(self, run_id: str, call_id: str, decision: object) -> None:
-        """Stores the decision on a waiting call until the run is resumed. `ValueError` if it is invalid for this call.
+        """Stores the decision on a waiting call until the run is resumed.
+
+        Raises `ValueError` if it is invalid for this call.
 
         The append that records the decision removes it. If the run is ``blocked`` on the call, True repeats the call;
         False or a text does not, and the model reads the text.
@@ -407,7 +412,7 @@ class RunStore(Store, Protocol):
     def request_cancel(self, run_id: str, reason: str = "") -> None:
         """Asks for the run to end as cancelled, by its worker within seconds or else by the next one to resume it.
 
-        `KernaiError` if the run has finished or was closed.
+        Raises `KernaiError` if the run has finished or was closed.
         """
 
     def cancel_requests(self, run_ids: Iterable[str]) -> Mapping[str, str]:
@@ -416,8 +421,8 @@ class RunStore(Store, Protocol):
     def close(self, run_id: str, reason: str) -> None:
         """Ends a run that waits, or whose process died, with the stop reason ``closed``. Its entries are kept.
 
-        `resume` then returns that result, and only ``resume(input=...)`` opens the run again. `KernaiError` if the run
-        has already finished or was closed.
+        `resume` then returns that result, and only ``resume(input=...)`` opens the run again. Raises `KernaiError` if
+        the run has already finished or was closed.
         """
 
     def delete(
@@ -425,8 +430,9 @@ class RunStore(Store, Protocol):
     ) -> int:
         """Deletes one run, or all runs last changed before a time and with that status. Returns how many were deleted.
 
-        `RunBusyError` if somebody works on the one run; when deleting several, such runs are skipped. Two numbers are
-        kept for a deleted run, so that a worker unaware of the deletion cannot write into a new run with the same id.
+        Raises `RunBusyError` if somebody works on the one run; when deleting several, such runs are skipped. Two
+        numbers are kept for a deleted run, so that a worker unaware of the deletion cannot write into a new run with
+        the same id.
         """
 
     def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:

@@ -3,8 +3,8 @@
 `JsonGrammar` makes GBNF of a JSON Schema, for the JSON texts of the values that the schema describes. A grammar cannot
 count keys and has no regular expressions, so it accepts less than the schema: the fields of a record must be in their
 declared order, numbers have a bounded length, and of several types, those with a `pattern` that is unknown here are
-left out. The rest is left to the check of the call: if the only type has an unknown `pattern`, any text is accepted,
-and `uniqueItems` and duplicate free keys are not checked.
+left out. In other respects it accepts more, which the check of the call rejects: if the only type has an unknown
+`pattern`, any text is accepted, and `uniqueItems` and duplicate free keys are not checked.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def read_tolerantly(text: str) -> Reading:
 
 
 def read_value_at(text: str, at: int) -> Reading:
-    """The same for the value that begins at `at`, whatever follows it."""
+    """Like `read_tolerantly`, for the value that begins at `at`, whatever follows it."""
     reader = _Reader(text)
     value, end = reader.read(at)
     return Reading(value, end, [*reader.repairs])

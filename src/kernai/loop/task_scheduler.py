@@ -29,8 +29,8 @@ Execute = Callable[[Task, Mapping[str, Any]], Any]
 class TaskScheduler:
     """Give it a `Plan`, or tasks and a strategy; then alternate `start` and `finish` until `done`.
 
-    A duplicate id or an unknown strategy is a `ValueError`. A dependency on an unknown id is never met, so it leads to
-    a `DeadlockError`; `Plan.validate` removes such dependencies.
+    Raises `ValueError` for a duplicate id or an unknown strategy. A dependency on an unknown id is never met, so it
+    leads to a `DeadlockError`; `Plan.validate` removes such dependencies.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class TaskScheduler:
         return self.ordered_results()
 
     async def arun(self, execute: Execute) -> dict[str, Any]:
-        """Does the same under asyncio, with an asyncio task for each task of the plan; `execute` may be async."""
+        """Like `run`, under asyncio, with an asyncio task for each task of the plan; `execute` may be async."""
         import asyncio
 
         check_function("execute", execute, "(task, results)", None, None, may_be_async=True)

@@ -118,7 +118,7 @@ class PostgresStore(OpenedStore):
     connections, not counting one for renewing leases and one for `watch`. `codec` encrypts entries and media. All
     threads may share one store; it survives a fork. Close it, or use it as a context manager.
 
-    `KernaiError` if the server cannot be reached, or if the tables are missing or have another version.
+    Raises `KernaiError` if the server cannot be reached, or if the tables are missing or have another version.
     """
 
     def __init__(

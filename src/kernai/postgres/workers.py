@@ -114,7 +114,9 @@ class Workers:
         metadata: Mapping[str, Any] | None = None, history: Iterable[Message | Mapping[str, Any]] = (),
         lock: str | None = None, tenant: str = "",
     ) -> RunHandle:
-        """Stores a run and its job in one transaction, for a worker to begin. `RunConflictError` if the run exists.
+        """Stores a run and its job in one transaction, for a worker to begin.
+
+        Raises `RunConflictError` if the run exists.
 
         Runs with the same `lock`, such as ``"customer:7"``, are worked on one after the other. ``store.runs(tags=...)``
         finds the run by its `tags`.
@@ -301,7 +303,7 @@ class RunHandle:
         self._store, self._agents = store, agents
 
     def info(self) -> RunInfo:
-        """The run's summary. `KernaiError` if the run does not exist."""
+        """The run's summary. Raises `KernaiError` if the run does not exist."""
         info = self._store.info(self.run_id)
         if info is None:
             raise KernaiError(f"the store has no run {self.run_id!r}; its runs() lists those it has")
@@ -310,7 +312,7 @@ class RunHandle:
     def events(self, from_seq: int = 0) -> Iterator[Event]:
         """Yields the run's stored events, then new ones, until the run has ended. Pauses of the run do not end it.
 
-        `KernaiError` if the run does not exist, or is deleted.
+        Raises `KernaiError` if the run does not exist, or is deleted.
         """
         while (info := self.info()).status in UNFINISHED or from_seq < info.length:
             for entry in self._store.watch(self.run_id, from_seq, timeout=WATCHED / 3):
@@ -324,7 +326,7 @@ class RunHandle:
         """Waits until the run has ended or waits for a decision, and returns its `Result`. `TimeoutError` after
         `timeout` seconds.
 
-        `KernaiError` if the run is blocked.
+        Raises `KernaiError` if the run is blocked.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while _is_for_workers(info := self.info()):

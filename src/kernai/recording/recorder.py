@@ -134,14 +134,14 @@ class JsonlSink(NotCopied):
     def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         """Returns the entries of such a file as `Recorder.to_list` does, with all messages in each `messages_sent`.
 
-        `KernaiError` if a line is not a JSON object; it names the line. Lines that a crash or a full disk has cut off
-        are left out; unless it is the last line, that is logged.
+        Raises `KernaiError` if a line is not a JSON object; it names the line. Lines that a crash or a full disk has
+        cut off are left out; unless it is the last line, that is logged.
         """
         return read_lines(read_text(path), os.fspath(path))
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Returns the text of a recording's file. `KernaiError` if it is not text."""
+    """Returns the text of a recording's file. Raises `KernaiError` if it is not text."""
     with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # a device may never end
@@ -197,7 +197,7 @@ class Recorder:
 
     @property
     def entries(self) -> list[Event]:
-        """The events so far. `KernaiError` if no sink keeps them: add a `MemorySink`."""
+        """The events so far. Raises `KernaiError` if no sink keeps them: add a `MemorySink`."""
         memory = _memory(self.sink)
         if memory is None:
             raise KernaiError("no sink of this recorder keeps events: use CompositeSink(MemorySink(), your_sink)")
@@ -217,7 +217,7 @@ class Recorder:
         return dumps_data([delta.entry(event.row) for event in self.entries])
 
     def for_event(self, type: str) -> list[Event]:
-        """The events of one type. `ValueError` if none was recorded and the type looks like a misspelled one."""
+        """The events of one type. Raises `ValueError` if none was recorded and the type looks like a misspelled one."""
         found = [event for event in self.entries if event.type == type]
         if not found and type not in KINDS and (meant := likely(type, KINDS)):
             raise ValueError(f"there is no event {type!r}{meant}")
@@ -261,7 +261,7 @@ class Recorder:
 def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> list[dict[str, Any]]:
     """Restores the full messages in entries that were written with only the new ones in `messages_sent`.
 
-    `KernaiError` for an entry that does not match the one before; `name` stands for the recording in errors.
+    Raises `KernaiError` for an entry that does not match the one before; `name` stands for the recording in errors.
     """
     last: dict[str, dict[str, list[Any]]] = {}
     whole = []

@@ -57,7 +57,7 @@ class Provider(ABC):
     async def acall(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
     ) -> LlmResponse:
-        """The same for asyncio. By default, runs `call` in a worker thread.
+        """Makes one call under asyncio. By default, runs `call` in a worker thread.
 
         In your own version, `on_chunk` returns an awaitable. Awaiting it holds the stream until observers have caught
         up; it may be ignored.

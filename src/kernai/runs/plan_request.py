@@ -34,7 +34,7 @@ class PlanRequest(RunRequest):
 
 
 def checked_plan(given: GivenPlan) -> Plan:
-    """Returns the plan. `ValueError` for anything that `Plan.validate` would silently drop or change."""
+    """Returns the plan. Raises `ValueError` for anything that `Plan.validate` would silently drop or change."""
     if isinstance(given, str):
         try:
             given = loads(given, unique_keys=True)
@@ -89,7 +89,7 @@ def _check_keys(what: str, given: Mapping[str, Any], kind: type[Plan | Task]) ->
 
 
 def checked_agents(agents: Mapping[str, Agent] | None, plan: Plan) -> dict[str, Agent]:
-    """Returns the agents by task id. `ValueError` for a task that the plan does not have."""
+    """Returns the agents by task id. Raises `ValueError` for a task that the plan does not have."""
     if agents is None:
         return {}
     if not isinstance(agents, Mapping):

@@ -74,7 +74,10 @@ class _RecordedRequest(RunRequest):
         self._plan, self._task_agents = _given_plan(start, agents, may_call=may_call)
 
     def _changes(self, run: Run, accept: Iterable[str]) -> list[str]:
-        """Describes what has changed in the agent. `ReplayLoosenedError` for a lost protection not in `accept`."""
+        """Describes what has changed in the agent.
+
+        Raises `ReplayLoosenedError` for a lost protection not in `accept`.
+        """
         recorded = self._recorded.definition
         if recorded is None:
             return ["the recording was made by an older kernai and does not describe the agent", *_stale(accept, {})]
@@ -367,7 +370,7 @@ def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[
 
 
 def _when_free(runs: RunStore, run_id: str, entries: list[Any]) -> tuple[list[Any], RunInfo | None]:
-    """Returns all entries of the run, and its summary. `RunBusyError` if another worker has the run.
+    """Returns all entries of the run, and its summary. Raises `RunBusyError` if another worker has the run.
 
     A worker may have written more entries since `entries` were loaded. If so, loads the rest and checks again.
     """
@@ -382,7 +385,10 @@ def _when_free(runs: RunStore, run_id: str, entries: list[Any]) -> tuple[list[An
 
 
 def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[Plan | None, dict[str, Agent]]:
-    """Returns the caller's plan and its tasks' agents. `ValueError` if an agent that may be called is missing."""
+    """Returns the caller's plan and its tasks' agents.
+
+    Raises `ValueError` if an agent that may be called is missing.
+    """
     if start.plan is None:
         if agents:
             raise ValueError("agents are for the tasks of a plan, and this run has no plan: leave agents out")

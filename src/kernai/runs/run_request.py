@@ -81,7 +81,7 @@ class ResumeOptions(TypedDict, total=False):
 class MapOptions(ResumeOptions, total=False):
     """
     - `history`: `Message` objects, or dicts from `Message.to_dict`; media references are looked up in the context's
-      media store. `ValueError` for a system message, since that comes from the agent's instructions.
+      media store. Raises `ValueError` for a system message, since that comes from the agent's instructions.
     """
 
     history: Iterable[Message | Mapping[str, Any]]
@@ -89,7 +89,7 @@ class MapOptions(ResumeOptions, total=False):
 
 class RunOptions(MapOptions, total=False):
     """
-    - `run_id`: text; by default a new one. `RunConflictError` if the store already has it.
+    - `run_id`: text; by default a new one. Raises `RunConflictError` if the store already has it.
     """  # noqa: D200 - `_list_options` adds it to other docstrings
 
     run_id: str | None
@@ -319,7 +319,7 @@ def check_options(options: Mapping[str, Any], known: type, *others: str) -> None
 
 
 def checked_context(given: object) -> Context:
-    """Returns the context, or a new one for None. `TypeError` for anything else, and for a frozen dataclass."""
+    """Returns the context, or a new one for None. Raises `TypeError` for anything else, and for a frozen dataclass."""
     if given is None:
         return Context()
     context: Context = _instance("context", given, Context)
@@ -337,7 +337,7 @@ def checked_context(given: object) -> Context:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Returns the number of seconds. `ValueError` unless it is above 0 and below `LONGEST`."""
+    """Returns the number of seconds. Raises `ValueError` unless it is above 0 and below `LONGEST`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST:
         raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
     return value

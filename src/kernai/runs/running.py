@@ -176,7 +176,7 @@ def resume(
 
     - `input`: what the user says next; it continues the same conversation.
     - `approvals`: a decision for each waiting call, by call id: True, False, a text that says why not,
-      ``{"params": {...}}``, ``{"answer": ...}``, or a `Decision`. `ValueError` for a call that is not waiting.
+      ``{"params": {...}}``, ``{"answer": ...}``, or a `Decision`. Raises `ValueError` for a call that is not waiting.
     - `in_flight`: what to do about calls that had begun but not ended: ``"fail"`` (`InFlightError`), ``"skip"``,
       ``"retry"``, or a function of the `PendingCall` that returns one of these.
     - `agents`: the agents that were passed to `run_plan`, by task id.

@@ -99,7 +99,7 @@ class SkillResult(Replaceable):
 
     def __replace__(self, /, **changes: Any) -> Self:
         if changes.keys() <= {"metadata"}:
-            return self.replaced(self._parts, changes.get("metadata", self._metadata) or {})  # keeps their order
+            return self.replaced(self._parts, changes.get("metadata", self._metadata) or {})  # keeps the parts' order
         return super().__replace__(**changes)
 
     def __eq__(self, other: object) -> bool:
@@ -179,7 +179,7 @@ class _Strict(Conversion):
             return json.dumps(key)
         if isinstance(key, frozenset):
             return super().key(key)
-        return _said(key)
+        return _usual_text(key)
 
     def leaf(self, value: Any) -> Any:
         if isinstance(value, Media):
@@ -188,7 +188,7 @@ class _Strict(Conversion):
             return value.id
         if isinstance(value, float):
             return json.dumps(value)  # NaN, Infinity, -Infinity
-        return int(value) if hasattr(value, "__index__") and not isinstance(value, type) else _said(value)
+        return int(value) if hasattr(value, "__index__") and not isinstance(value, type) else _usual_text(value)
 
     def refuse(self, why: str) -> NoReturn:
         raise KernaiError(why)
@@ -218,7 +218,7 @@ def is_data(value: object) -> bool:
     return is_dataclass(value) or (hasattr(value, "model_dump") and hasattr(value, "model_dump_json"))
 
 
-def _said(value: object) -> str:
+def _usual_text(value: object) -> str:
     """The usual text of a value inside data; for dates and times the ISO form."""
     if hasattr(value, "isoformat") and not isinstance(value, type):
         return str(value.isoformat())
