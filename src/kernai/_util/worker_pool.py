@@ -163,14 +163,14 @@ async def in_worker(
     *,
     hold: float = 0.0,
     to_the_end: bool = False,
-    unbegun: type[BaseException] | None = None,
+    not_begun: type[BaseException] | None = None,
     in_place: bool = True,
 ) -> T:
     """Makes a call in a worker of `pool`. Returns or raises what `call` returns or raises.
 
-    If this is cancelled, the call is left to end on its own. If it has no worker yet, it is not started, and `unbegun`
-    is raised, if given. With `to_the_end`, waits for the call even when cancelled, and then raises the cancellation.
-    (A separate task would not help: an event loop that ends cancels its tasks.)
+    If this is cancelled, the call is left to end on its own. If it has no worker yet, it is not started, and the error
+    `not_begun` is raised, if given. With `to_the_end`, waits for the call even when cancelled, and then raises the
+    cancellation. (A separate task would not help: an event loop that ends cancels its tasks.)
 
     The event loop's own executor is not used: it is small, shared, and keeps a program from ending. For up to `hold`
     seconds, the event loop only waits for the call, since a short call ends sooner than another thread can wake the
@@ -189,8 +189,8 @@ async def in_worker(
         try:
             cancelled = await handed.wait(to_the_end=to_the_end)
         except BaseException:
-            if handed.claim.acquire(blocking=False) and unbegun is not None:
-                raise unbegun from None
+            if handed.claim.acquire(blocking=False) and not_begun is not None:
+                raise not_begun from None
             raise
     value = handed.result()
     if cancelled is not None:

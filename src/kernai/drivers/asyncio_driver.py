@@ -79,7 +79,7 @@ class AsyncioDriver(Driver):
         except NotPerformed:
             pass  # the failure behind it is raised below
         finally:
-            if self.root.durable is not None and self.root.durable.holds:
+            if self.root.durable is not None and self.root.durable.needs_close:
                 await self._in_store(self.root.durable.close)
             for used in (self._watch, self._pool, self._store):
                 if used is not None:
@@ -129,7 +129,7 @@ class AsyncioDriver(Driver):
         task = asyncio.current_task()
         store_failed = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
         if task is None or not self._cancellations(task) or store_failed:
-            return self.outcome_error(raised, effect, beside=task in (self._tasks or ()))
+            return self.outcome_error(raised, effect, is_spawned=task in (self._tasks or ()))
         self._delivery.hurry()
         if isinstance(effect, Commit):  # the announced call has not begun, so it had no effect
             if task not in (self._tasks or ()):
@@ -190,7 +190,7 @@ class AsyncioDriver(Driver):
                     self._hold = BRIEF
 
         self._pool = self._pool or WorkerPool(keep=True)
-        return in_worker(self._pool, timed, hold=hold, unbegun=NotBegun)
+        return in_worker(self._pool, timed, hold=hold, not_begun=NotBegun)
 
     async def _call_model(self, effect: CallModel) -> Any:
         run, provider, stream = self.begin_call(effect)

@@ -44,7 +44,7 @@ class AsyncRunStream(NotCopied, Generic[Output_co]):
 
     @property
     def result(self) -> Result[Output_co]:
-        """The run's result. `KernaiError` before the run has ended: iterate to the end, or `aclose()`."""
+        """The run's result. Raises `KernaiError` before the run has ended: iterate to the end, or `aclose()`."""
         result = None if self._run is None else self._run.result
         if result is None:
             raise KernaiError("the run has not ended: iterate over the stream to its end, or close it")

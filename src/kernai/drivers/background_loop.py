@@ -41,7 +41,7 @@ class BackgroundLoop:
         self.closed = False
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
-        """Starts `work` on the loop, in a copy of the caller's context variables. `KernaiError` after `close`."""
+        """Starts `work` on the loop, with a copy of the caller's context variables; a `KernaiError` after `close`."""
         import asyncio
 
         with self._lock:
@@ -75,7 +75,7 @@ class BackgroundLoop:
         except BaseException:
             _drop(awaitable)
             raise
-        future.add_done_callback(lambda done: self._drop_unbegun(awaitable) if done.cancelled() else None)
+        future.add_done_callback(lambda done: self._drop_if_not_begun(awaitable) if done.cancelled() else None)
         try:
             while not wait([future], POLL).done:
                 INTERRUPTS.look()
@@ -130,7 +130,7 @@ class BackgroundLoop:
             ending.cancel()
         thread.join(timeout)
 
-    def _drop_unbegun(self, awaitable: Awaitable[Any]) -> None:
+    def _drop_if_not_begun(self, awaitable: Awaitable[Any]) -> None:
         """Closes a coroutine that was cancelled before it began; otherwise Python warns that it was never awaited."""
         from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 

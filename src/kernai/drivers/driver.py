@@ -259,11 +259,11 @@ class Driver:
         """Starts driving `spawned`, whose completion goes to `stack`."""
         raise NotImplementedError
 
-    def outcome_error(self, raised: BaseException, effect: Effect, *, beside: bool = False) -> BaseException:
+    def outcome_error(self, raised: BaseException, effect: Effect, *, is_spawned: bool = False) -> BaseException:
         """Returns the exception to throw into the loop for the exception that an effect raised.
 
-        Ctrl-C and similar exceptions stop all work of the run. If spawned work raised one, `beside` the root, only
-        Ctrl-C stops the run, and its caller gets it once everything has ended.
+        Ctrl-C and similar exceptions stop all work of the run. If spawned work raised one (`is_spawned`), only Ctrl-C
+        stops the run, and its caller gets it once everything has ended.
         Exceptions raised on purpose (`Stop`, `Pause`) are left to the loop.
         """
         error = as_failure(raised)
@@ -277,9 +277,9 @@ class Driver:
                 return self.delivery_failed(error)
         if self.root.trace is not None and isinstance(effect, (CallModel, CallSkill, CallProtocol)):
             self._trace(raised, effect)
-        if beside and isinstance(error, KeyboardInterrupt):
-            self.failure, beside = self.failure or error, False
-        if not beside and not isinstance(error, (Exception, Control)):
+        if is_spawned and isinstance(error, KeyboardInterrupt):
+            self.failure, is_spawned = self.failure or error, False
+        if not is_spawned and not isinstance(error, (Exception, Control)):
             self.stop()
         is_call = isinstance(effect, (CallSkill, CallProtocol))
         if is_call and isinstance(error, RunCancelledError) and self.root.cancellation.is_set():

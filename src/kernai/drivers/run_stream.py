@@ -50,7 +50,7 @@ class RunStream(NotCopied, Generic[Output_co]):
 
     @property
     def result(self) -> Result[Output_co]:
-        """The run's result. `KernaiError` before the run has ended: iterate to the end, or `close()`."""
+        """The run's result. Raises `KernaiError` before the run has ended: iterate to the end, or `close()`."""
         result = self._run.result
         if result is None:
             raise KernaiError("the run has not ended: iterate over the stream to its end, or close it")

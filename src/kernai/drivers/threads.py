@@ -168,7 +168,7 @@ class ThreadsDriver(Driver):
                 except TakenOver:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - thrown into the loop, which decides
-                    error = error or self.outcome_error(raised, effect, beside=self._is_worker())
+                    error = error or self.outcome_error(raised, effect, is_spawned=self._is_worker())
 
     def _deliver_rest(self, outbox: Outbox) -> None:
         """Delivers all waiting rows, whatever fails."""

@@ -236,7 +236,7 @@ class Durable(Protocol):
         """The prefix of the run's idempotency keys; None for the run's id."""
 
     @property
-    def holds(self) -> bool:
+    def needs_close(self) -> bool:
         """Whether the run still has to be released with `close`."""
 
     def commit(self) -> None:

@@ -130,7 +130,7 @@ class ByHand:
             try:
                 outcome = self._perform(effect, spawned)
             except BaseException as raised:  # noqa: BLE001 - the loop decides what to do about it
-                error = self._driver.outcome_error(raised, effect, beside=True)
+                error = self._driver.outcome_error(raised, effect, is_spawned=True)
 
     def _perform(self, effect: effects.Effect, spawned: dict[Any, effects.Spawn]) -> Any:
         if isinstance(effect, effects.CallModel):
