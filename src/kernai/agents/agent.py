@@ -221,7 +221,7 @@ class Agent(Generic[Output_co]):
     def setup_for(self, key: Key) -> Setup:
         """Returns the setup of a run with this key. The latest one is kept for reuse."""
         latest = self._setup
-        if latest is None or latest.key != key or not latest.holds():
+        if latest is None or latest.key != key or not latest.is_current():
             latest = self._setup = Setup(self, key)
         return latest
 

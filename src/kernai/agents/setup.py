@@ -109,7 +109,7 @@ class Setup:
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # a deep or pickled copy of an agent computes its own: registries are not copied
 
-    def holds(self) -> bool:
+    def is_current(self) -> bool:
         """Whether this is still valid: neither the agent nor a registry has changed since it was created."""
         return (
             self._number == self._revision.number and self._skills_version == self._all_skills.version
@@ -121,7 +121,7 @@ class Setup:
 
         Also returns None if the agent or a registry has changed.
         """
-        if (  # as in `holds`, inlined for speed
+        if (  # as in `is_current`, inlined for speed
             self._number != self._revision.number or self._skills_version != self._all_skills.version
             or self._protocols_version != self._all_protocols.version
         ):

@@ -79,7 +79,7 @@ class Constraint(NamedTuple):
             return f"that passes {getattr(self.value, '__name__', 'a check')}".replace("<lambda>", "a check")
         return condition(keyword, _source(self.value) if self.name == "pattern" else plain(self.value))
 
-    def holds(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         """Whether a converted value satisfies it. A predicate that raises refuses the value."""
         try:
             return bool(_CHECKS[self.name](value, self.value))
@@ -99,7 +99,7 @@ class ConstrainedType(WrapperType):
     def convert(self, value: object, validation: Validation) -> Any:
         before = len(validation.faults)
         made = self.inner.convert(value, validation)
-        if len(validation.faults) == before and not all(one.holds(made) for one in self.constraints):
+        if len(validation.faults) == before and not all(one.accepts(made) for one in self.constraints):
             validation.refuse(self.label, value)
         return made
 
@@ -126,7 +126,7 @@ class ConstrainedType(WrapperType):
 
     def _fits(self, value: object) -> bool:
         made, faults = Validation().tried(self.inner, value)
-        return not faults and all(one.holds(made) for one in self.constraints)
+        return not faults and all(one.accepts(made) for one in self.constraints)
 
     def _candidates(self, sample: Any) -> Iterator[Any]:
         """The schema's own sample, then values to try if it does not fit. Some may have a wrong type."""

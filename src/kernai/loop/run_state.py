@@ -164,7 +164,7 @@ class Run:
     def begin_step(self, step: int) -> None:
         """Begins a step: rows written from now on belong to it."""
         self.step = step
-        if not self.setup.holds():
+        if not self.setup.is_current():
             self._set_up()
         self.place = (step, self.depth, self.task_id, self.scope, self.root.run_id, self.stop)
 
@@ -179,12 +179,12 @@ class Run:
     @property
     def skills(self) -> SkillAccess:
         """The skills that the agent may call now."""
-        return (self.setup if self.setup.holds() else self._set_up()).skills
+        return (self.setup if self.setup.is_current() else self._set_up()).skills
 
     @property
     def protocols(self) -> ProtocolAccess:
         """The protocols that the agent may use now."""
-        return (self.setup if self.setup.holds() else self._set_up()).protocols
+        return (self.setup if self.setup.is_current() else self._set_up()).protocols
 
     def needs_trust(self) -> Trust:
         """Returns what guarded calls are judged by. It is created here if no guarded skill was known at the start."""
