@@ -168,7 +168,8 @@ def decided(run: Run, call: Call, decision: Decision) -> Call:
 
 
 def as_shown(run: Run, call: Call, params: object) -> Call:
-    """Returns a call that waits again with the inputs that people changed before; `params` are the ones last shown.
+    """Returns a call that waits again, with the inputs that people changed before. `params` are those last shown.
+
     Raises what `edited` raises.
     """
     now = called(call)[1]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.durable.approvals import Call, CallRefusedError, Decision, DecisionError, DoubtfulPause, called, edited
 from kernai.durable.history import History
-from kernai.durable.host_state import HostState, Saved, is_kept
+from kernai.durable.host_state import HostState, Saved, has_state
 from kernai.durable.outcomes import RecordedError
 from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of, reading
 from kernai.durable.replay_cursor import divergence
@@ -66,7 +66,7 @@ class DurableRun:
         root.durable, root.wrap = self, self._wrap
         self.scopes: dict[str, DurableScope] = {}
         #: rows written during the resume that are not recorded yet
-        self.news: list[Row] = []
+        self.new_rows: list[Row] = []
         #: calls that wait for a decision
         self.pending: list[PendingCall] = []
         #: decisions that were not used yet, by call id
@@ -77,7 +77,7 @@ class DurableRun:
         self.check_skill: Callable[[Run, CallSkill, Recorded], None] | None = None
         #: whether scopes end at their frontier, because the run was closed
         self.closes = False
-        #: whether work was parked so that another worker continues the run
+        #: whether work was parked because another worker is to continue the run
         self.is_left = False
         self.history = History()
         self._state = HostState({})
@@ -105,13 +105,13 @@ class DurableRun:
         return None if self.journal is None else self.journal.held.key
 
     @property
-    def holds(self) -> bool:
+    def needs_close(self) -> bool:
         return self.journal is not None and self.journal.held.may_hold
 
     @property
-    def is_unwanted(self) -> bool:
+    def must_leave(self) -> bool:
         """Whether nothing more may start here because another worker will continue the run."""
-        return self.journal is not None and self.journal.held.is_unwanted
+        return self.journal is not None and self.journal.held.must_leave
 
     def commit(self) -> None:
         assert self.journal is not None
@@ -123,7 +123,7 @@ class DurableRun:
 
     def close(self) -> None:
         if self.journal is not None:
-            self.journal.held.give_back()
+            self.journal.held.release()
 
     # ------------------------------------------------------------------------------------------------- resuming
 
@@ -196,23 +196,23 @@ class DurableRun:
         """Returns the rest of the run, for a driver. It starts by recording the resume and the new rows."""
         root = self.scopes[""]
         run = root.run
-        self._mark_seam(run)
+        self._write_resume(run)
         assert self.journal is not None
         # if several workers resume a run at once, the first to append this continues it; the others call nothing
-        self.journal.insists = True
-        run.outbox.waiting.extend(self.news)
-        self.news.clear()
+        self.journal.must_append = True
+        run.outbox.waiting.extend(self.new_rows)
+        self.new_rows.clear()
         return self._middleware(run, None, root.live())
 
     def waiting_on(self) -> Work:
         """Ends a run that waits for the same decisions as before, if that end is not recorded."""
         run = self.scopes[""].run
-        self._mark_seam(run)
+        self._write_resume(run)
         result = self.parked_result(run)
         yield effects.Commit()
         return result
 
-    def _mark_seam(self, run: Run) -> None:
+    def _write_resume(self, run: Run) -> None:
         changed = {name: rules._asdict() for name, scope in self.scopes.items() if (rules := scope.new_rules())}
         definition = run.definition()
         run.write(RunResumedRow(
@@ -291,7 +291,7 @@ class DurableRun:
 
     def write_unrecorded(self, run: Run, row: Row) -> None:
         """Keeps a row until the resume writes it."""
-        self.news.append(run.sealed(row))
+        self.new_rows.append(run.sealed(row))
 
     def _conversation(self, run: Run, inputs: Sequence[tuple[InputPart, ...]]) -> Work:
         """Runs the loop for the first input, then again for each input that was added later."""
@@ -365,7 +365,7 @@ class DurableRun:
 
     def state_of(self, run: Run) -> HostState | None:
         """The host's state; None if this run has none to save."""
-        if self.journal is None or not is_kept(run):
+        if self.journal is None or not has_state(run):
             return None
         self.journal.host_state = self._state
         return self._state

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: stop reasons of a sub-run that ended together with its root; every other reason was its own
 WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "max_calls", "interrupt"})
-#: rows that a run no longer writes once it is to stop
+#: rows that a run no longer writes once it has to stop
 BEGUN = (events.InputAddedRow, events.MessagesSentRow, events.CallBegunRow)
 
 
@@ -35,7 +35,7 @@ def stops(scopes: Mapping[str, Sequence[Recorded]]) -> dict[int, str]:
     }
     own_ends = {scope for scope, rows in scopes.items() if _has_own_end(scope, rows)}
 
-    def is_over(scope: str) -> bool:
+    def is_settled(scope: str) -> bool:
         """Whether a run above continued after this scope's last row, or ended for a reason of its own."""
         last = scopes[scope][-1].seq
         return any(begun.get(above, -1) > last or above in own_ends for above in _above(scope))
@@ -46,7 +46,7 @@ def stops(scopes: Mapping[str, Sequence[Recorded]]) -> dict[int, str]:
 
     def was_stopped(scope: str) -> bool:
         has_end = isinstance(scopes[scope][-1].row, events.ResultRow)
-        return has_end and scope not in own_ends and not is_over(scope)
+        return has_end and scope not in own_ends and not is_settled(scope)
 
     def is_caused(scope: str, one: Recorded) -> bool:
         match one.row:
@@ -63,18 +63,18 @@ def stops(scopes: Mapping[str, Sequence[Recorded]]) -> dict[int, str]:
 
     left_out: set[int] = set()
     for scope, rows in scopes.items():
-        if not is_over(scope):  # otherwise nothing is left out
+        if not is_settled(scope):  # otherwise nothing is left out
             # a run that begins something has not been stopped yet
             caused = (one.seq for one in rows if one.seq > begun[scope] and is_caused(scope, one))
             first = next(caused, None)
             left_out.update(one.seq for one in rows if first is not None and one.seq >= first)
     starts = (events.TaskStartRow, events.SkillExecuteRow)
-    unbegun = {
+    never_began = {
         _child(scope, one) for scope, rows in scopes.items() for one in rows
         if one.seq in left_out and isinstance(one.row, starts)
     }
     for scope, rows in scopes.items():
-        if not unbegun.isdisjoint([scope, *_above(scope)]):
+        if not never_began.isdisjoint([scope, *_above(scope)]):
             left_out.update(one.seq for one in rows)
     last = scopes[""][-1].row
     reason = last.stop_reason if isinstance(last, events.ResultRow) else "cancelled"

@@ -23,7 +23,7 @@ from kernai.values.result import StopReason, Usage
 if TYPE_CHECKING:
     from kernai.durable.store import Entry, Store
 
-#: rows that a run no longer writes once it is to stop
+#: rows that a run no longer writes once it has to stop
 _BEGUN = (events.InputAddedRow, events.MessagesSentRow, events.CallBegunRow)
 #: stop reasons that the loop does not decide on
 NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
@@ -33,7 +33,7 @@ class History:
     """`scopes` has the rows that count; `left_out` are the rows that a resume ignores. A new run has neither."""
 
     length = 0
-    seams: Sequence[Recorded] = ()
+    resumes: Sequence[Recorded] = ()
 
     def __init__(
         self, recorded: RecordedRun | None = None, scopes: Mapping[str, Sequence[Recorded]] | None = None,
@@ -51,7 +51,7 @@ class History:
         self.wasted: dict[str, Usage] = {}
         self._undone: dict[str, list[int]] = {}
         if recorded is not None:
-            self.length, self.seams = recorded.length, recorded.seams
+            self.length, self.resumes = recorded.length, recorded.resumes
             self._note(recorded, left_out)
 
     def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:
@@ -83,7 +83,10 @@ class History:
 
     @classmethod
     def truncated(cls, recorded: RecordedRun) -> History:
-        """Without the rows that were written because the run was stopped, unless an input was added after them."""
+        """The history without the rows that were written because the run was stopped.
+
+        If an input was added after them, they stay.
+        """
         since = max((one.seq for one in recorded.scopes[""] if isinstance(one.row, events.InputAddedRow)), default=-1)
         left_out = [
             one for rows in recorded.scopes.values() for one in rows if one.row.place[5] is not None and one.seq > since

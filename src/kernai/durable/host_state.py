@@ -178,7 +178,7 @@ class HostState:
         return found
 
 
-def is_kept(run: Run) -> bool:
+def has_state(run: Run) -> bool:
     """Whether the host's context has a state to save."""
     return type(run.context).save is not Context.save
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kernai.durable.host_state import HostState
-    from kernai.durable.lease import Held
+    from kernai.durable.lease import HeldRun
     from kernai.events import Row
     from kernai.values.media import Media, MediaStore
 
@@ -33,7 +33,7 @@ class Journal:
 
     def __init__(
         self,
-        held: Held,
+        held: HeldRun,
         media: MediaStore,
         *,
         seq: int = 0,
@@ -51,14 +51,14 @@ class Journal:
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         #: whether the waiting rows must be appended before anything is performed, whatever their kind
-        self.insists = False
+        self.must_append = False
         #: if set, has the states to record with outcomes
         self.host_state: HostState | None = None
 
     @property
     def due(self) -> bool:
         """Whether rows must be appended before anything is performed, or an append has failed."""
-        return self.insists or self._failure is not None or any(row.stored_first for row in self._waiting[:])
+        return self.must_append or self._failure is not None or any(row.stored_first for row in self._waiting[:])
 
     def add(self, rows: Iterable[Row]) -> None:
         """Buffers rows for the next commit, each outcome together with its state."""
@@ -92,7 +92,7 @@ class Journal:
         media, info = self._named(entries), self._info.after(entries)
         self.held.append(self.seq, entries, media, info)
         self._info = info
-        self.insists = False
+        self.must_append = False
         del self._waiting[:len(rows)]
         self.seq += len(rows)
         self._stored.update(one.id for one in media)

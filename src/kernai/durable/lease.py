@@ -46,11 +46,10 @@ def boottime() -> float:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lease(Value):
-    """Says who works on a run. `token` grows with each claim. `since` and `until` are times by the store's clock, ISO
-    8601.
+    """Says who works on a run.
 
-    `number` is how many deleted runs had the same id before. `cancel` is the reason if somebody has asked for the run
-    to end, else None.
+    `token` grows with each claim. `since` and `until` are times by the store's clock, ISO 8601. `number` is how many
+    deleted runs had the same id before. `cancel` is the reason if somebody has asked for the run to end, else None.
     """
 
     run_id: str
@@ -160,7 +159,7 @@ def key_of(store: RunStore, run_id: str, number: int) -> str:
     return (f"{tenant}/" if tenant else "") + run_id + (f"~{number}" if number else "")
 
 
-class Held:
+class HeldRun:
     """One run in its store, and its lease, from the append that claims it to the append that releases it.
 
     In a `Store` without leases, another worker goes unnoticed until an append fails.
@@ -185,7 +184,7 @@ class Held:
         self._stopping: threading.Event | None = getattr(store, "stopping", None)
 
     @property
-    def is_unwanted(self) -> bool:
+    def must_leave(self) -> bool:
         """Whether the store is stopping, so that the run must be left to another worker."""
         return self._stopping is not None and self._stopping.is_set()
 
@@ -251,7 +250,7 @@ class Held:
         except Exception as failure:  # noqa: BLE001 - try again later; if that takes too long, `look` ends the run
             self._failure = failure
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Releases the lease of a run that broke off, and therefore has no final append."""
         if not self.may_hold:
             return
@@ -277,12 +276,12 @@ class Leases:
 
     def reset(self) -> None:
         self._lock = threading.Lock()
-        self._held: WeakSet[Held] = WeakSet()  # weak, so that an abandoned run is not renewed forever
+        self._held: WeakSet[HeldRun] = WeakSet()  # weak, so that an abandoned run is not renewed forever
         self._sooner = threading.Event()
         self._tick = TICK
         self._thread: threading.Thread | None = None
 
-    def add(self, held: Held) -> None:
+    def add(self, held: HeldRun) -> None:
         with self._lock:
             self._held.add(held)
             if held.seconds / 6 < self._tick:
@@ -297,7 +296,7 @@ class Leases:
                 return
             self._thread = thread
 
-    def discard(self, held: Held) -> None:
+    def discard(self, held: HeldRun) -> None:
         with self._lock:
             self._held.discard(held)
 
@@ -313,9 +312,9 @@ class Leases:
             self._renew_or_check(held)
 
     @staticmethod
-    def _renew_or_check(held: Sequence[Held]) -> None:
+    def _renew_or_check(held: Sequence[HeldRun]) -> None:
         now = boottime()
-        not_due: dict[int, list[Held]] = {}
+        not_due: dict[int, list[HeldRun]] = {}
         for one in held:
             if one.is_due(now):
                 one.renew()

@@ -157,12 +157,12 @@ class RecordedRun:
                 raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is not an event")
         format_2 = self._check_formats(entries)
         self.all = [Recorded(seq, self._row(seq, entry)) for seq, entry in enumerate(entries)]
-        seams = [one for one in self.all if isinstance(one.row, events.RunResumedRow)]
-        self.dropped = dropped = {seq for one in seams for seq in _dropped_by(one)}
+        resumes = [one for one in self.all if isinstance(one.row, events.RunResumedRow)]
+        self.dropped = dropped = {seq for one in resumes for seq in _dropped_by(one)}
         for _, row in self.all[:format_2]:
             if isinstance(row, events.ApprovalGivenRow) and isinstance(row.decision, dict):
                 row.decision = {**row.decision, REPLACES: True}
-        self.seams = seams
+        self.resumes = resumes
         self.entries = [one for one in self.all if one.seq not in dropped]
         self.facts = Facts()
         self.scopes: dict[str, list[Recorded]] = {}
@@ -204,8 +204,8 @@ class RecordedRun:
     @property
     def definition(self) -> Mapping[str, Any] | None:
         """The definition of the agent that wrote the end of the recording; None if not recorded, as in format 1."""
-        seams = (row for _, row in reversed(self.seams) if isinstance(row, events.RunResumedRow) and row.definition)
-        return next(seams, self.start).definition
+        resumes = (row for _, row in reversed(self.resumes) if isinstance(row, events.RunResumedRow) and row.definition)
+        return next(resumes, self.start).definition
 
     def repair(self, default: Repair) -> Repair:
         """The recorded `repair` rule; `default` if not recorded, as in format 1."""
@@ -230,7 +230,7 @@ class RecordedRun:
         return {} if self.is_closed else self.facts.waiting
 
     @property
-    def is_over(self) -> bool:
+    def needs_input(self) -> bool:
         """Whether the run can only continue with another input."""
         return self.is_closed or (self.result is not None and self.result.stop_reason == StopReason.FINAL)
 
@@ -340,12 +340,12 @@ def _in_order(calls: Iterable[Outcome]) -> list[Outcome]:
 
 def _dropped_by(one: Recorded) -> Sequence[int]:
     """The numbers of the entries that a resume left out."""
-    seq, seam = one
-    assert isinstance(seam, events.RunResumedRow)
-    if not all(type(one) is int and 0 <= one < seq for one in seam.dropped):
+    seq, resume = one
+    assert isinstance(resume, events.RunResumedRow)
+    if not all(type(one) is int and 0 <= one < seq for one in resume.dropped):
         wrong = ValueError("its 'dropped' is not a list of the numbers of earlier events")
-        raise _damage(seam.place[4], seq, seam.type, wrong)
-    return seam.dropped
+        raise _damage(resume.place[4], seq, resume.type, wrong)
+    return resume.dropped
 
 
 def sent_messages(rows: Iterable[Recorded]) -> list[tuple[Recorded, Mapping[str, Any]]]:

@@ -36,7 +36,7 @@ class ReplayCursor(Gate):
     __slots__ = ("_compared", "_compares", "_messages", "_rules", "_run", "_system", "at", "rows", "spent")
 
     def __init__(
-        self, run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded] = (), *, compares: bool
+        self, run: Run, rows: Sequence[Recorded], resumes: Sequence[Recorded] = (), *, compares: bool
     ) -> None:
         super().__init__(run.root.cancellation, run.root.budget)
         self.rows = rows
@@ -47,7 +47,7 @@ class ReplayCursor(Gate):
         self._messages = sent_messages(rows)
         #: how many messages were compared, with the system message
         self._compared = 0
-        self._rules = _rules(run, rows, seams)
+        self._rules = _rules(run, rows, resumes)
         #: the number of the model call counted last; -1 if the live gate counted it
         self.spent = -1
 
@@ -169,7 +169,7 @@ class ReplayCursor(Gate):
         return [jsonable(sent[at]) for at in range(from_here, len(sent))], without_system(recorded)
 
 
-def _rules(run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded]) -> list[tuple[int, Rules]]:
+def _rules(run: Run, rows: Sequence[Recorded], resumes: Sequence[Recorded]) -> list[tuple[int, Rules]]:
     """The rules for checking responses, each with the number of the first row to which they apply."""
     start = rows[0].row if rows else None
     if not isinstance(start, RunStartRow):
@@ -177,7 +177,7 @@ def _rules(run: Run, rows: Sequence[Recorded], seams: Sequence[Recorded]) -> lis
     return [
         (0, reading(rows[0], run.setup.rules.recorded, start.rules)),
         *[
-            (one.seq, reading(one, run.setup.rules.recorded, one.row.rules[run.scope])) for one in seams
+            (one.seq, reading(one, run.setup.rules.recorded, one.row.rules[run.scope])) for one in resumes
             if isinstance(one.row, RunResumedRow) and one.row.rules and run.scope in one.row.rules
         ],
     ]

@@ -122,13 +122,13 @@ class Head:
             raise RunConflictError(f"the lease on run {lease.run_id!r} has ended: {why}. Nothing was written")
 
     def existing(self) -> Head:
-        """Returns the head itself; `KernaiError` if the run does not exist."""
+        """Returns the head itself. Raises `KernaiError` if the run does not exist."""
         if self.entries == 0:
             raise KernaiError(f"the store has no run {self.info.run_id!r}; its runs() lists those it has")
         return self
 
     def unfinished(self) -> Head:
-        """Returns the head itself; `KernaiError` if the run has an answer or was closed."""
+        """Returns the head itself. Raises `KernaiError` if the run has an answer or was closed."""
         if self.info.status in (StopReason.FINAL, StopReason.CLOSED):
             raise KernaiError(f"run {self.info.run_id!r} has ended already: {self.info.status}")
         return self

@@ -47,7 +47,7 @@ class DurableScope:
         self.has_unrecorded = False
         self._durable = durable
         self._work = work
-        self._cursor = ReplayCursor(run, rows, durable.history.seams, compares=durable.compares)
+        self._cursor = ReplayCursor(run, rows, durable.history.resumes, compares=durable.compares)
         #: the first effect whose outcome is not recorded
         self._frontier: Effect | None = None
         #: while it is replayed, spawned work by scope or call id
@@ -95,7 +95,7 @@ class DurableScope:
         while waiting:
             row = waiting.popleft()
             if self._cursor.next is None:
-                self._durable.news.append(row)
+                self._durable.new_rows.append(row)
                 self.has_unrecorded = True
             elif row.role in ("decision", "outcome"):
                 self._cursor.compare(row)
@@ -297,7 +297,7 @@ class DurableScope:
             return None
         if isinstance(effect, effects.Join):
             return (yield from self._joined())
-        if self._durable.is_unwanted:
+        if self._durable.must_leave:
             yield from self._leave_to_others()
             raise Parked
         if isinstance(effect, _COMMITTED):
@@ -369,7 +369,7 @@ class DurableScope:
         anything is performed.
         """
         asked, self._to_spawn = self._to_spawn, []
-        if self._durable.is_unwanted:
+        if self._durable.must_leave:
             self._parked.extend(spawn.key for spawn in asked)
             yield from self._leave_to_others()
             return

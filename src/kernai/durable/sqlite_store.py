@@ -452,7 +452,7 @@ def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, b
                 connection.execute(pragma)
         except sqlite3.OperationalError as error:
             connection.close()
-            if _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) or _may_write_beside(path):
+            if _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) or _may_write_to_folder(path):
                 raise
             return _frozen(path), True
         except BaseException:
@@ -466,7 +466,7 @@ def _connection(path: str, *, uri: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=0.1, isolation_level=None, check_same_thread=False, uri=uri)
 
 
-def _may_write_beside(path: str) -> bool:
+def _may_write_to_folder(path: str) -> bool:
     return os.access(os.path.dirname(path), os.W_OK, effective_ids=os.access in os.supports_effective_ids)  # noqa: PTH120 - text in, text out
 
 

@@ -86,8 +86,7 @@ def _passed(effect: Effect, middleware: Sequence[Middleware], at: int, run: Run 
 
 
 def _checked(run: Run, call: Effect, first: Effect) -> Effect:
-    """Validates a call that a middleware has changed. Raises `ValueError` or `SkillInputError` if the skill refuses it.
-    """
+    """Validates a call that a middleware has changed. Raises `ValueError` or `SkillInputError` if its skill refuses."""
     if not isinstance(call, CallSkill):
         return call
     skill, store, repair = run.held_skill(call.skill), run.context.media_store, run.root.repair

@@ -122,7 +122,7 @@ class ResumeRequest(_RecordedRequest):
         if self._runs is not None:
             entries, self._info = _when_free(self._runs, run_id, entries)
         recorded = RecordedRun(run_id, entries)
-        may_call = not recorded.is_over or input is not None
+        may_call = not recorded.needs_input or input is not None
         super().__init__(agent, recorded, agents, context, options, may_call=may_call)
         self._added = [] if input is None else [as_parts(input, "input", INPUT_PARTS)]
         self._approvals = self._checked_approvals(approvals)
@@ -150,7 +150,7 @@ class ResumeRequest(_RecordedRequest):
         self.cancellation.begin(self._limits.timeout, recorded.seconds())
         delivery.kept = None  # replayed rows must be compared, not recorded directly
         run = self._run(delivery)
-        if recorded.is_over and not self._added:
+        if recorded.needs_input and not self._added:
             self.writer.record_nothing()
             return run, _recorded_end(run, recorded)
         self._asks(run)
@@ -172,7 +172,7 @@ class ResumeRequest(_RecordedRequest):
             return self.begin(delivery)
         if self._accept is not None:
             self._changes(run, self._accept)
-        waits = root.is_parked and not durable.news
+        waits = root.is_parked and not durable.new_rows
         if waits and end is not None:
             self.writer.record_nothing()
             durable.parked_result(run)

@@ -268,7 +268,7 @@ class RunRequest:
         ))
 
     def _asks(self, run: Run) -> bool:
-        """Whether a call may need a decision: one by the run's agent, its tasks' agents, or agents that these can call.
+        """Whether a call of the run's agent, of its tasks' agents or of agents that these can call may need a decision.
 
         If a skill of one of them requires trusted values, the run also tracks where values come from.
         """
@@ -290,11 +290,12 @@ class RunRequest:
         """Creates the journal, which writes the run's events to the store after those already there; see `Journal`."""
         assert self._store is not None
         from kernai.durable.journal import Journal
-        from kernai.durable.lease import Held
+        from kernai.durable.lease import HeldRun
 
-        held = Held(self._store, self.run_id, self._lease, lambda why: self.cancellation.stop(Stop("cancelled", why)))
+        cancellation = self.cancellation
+        held = HeldRun(self._store, self.run_id, self._lease, lambda why: cancellation.stop(Stop("cancelled", why)))
         if held.has_leases:
-            self.cancellation.may_come_from_outside()
+            cancellation.may_come_from_outside()
         journal = self.writer.journal = Journal(held, self._context.media_store, **stored)
         return journal
 

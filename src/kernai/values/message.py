@@ -22,7 +22,7 @@ Part = str | Media
 
 ROLES = ("system", "user", "assistant")
 #: the attributes that a message may have besides its role and content
-BESIDE = ("reasoning", "blocks", "answers", "by", "outside")
+EXTRAS = ("reasoning", "blocks", "answers", "by", "outside")
 SPEAKERS = ("user", "model", "tool", "runtime")
 
 
@@ -69,7 +69,7 @@ class Message(Replaceable):
     # Not a frozen dataclass, whose constructor costs four times as much: two are made each step. Keyword-only
     # parameters would cost more, too.
     __slots__ = ("_answers", "_blocks", "_by", "_content", "_outside", "_reasoning", "_role")
-    _FIELDS = ("role", "content", *BESIDE)
+    _FIELDS = ("role", "content", *EXTRAS)
     role: Final[Role] = read_only("_role")
     content: Final[tuple[Part, ...]] = read_only("_content")
     answers: Final[int | None] = read_only("_answers")
@@ -94,9 +94,9 @@ class Message(Replaceable):
         self._blocks = None if blocks is None else tuple(map(copied, blocks))
         self._answers = answers
         if outside or blocks or answers is not None:
-            self._check_beside()
+            self._check_extras()
 
-    def _check_beside(self) -> None:
+    def _check_extras(self) -> None:
         """Raises `TypeError` or `ValueError` for attributes that a stored message may have lost or mixed up."""
         if not all(type(at) is int and 0 <= at < len(self._content) for at in self._outside):
             raise ValueError(f"outside must be indexes of parts of the content, got {self._outside!r}")
@@ -178,10 +178,10 @@ class Message(Replaceable):
             raise ValueError("a message needs 'role' and 'content'")
         content = data["content"]
         role: Role = data["role"]  # type: ignore[assignment]  # the constructor checks it
-        beside: dict[str, Any] = {name: data[name] for name in BESIDE if name in data}
+        extras: dict[str, Any] = {name: data[name] for name in EXTRAS if name in data}
         if isinstance(content, (list, tuple)):
             content = [_part_from(part, media_store, on_lost) for part in content]
-        return cls(role, content, **beside)  # type: ignore[arg-type]  # the constructor checks it
+        return cls(role, content, **extras)  # type: ignore[arg-type]  # the constructor checks it
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
