@@ -200,8 +200,8 @@ class SpanSink:
         span, model, begun = self._open.pop(place)
         used = event.row.usage()  # of all attempts
         counted: Mapping[str, Any] = {} if used is None else used.to_dict()
-        reason, beside = data.get("finish_reason"), data.get("metadata")
-        answered = beside if isinstance(beside, Mapping) else {}
+        reason, metadata = data.get("finish_reason"), data.get("metadata")
+        answered = metadata if isinstance(metadata, Mapping) else {}
         answered_by = _text(answered.get("model")) or data.get("model")
         _set(span, {
             **_tokens(counted), "kernai.cost": counted.get("cost"),

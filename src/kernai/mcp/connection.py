@@ -83,7 +83,7 @@ class Attempt:
         self._seconds = seconds
 
     def extend(self, *, without_end: bool = False) -> None:
-        """Gives the server its whole timeout again; with `without_end`, any time until the next call of this."""
+        """Restarts the timeout; with `without_end`, suspends it until the next call of this method."""
         if not self.timeout.expired():
             now = asyncio.get_running_loop().time()
             self.timeout.reschedule(None if without_end else now + self._seconds)
@@ -355,9 +355,9 @@ class Connection:
             if session.is_open:
                 return session
         reason = await self._end_failed(session)
-        is_over = session.mode == "legacy" or self.config.transport != "stdio" or isinstance(session.failure, McpError)
-        self._mode = "auto" if is_over else "legacy"
-        if is_over:
+        gives_up = session.mode == "legacy" or self.config.transport != "stdio" or isinstance(session.failure, McpError)
+        self._mode = "auto" if gives_up else "legacy"
+        if gives_up:
             raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}")
         return await self._open()  # some older servers, such as those of rmcp 1, end at the request for their revision
 

@@ -342,6 +342,7 @@ class Dispatch:
                     return connection, tool
         return None
 
+
 def _refuse_guarded(connection: Connection, tool: Tool) -> None:
     if tool.name in connection.guarded:
         raise McpError(

@@ -134,11 +134,11 @@ def read_request(text: str) -> Request:
     params = {} if found.get("params") is None else found["params"]
     if not isinstance(params, Mapping):
         raise McpError(f"params must be an object. Write: {right}")
-    beside = {key: value for key, value in found.items() if key not in _ENVELOPE}
-    request = Request(method, {**params, **beside})
+    misplaced = {key: value for key, value in found.items() if key not in _ENVELOPE}
+    request = Request(method, {**params, **misplaced})
     if method in METHODS:
-        if beside:
-            raise McpError(f"{next(iter(beside))!r} does not belong next to method but in params. Write: {right}")
+        if misplaced:
+            raise McpError(f"{next(iter(misplaced))!r} does not belong next to method but in params. Write: {right}")
         _check(request, right)
     return request
 

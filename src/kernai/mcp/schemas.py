@@ -57,7 +57,7 @@ def faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]
 
 
 def found_faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Found]:
-    """The same faults, each as its path and its text."""
+    """Like `faults`, but returns the path and the text of each fault."""
     found: dict[Found, None] = {}
     with suppress(Exception):  # the schema cannot be used, so the server must check
         for error in errors_of(schema, dict(arguments)):

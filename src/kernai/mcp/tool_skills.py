@@ -176,7 +176,7 @@ class _Writer:
 
     def _referred(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Schema:
         reference = str(schema["$ref"])
-        beside = self.written({key: one for key, one in schema.items() if key != "$ref"}, inside)
+        siblings = self.written({key: one for key, one in schema.items() if key != "$ref"}, inside)
         try:
             found = self._resolver.lookup(reference).contents
         except Unresolvable:
@@ -187,8 +187,8 @@ class _Writer:
             raise ValueError(f"it refers to {reference!r}, which is no schema")
         if reference in inside:
             kind = found.get("type") if isinstance(found, Mapping) else None
-            return {**beside, **({"type": kind} if isinstance(kind, str) else {})}
-        return _merged(self.written(found, (*inside, reference)), beside)
+            return {**siblings, **({"type": kind} if isinstance(kind, str) else {})}
+        return _merged(self.written(found, (*inside, reference)), siblings)
 
 
 def _merged(one: Schema, other: Schema) -> Schema:

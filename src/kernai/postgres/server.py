@@ -88,8 +88,9 @@ class Server:
 
     @contextmanager
     def connection(self, until: float) -> Iterator[Connection]:
-        """Yields the connection of this thread's transaction, or one from the pool. `PoolTimeout` if none becomes free
-        by `until`.
+        """Yields the connection of this thread's transaction, or one from the pool.
+
+        Raises `PoolTimeout` if none becomes free by `until`.
         """
         if (own := self.own) is not None:
             yield own
@@ -261,8 +262,8 @@ OLDEST_SERVER = 140000
 
 
 def prepare(connection: psycopg.Connection[Any], schema: str, *, create: bool) -> None:
-    """Creates or updates the tables with `create`. Raises `KernaiError` unless the server is new enough, and the tables
-    have the version that this kernai knows.
+    """With `create`, creates or updates the tables. Raises `KernaiError` if the server is too old, or if the tables do
+    not have the version that this kernai knows.
     """
     if connection.info.server_version < OLDEST_SERVER:
         raise KernaiError(f"the server at {connection.info.host} is too old: kernai needs PostgreSQL 14 or later")

@@ -323,10 +323,9 @@ class RunHandle:
                     break  # perhaps only one of its inputs has ended
 
     def result(self, timeout: float | None = None) -> Result[Any]:
-        """Waits until the run has ended or waits for a decision, and returns its `Result`. `TimeoutError` after
-        `timeout` seconds.
+        """Waits until the run has ended or waits for a decision, and returns its `Result`.
 
-        Raises `KernaiError` if the run is blocked.
+        Raises `TimeoutError` after `timeout` seconds, and `KernaiError` if the run is blocked.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while _is_for_workers(info := self.info()):

@@ -231,8 +231,8 @@ def _native(response: LlmResponse, tools: Tools) -> LlmResponse:
         for at, block in enumerate(parsed.blocks) if block.type in types
     ]
     others = [block for block in parsed.blocks if block.type not in types]
-    beside = [block.content if block.type == "final" else str(block) for block in others]
-    prose = "".join(filter(str.strip, [*parsed.text_segments, *beside])).rstrip()
+    rest = [block.content if block.type == "final" else str(block) for block in others]
+    prose = "".join(filter(str.strip, [*parsed.text_segments, *rest])).rstrip()
     if not calls:
         return replace(response, content=prose, ends_turn=True)
     return replace(response, content=written(prose, calls), blocks=calls, ends_turn=False)
