@@ -356,7 +356,11 @@ def _by_rich(total: int) -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True)) as bar:
+    class OnStderr(Console):
+        def on_broken_pipe(self) -> None:  # without this method, rich ends the process
+            raise BrokenPipeError("nobody reads stderr")
+
+    with Bar(console=OnStderr(stderr=True)) as bar:
         task = bar.add_task(_LABEL, total=total)
         yield lambda progress: bar.update(task, advance=1, description=f"{_LABEL} {_about(progress)}".strip())
 
