@@ -69,6 +69,22 @@ def test_an_earlier_recording_is_replaced(tmp_path: Path, ending: str, earlier: 
 
 
 @ENDINGS
+@pytest.mark.parametrize("earlier", [None, EARLIER])
+def test_only_one_program_at_a_time_records_to_a_file(tmp_path: Path, ending: str, earlier: str | None) -> None:
+    path = tmp_path / f"run.{ending}"
+    if earlier is not None:
+        path.write_text(earlier)
+    with Recording(str(path), MediaStore()) as recording:
+        for at in ("before its first event", "later"):
+            with pytest.raises(CommandError, match=r"--record: another process is recording to .*run"):
+                record_to(path)
+            recording.recorder.record(Event("final", at))
+    assert answers_in(path) == ["before its first event", "later"]
+    record_to(path)
+    assert answers_in(path) == ["now"]
+
+
+@ENDINGS
 @pytest.mark.parametrize(
     "foreign", [
         '{"event":"paid","eur":12}\n{"event":"paid","eur":30}\n', '{"event":"paid","eur":12}', '{"event":"paid","eu',

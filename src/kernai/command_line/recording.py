@@ -8,7 +8,7 @@ import re
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Self
 
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
@@ -122,11 +122,11 @@ def recording_of(options: Namespace, store: MediaStore) -> AbstractContextManage
 class Recording:
     """Writes the events of `recorder` to `path`, and the media of `store` to the folder next to it. A context manager.
 
-    A ``.jsonl`` is written line by line, a ``.json`` at the end. As the block begins, an earlier recording is replaced
-    (if it is a symbolic link, the link is replaced, not its target). For any other existing file the constructor raises
-    `CommandError`, also if it has the name of the media folder. A later failure does not end the run, but is kept in
-    `failure`. Files have mode 0600. Media are written if they are bytes or files; URLs are never fetched. Media that
-    are too large are left out, with a note unless `quiet`.
+    A ``.jsonl`` is written line by line, a ``.json`` at the end. An earlier recording is replaced (if it is a symbolic
+    link, the link is replaced, not its target). For any other existing file the constructor raises `CommandError`, also
+    if it has the name of the media folder; the block does if another process is recording to the file. A later failure
+    does not end the run, but is kept in `failure`. Files have mode 0600. Media are written if they are bytes or files;
+    URLs are never fetched. Media that are too large are left out, with a note unless `quiet`.
     """
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
@@ -139,6 +139,7 @@ class Recording:
         self._quiet = quiet
         self._written: set[str] = set()
         self._sink: JsonlSink | MemorySink | None = MemorySink()
+        self._locked: BinaryIO | None = None
         _check(path)
         if refusal := _refusal(self.folder):
             raise CommandError(f"--record: {refusal}", "name another file")
@@ -182,9 +183,13 @@ class Recording:
             raise KernaiError(f"cannot write to {self.folder}: {error.strerror or error}") from error
 
     def __enter__(self) -> Self:
-        if self.path.endswith(".jsonl"):
-            with failing(f"--record: cannot write {self.path}", WRITABLE):
-                write_private(self._file, b"")  # replaces an existing file by a new one
+        is_jsonl = self.path.endswith(".jsonl")
+        with failing(f"--record: cannot write {self.path}", WRITABLE):
+            with _lock(self._file) if os.path.exists(self._file) else nullcontext():
+                if is_jsonl or not os.path.exists(self._file):
+                    write_private(self._file, b"")  # replaces an existing file by a new one
+            self._locked = _lock(self._file)
+            if is_jsonl:
                 self._sink = JsonlSink(self._file)
         return self
 
@@ -201,6 +206,8 @@ class Recording:
                 write_private(self._file, (Recorder(sink).to_json(expand=False) + "\n").encode("ascii"))
         except OSError as error:
             self._fail(error)
+        if self._locked is not None:
+            self._locked.close()
 
     def _fail(self, error: OSError | KernaiError) -> None:
         reason = error.strerror if isinstance(error, OSError) else None
@@ -228,6 +235,20 @@ def _check(path: str) -> None:
             os.unlink(part)
     except (KernaiError, ValueError, RecursionError) as error:
         raise CommandError(message, "name another file") from error
+
+
+def _lock(path: str) -> BinaryIO:
+    """Opens and locks a file until it is closed. Raises `CommandError` if another process is recording to it."""
+    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+    with suppress(ImportError, OSError):  # on Windows, and on file systems without locks
+        from fcntl import LOCK_EX, LOCK_NB, flock
+
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise CommandError(f"--record: another process is recording to {path}", "name another file") from error
+    return file
 
 
 def _is_recording(path: str) -> bool:
