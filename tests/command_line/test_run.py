@@ -192,9 +192,12 @@ def test_max_cost_works_with_a_given_price(here: Here, tmp_path: Path) -> None:
     assert "$1.2000" in done.stderr
 
 
-def test_media_of_a_run_are_stored_beside_its_recording(here: Here, tmp_path: Path) -> None:
+def test_media_of_a_run_are_stored_beside_its_recording_even_if_its_file_changes_the_folder(
+    here: Here, tmp_path: Path
+) -> None:
     draws = f"""
-import kernai
+import kernai, os
+os.chdir("/")
 @kernai.skill(produces="image")
 def draw() -> kernai.Media:
     return kernai.Media.from_bytes({PIXEL + b"2"!r}, mime_type="image/x-odd")

@@ -10,6 +10,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -43,14 +44,14 @@ def _price(text: str) -> tuple[float, ...]:
 
 
 def media_at(given: str) -> Media:
-    """An argparse type: media in a file, or at a URL."""
+    """An argparse type: media at a URL, or in a file. It is read now: the agent's code may change the folder."""
     if given.lower().startswith(("https://", "http://", "data:")):
         return Media.from_url(given)
     hint = "give a file, or a URL that begins with https://"
     with failing("", hint, ValueError):
         found = Media.from_file(given)
-    with failing(f"cannot read {given}", hint), open(given, "rb"):
-        return found
+    with failing(f"cannot read {given}", hint), open(given, "rb") as file:
+        return replace(found, payload=file.read())
 
 
 #: AGENT, and the options that define an ad-hoc agent instead
