@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from kernai._util.api import closest
 from kernai._util.redaction import one_line
 from kernai.command_line import output
-from kernai.command_line.output import NO, CommandError, failing
+from kernai.command_line.output import DEBUG_HINT, NO, CommandError, failing
 from kernai.command_line.program import Argument, valid_text
 from kernai.durable.store import Entry, RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunBusyError, RunConflictError
@@ -66,7 +66,9 @@ class RunStore:
         if is_address(self._file):
             self.store = open_postgres(self._file)
             return self
-        from kernai.durable.sqlite_store import SqliteStore  # a run without a store needs no SQLite
+        from sqlite3 import OperationalError  # a run without a store needs no SQLite
+
+        from kernai.durable.sqlite_store import SqliteStore
 
         try:
             with failing(f"cannot open {self.path}", MADE_BY):
@@ -77,7 +79,9 @@ class RunStore:
         except (KernaiError, ValueError) as error:
             hint = "give a store that kernai created, or the name of a new file"
             if isinstance(error.__cause__, OSError):
-                hint = "the folder must exist, and you must be allowed to write to it and to the file"
+                hint = "the folder must exist and have space, and you must be allowed to write to it and to the file"
+            elif isinstance(error.__cause__, OperationalError):
+                hint = DEBUG_HINT  # nothing is wrong with the name, and the message says what to do
             raise CommandError(f"the store: {error}", hint) from error
 
     def __exit__(self, *error: object) -> None:

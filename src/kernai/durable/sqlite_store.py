@@ -91,6 +91,7 @@ _HINTS = {
     sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable, and the path must not be a folder",
     sqlite3.SQLITE_NOTADB: "it is not an SQLite file, or its first page is damaged",
     sqlite3.SQLITE_CORRUPT: "the file is damaged: put a backup in its place, or save what `load` still returns",
+    sqlite3.SQLITE_IOERR: "the disk may be full, or faulty",
     sqlite3.SQLITE_TOOBIG: "SQLite stores texts and payloads of up to 1 GB",
     sqlite3.SQLITE_BUSY: f"another process has kept it locked for {RETRY_SECONDS:.0f} seconds",
 }
