@@ -61,7 +61,7 @@ agent = Agent(
 if __name__ == "__main__":
     with SqliteStore("refund.db") as store:
         if RUN in [run.run_id for run in store.runs()]:
-            print(f"going on with run {RUN}")
+            print(f"continuing run {RUN}")
             result = kernai.resume(agent, RUN, store=store)
         else:
             result = kernai.execute(agent, "Refund order 42", store=store, run_id=RUN)

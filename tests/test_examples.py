@@ -148,7 +148,7 @@ def test_a_refund_resumes_after_its_process_dies_and_the_money_moves_once(ran: C
     )
     assert (died.returncode, died.stderr) == (1, "")
     assert died.stdout.splitlines() == ["looking up order 42", "the bank moves 30 for order 42"]
-    done = ["going on with run refund-42", "Order 42 is refunded.", "the bank has booked 1 payment"]
+    done = ["continuing run refund-42", "Order 42 is refunded.", "the bank has booked 1 payment"]
     assert ran("durable_refund.py").splitlines() == done
     assert ran("durable_refund.py", "--die").splitlines()[1:] == done[1:]
 

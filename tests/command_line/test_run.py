@@ -41,6 +41,12 @@ def test_the_answer_goes_to_stdout_and_progress_to_stderr(tmp_path: Path) -> Non
     assert summary.startswith("final: 2 steps, 2 model calls, ")
 
 
+def test_a_note_names_skills_of_the_agent_that_are_not_registered(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", AGENT.replace('skills=["', 'skills=["re'))
+    note = "note: no skill 'recount_stock' is registered; similar: count_stock\n"
+    assert [note in here("run", "agent.py", "x", *quiet).stderr for quiet in ((), ("-q",))] == [True, False]
+
+
 FORMS = {
     "a file whose agent is called agent": ("agent.py", ECHO + "\nother = agent.replace(instructions='y')"),
     "a file with one agent": ("agent.py", ECHO + "\nbob = agent; del agent"),

@@ -122,6 +122,8 @@ def prepared(options: Namespace, name: str) -> Iterator[tuple[Agent[Any], Limits
                 f"--max-cost needs the price of model {agent.model.id!r}",
                 "give --model with --price IN,OUT (dollars per million tokens), or Model(..., cost=...) in its file",
             )
+        for kind, unknown, close in () if options.quiet else agent.setup_now(workflows=False).unknown:
+            output.note(f"note: no {kind} {unknown!r} is registered{close and f'; similar: {close}'}", "yellow")
         limits = {name: getattr(options, name) for name in ("max_tokens", "max_cost", "max_calls", "timeout")}
         # None is not the same as not given: without max_calls, each input may make 500
         yield agent, Limits(**{name: value for name, value in limits.items() if value is not None})

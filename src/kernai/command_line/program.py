@@ -289,7 +289,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises `CommandError` instead of printing the usage and exiting."""
-        raise CommandError(message, f"`{self.prog} --help` lists the arguments")
+        hint = f"`{self.prog} --help` lists the arguments"
+        if message.startswith("unrecognized arguments: -"):
+            hint = f"what follows -- is no option; {hint}"
+        raise CommandError(message, hint)
 
 
 def valid_text(given: str) -> str:
