@@ -1126,6 +1126,9 @@ class RunResumedRow(Row, type="run_resumed", group="run", role="aside", stored_f
         self.definition = definition
 
 
+#: rows that a run no longer writes once it has to stop
+BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
+
 # ------------------------------------------------------------------------------------- not in the table
 
 

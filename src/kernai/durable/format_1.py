@@ -10,15 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernai import events
-from kernai.loop.effects import task_scope
 
 if TYPE_CHECKING:
     from kernai.durable.recorded_run import Recorded
 
 #: stop reasons of a sub-run that ended together with its root; every other reason was its own
 WITH_THE_ROOT = frozenset({"cancelled", "timeout", "max_tokens", "max_cost", "max_calls", "interrupt"})
-#: rows that a run no longer writes once it has to stop
-BEGUN = (events.InputAddedRow, events.MessagesSentRow, events.CallBegunRow)
 
 
 def stops(scopes: Mapping[str, Sequence[Recorded]]) -> dict[int, str]:
@@ -30,7 +27,7 @@ def stops(scopes: Mapping[str, Sequence[Recorded]]) -> dict[int, str]:
         return {}
     #: by scope, the number of the last row that begins something
     begun = {
-        scope: max((one.seq for one in rows if isinstance(one.row, BEGUN)), default=-1)
+        scope: max((one.seq for one in rows if isinstance(one.row, events.BEGUN)), default=-1)
         for scope, rows in scopes.items()
     }
     own_ends = {scope for scope, rows in scopes.items() if _has_own_end(scope, rows)}
@@ -58,7 +55,7 @@ def stops(scopes: Mapping[str, Sequence[Recorded]]) -> dict[int, str]:
                 return bool(row.drained)
             case events.SkillErrorRow() | events.ProtocolErrorRow() | events.TaskErrorRow() as row:
                 is_drained = isinstance(row, events.TaskErrorRow) and row.drained
-                return bool(row.is_broken_off or is_drained) or ended_with_the_run(_child(scope, one))
+                return bool(row.is_broken_off or is_drained) or ended_with_the_run(one.call)
         return False
 
     left_out: set[int] = set()
@@ -70,8 +67,7 @@ def stops(scopes: Mapping[str, Sequence[Recorded]]) -> dict[int, str]:
             left_out.update(one.seq for one in rows if first is not None and one.seq >= first)
     starts = (events.TaskStartRow, events.SkillExecuteRow)
     never_began = {
-        _child(scope, one) for scope, rows in scopes.items() for one in rows
-        if one.seq in left_out and isinstance(one.row, starts)
+        one.call for rows in scopes.values() for one in rows if one.seq in left_out and isinstance(one.row, starts)
     }
     for scope, rows in scopes.items():
         if not never_began.isdisjoint([scope, *_above(scope)]):
@@ -89,15 +85,6 @@ def _has_own_end(scope: str, rows: Sequence[Recorded]) -> bool:
     if not scope:
         return end.stop_reason == "final"
     return end.stop_reason not in WITH_THE_ROOT or bool(end.raised) or _exited(rows)
-
-
-def _child(scope: str, one: Recorded) -> str:
-    """The scope of the sub-run that a row reports on, if there is one. For an agent, that is the id of the call."""
-    row = one.row
-    if isinstance(row, (events.TaskStartRow, events.TaskEndedRow)):
-        return task_scope(scope, one.step, row.task_id)
-    assert isinstance(row, (events.CallBegunRow, events.CallEndedRow))
-    return row.call_id
 
 
 def _above(scope: str) -> list[str]:

@@ -17,14 +17,11 @@ from kernai import events
 from kernai.durable.recorded_run import Facts, Recorded, RecordedRun, model_call, reading
 from kernai.durable.store import check_store
 from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError
-from kernai.loop.effects import task_scope
 from kernai.values.result import StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.durable.store import Entry, Store
 
-#: rows that a run no longer writes once it has to stop
-_BEGUN = (events.InputAddedRow, events.MessagesSentRow, events.CallBegunRow)
 #: stop reasons that the loop does not decide on
 NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
 
@@ -58,7 +55,7 @@ class History:
         for one in left_out:
             row = one.row
             if isinstance(row, events.TaskErrorRow) and row.not_run:
-                self.never_ran.update(self.facts.approved_below(task_scope(one.scope, one.step, row.task_id)))
+                self.never_ran.update(self.facts.approved_below(one.call))
             elif isinstance(row, events.CallEndedRow):
                 if getattr(row, "not_run", None):
                     self.never_ran.update({row.call_id}, self.facts.approved_below(row.call_id))
@@ -126,7 +123,7 @@ class History:
 
     def was_resumed_after(self, outcome: Recorded) -> bool:
         scope, ends = outcome.scope, events.ResultRow
-        after = (one for one in self.of(scope) if one.seq > outcome.seq and isinstance(one.row, (*_BEGUN, ends)))
+        after = (one for one in self.of(scope) if one.seq > outcome.seq and isinstance(one.row, (*events.BEGUN, ends)))
         then = next(after, None)
         if then is not None and not isinstance(then.row, ends):
             return True

@@ -85,12 +85,16 @@ def payload(row: events.CallEndedRow | events.BuiltinResultRow | events.BuiltinE
     return result if isinstance(result, Message) else Message("user", result_parts(name, SkillResult.of(result).parts))
 
 
-def error(row: events.SkillErrorRow | events.ProtocolErrorRow, *, ends: bool) -> BaseException:
-    """The error of a failed call. `ends`: whether it ended the run or task."""
+def error(
+    row: events.SkillErrorRow | events.ProtocolErrorRow | events.TaskErrorRow, *, ends: bool
+) -> BaseException:
+    """The error of a failed call or task. `ends`: whether it ended the run or task in which it was made."""
     if row.not_run:
         return NotBegun()
     if row.interrupted:
         return Cancelled()
+    if isinstance(row, events.TaskErrorRow):
+        return RecordedError(row.error)
     if row.stop_reason is not None and (ends or row.stop_reason == StopReason.FINAL):
         return _named(row.exception or Stop.__name__, Stop)(row.stop_reason, row.error)
     kind = RecordedExit if ends else RecordedError

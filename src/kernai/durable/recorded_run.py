@@ -15,6 +15,7 @@ from kernai.durable.approvals import REPLACES, WOKEN, Call, CallRefusedError, De
 from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import KernaiError, RunStoppedError, SkillInputError, Stop, error_text
 from kernai.loop import corrections
+from kernai.loop.effects import task_scope
 from kernai.loop.run_state import input_message
 from kernai.loop.trust import holds_results
 from kernai.loop.workflow import RESULT_NAME, planned
@@ -46,6 +47,15 @@ class Recorded(NamedTuple):
     @property
     def scope(self) -> str:
         return self.row.place[3]
+
+    @property
+    def call(self) -> str:
+        """The id of the call or the scope of the task that the row is about; empty for other rows. A sub-run that is
+        called has that scope.
+        """
+        if isinstance(self.row, (events.TaskStartRow, events.TaskEndedRow)):
+            return task_scope(self.scope, self.step, self.row.task_id)
+        return getattr(self.row, "call_id", "")
 
 
 def reading(one: Recorded, make: Callable[..., T], *given: Any) -> T:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai import events
 from kernai.agents.setup import NO_SYSTEM, System
 from kernai.durable import outcomes
 from kernai.durable.recorded_run import Recorded, has_system, is_broken_off, reading, sent_messages, without_system
 from kernai.errors import ReplayDivergenceError, RunStoppedError
-from kernai.events import AnswerRejectedRow, MessagesSentRow, ModelFailedRow, ResultRow, Row, RunResumedRow, RunStartRow
 from kernai.jsonio.json_data import dumps, jsonable
 from kernai.loop.effects import Cancelled
 from kernai.loop.root import Gate
@@ -23,9 +23,13 @@ from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
     from kernai.agents.definition import Rules
+    from kernai.durable.history import History
     from kernai.loop.run_state import Run
+    from kernai.values.context import Context
 
 LONGEST_SHOWN = 300
+#: rows of a sub-run that failed
+_FAILURES = (events.SkillErrorRow, events.TaskErrorRow)
 
 
 class ReplayCursor(Gate):
@@ -33,11 +37,9 @@ class ReplayCursor(Gate):
     gate does; a run that only `compares` stops there.
     """
 
-    __slots__ = ("_compared", "_compares", "_messages", "_rules", "_run", "_system", "at", "rows", "spent")
+    __slots__ = ("_compared", "_compares", "_history", "_messages", "_rules", "_run", "_system", "at", "rows", "spent")
 
-    def __init__(
-        self, run: Run, rows: Sequence[Recorded], resumes: Sequence[Recorded] = (), *, compares: bool
-    ) -> None:
+    def __init__(self, run: Run, rows: Sequence[Recorded], history: History, *, compares: bool) -> None:
         super().__init__(run.root.cancellation, run.root.budget)
         self.rows = rows
         self.at = 0
@@ -47,7 +49,8 @@ class ReplayCursor(Gate):
         self._messages = sent_messages(rows)
         #: how many messages were compared, with the system message
         self._compared = 0
-        self._rules = _rules(run, rows, resumes)
+        self._rules = _rules(run, rows, history.resumes)
+        self._history = history
         #: the number of the model call counted last; -1 if the live gate counted it
         self.spent = -1
 
@@ -74,14 +77,14 @@ class ReplayCursor(Gate):
             if end == len(self.rows):
                 return True
         result = self.rows[end].row
-        if isinstance(result, ResultRow) and self._stops_here(result, end):
+        if isinstance(result, events.ResultRow) and self._stops_here(result, end):
             raise outcomes.stop(result)
         return True
 
-    def _stops_here(self, result: ResultRow, at: int) -> bool:
+    def _stops_here(self, result: events.ResultRow, at: int) -> bool:
         """Whether the run was stopped before its next step, and not by that step's outcome."""
         reason = result.stop_reason
-        failed = at > 0 and isinstance(self.rows[at - 1].row, ModelFailedRow) and reason == StopReason.ERROR
+        failed = at > 0 and isinstance(self.rows[at - 1].row, events.ModelFailedRow) and reason == StopReason.ERROR
         return reason != StopReason.FINAL and result.steps == self._run.steps and not failed
 
     def check(self) -> None:
@@ -100,8 +103,16 @@ class ReplayCursor(Gate):
             super().check_depth(depth)
 
     def why_stopped(self) -> RunStoppedError:
-        end = next((one.row for one in self.rows[self._written():] if isinstance(one.row, ResultRow)), None)
+        end = next((one.row for one in self.rows[self._written():] if isinstance(one.row, events.ResultRow)), None)
         return super().why_stopped() if end is None else outcomes.stop_error(end)
+
+    def child_context(self, run: Run, scope: str, task_id: str | None) -> Context:
+        one = self.rows[self._written()] if self.is_on_record() else None
+        if one is not None and one.call == scope and not self._history.of(scope) and isinstance(one.row, _FAILURES):
+            failed = outcomes.error(one.row, ends=getattr(one.row, "stop_reason", None) is not None)
+            if isinstance(failed, Exception):  # otherwise the run was stopped here
+                raise failed
+        return super().child_context(run, scope, task_id)
 
     def output_check(self, run: Run, value: Any) -> str | None:
         if not self.is_on_record():
@@ -109,7 +120,7 @@ class ReplayCursor(Gate):
                 raise Cancelled
             return super().output_check(run, value)
         row = self.rows[self._written()].row
-        return row.error if isinstance(row, AnswerRejectedRow) else None
+        return row.error if isinstance(row, events.AnswerRejectedRow) else None
 
     def rules(self, run: Run) -> Rules:
         if not self.is_on_record():
@@ -126,8 +137,8 @@ class ReplayCursor(Gate):
         """The recorded system message. A stored recording has it only in rows where it changed."""
         if not self.is_on_record():
             return super().system(run)
-        one = next((one for one in self.rows[self.at:] if isinstance(one.row, MessagesSentRow)), None)
-        if one is not None and isinstance(one.row, MessagesSentRow) and has_system(one.row):
+        one = next((one for one in self.rows[self.at:] if isinstance(one.row, events.MessagesSentRow)), None)
+        if one is not None and isinstance(one.row, events.MessagesSentRow) and has_system(one.row):
             message = reading(one, outcomes.message, one.row.messages[0], run.context.media_store)
             self._system = System("", "", message, may_quote=True)
         return self._system
@@ -142,25 +153,25 @@ class ReplayCursor(Gate):
 
     # -------------------------------------------------------------------------------------------------- comparison
 
-    def compare(self, row: Row) -> None:
+    def compare(self, row: events.Row) -> None:
         """Compares a row that the loop has written with the next one of the record, and counts it."""
         recorded = self.rows[self.at]
         reading(recorded, self._compare, row, recorded)
         self.at += 1
 
-    def _compare(self, row: Row, recorded: Recorded) -> None:
+    def _compare(self, row: events.Row, recorded: Recorded) -> None:
         there = recorded.row
         if type(row) is not type(there) or row.place[:3] != there.place[:3]:
             expected, got = (f"{one.type} {shown(one.fields())}" for one in (there, row))
             raise divergence(recorded, expected, got)
-        if isinstance(row, MessagesSentRow) and isinstance(there, MessagesSentRow):
+        if isinstance(row, events.MessagesSentRow) and isinstance(there, events.MessagesSentRow):
             compared = self._new_messages(row.messages, there)
         else:
             compared = _compared(row.json(), row), _compared(there.fields(), row)
         if compared[0] != compared[1]:
             raise divergence(recorded, *_differing(compared[1], compared[0]))
 
-    def _new_messages(self, sent: Sequence[Any], recorded: MessagesSentRow) -> tuple[Any, Any]:
+    def _new_messages(self, sent: Sequence[Any], recorded: events.MessagesSentRow) -> tuple[Any, Any]:
         """The messages that were not compared yet, without the system message."""
         since, from_here = recorded.since or 0, max(recorded.since or 0, 1)
         if from_here > max(self._compared, 1):
@@ -172,13 +183,13 @@ class ReplayCursor(Gate):
 def _rules(run: Run, rows: Sequence[Recorded], resumes: Sequence[Recorded]) -> list[tuple[int, Rules]]:
     """The rules for checking responses, each with the number of the first row to which they apply."""
     start = rows[0].row if rows else None
-    if not isinstance(start, RunStartRow):
+    if not isinstance(start, events.RunStartRow):
         return [(0, run.setup.rules)]
     return [
         (0, reading(rows[0], run.setup.rules.recorded, start.rules)),
         *[
             (one.seq, reading(one, run.setup.rules.recorded, one.row.rules[run.scope])) for one in resumes
-            if isinstance(one.row, RunResumedRow) and one.row.rules and run.scope in one.row.rules
+            if isinstance(one.row, events.RunResumedRow) and one.row.rules and run.scope in one.row.rules
         ],
     ]
 
@@ -195,7 +206,7 @@ def divergence(recorded: Recorded, expected: str, got: str) -> ReplayDivergenceE
     )
 
 
-def _compared(data: Any, row: Row) -> Any:
+def _compared(data: Any, row: events.Row) -> Any:
     """The part of a row's data that a replay compares."""
     if not isinstance(data, Mapping):
         return data

@@ -47,7 +47,7 @@ class DurableScope:
         self.has_unrecorded = False
         self._durable = durable
         self._work = work
-        self._cursor = ReplayCursor(run, rows, durable.history.resumes, compares=durable.compares)
+        self._cursor = ReplayCursor(run, rows, durable.history, compares=durable.compares)
         #: the first effect whose outcome is not recorded
         self._frontier: Effect | None = None
         #: while it is replayed, spawned work by scope or call id
@@ -121,13 +121,9 @@ class DurableScope:
         if recorded is None:
             self._sort_spawned()
             return Completion(None, self._done.pop(next(iter(self._done)))) if self._done else None
-        row = recorded.row
-        call_id = getattr(row, "call_id", "")
-        if isinstance(row, events.TaskEndedRow):
-            call_id = effects.task_scope(self.run.scope, self.run.step, row.task_id)
-        spawn = self._spawned.pop(call_id, None)
+        spawn = self._spawned.pop(recorded.call, None)
         if spawn is None:
-            raise divergence(recorded, row.type, "no such call or task was started")
+            raise divergence(recorded, recorded.row.type, "no such call or task was started")
         ended = self._end_of(spawn.what) or self._failure(recorded, "the run is waiting for a call or task to end")
         return Completion(None, Completion(spawn.key, ended.value, ended.error))
 
@@ -186,14 +182,12 @@ class DurableScope:
 
     def _completion(self, recorded: Recorded) -> Completion:
         """The outcome of a call, or of a task that failed, from its row."""
-        row = recorded.row
-        if isinstance(row, events.TaskErrorRow):
-            stopped = NotPerformed() if row.not_run else Cancelled() if row.interrupted else None
-            return Completion(None, error=stopped or outcomes.RecordedError(row.error))
+        row, ends = recorded.row, False
         if isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow)):
             in_task = self.run.scope != "" and self.run.task_id is not None  # outside a task, an exit ended the run
             ends = row.stop_reason is not None or (in_task and row.exception == SystemExit.__name__)
             ends = ends and not self._durable.history.was_resumed_after(recorded)
+        if isinstance(row, _ERRORS):
             return Completion(None, error=outcomes.error(row, ends=ends))
         assert isinstance(row, (events.SkillResultRow, events.ProtocolResultRow))
         return Completion(None, outcomes.value(row, self.run.context.media_store))

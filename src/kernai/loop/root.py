@@ -11,6 +11,7 @@ from kernai._util.api import is_async
 from kernai.errors import LimitReachedError, RunCancelledError, RunStoppedError, Stop, error_text
 from kernai.interrupts import calls_out
 from kernai.loop.effects import Cancelled
+from kernai.values.context import child_of
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from kernai.registry.configuration import Resolver
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.skill_registry import SkillRegistry
+    from kernai.values.context import Context
     from kernai.values.limits import Budget
     from kernai.values.message import Message
 
@@ -158,6 +160,11 @@ class Gate:
     def why_stopped(self) -> RunStoppedError:
         """Returns why the run must stop."""
         return self._cancellation.error()
+
+    def child_context(self, run: Run, scope: str, task_id: str | None) -> Context:
+        """Returns the context of the sub-run `scope`. Raises what `Context.child` raises; in a replay, what it did."""
+        del scope
+        return child_of(run.context, task_id)
 
     def output_check(self, run: Run, value: Any) -> str | None:
         """Returns what the agent's `output_check` says about an answer; in a replay, what it said then."""

@@ -19,7 +19,6 @@ from kernai.loop.effects import LimitStop, task_scope
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls, passed_on
 from kernai.registry.skill_context import SkillContext
-from kernai.values.context import child_of
 from kernai.values.limits import UsageMeter
 from kernai.values.media import Media
 from kernai.values.message import By, Conversation, InputPart, Message, Outside, Part, joined
@@ -366,7 +365,7 @@ class Run:
             self.agent if other is None else other,
             self.root,
             self.outbox.sibling(),
-            self._child_context(task_id),
+            self._child_context(scope, task_id),
             provider=self.provider if other is None or other.provider is None else other.provider,
             model=self.model if other is None else other.model,
             generation=self.generation if other is None else self.generation.merge(other.generation),
@@ -382,8 +381,8 @@ class Run:
             child._mark(self.stop)
         return child
 
-    def _child_context(self, task_id: str | None) -> Context:
-        child = child_of(self.context, task_id)
+    def _child_context(self, scope: str, task_id: str | None) -> Context:
+        child = self.gate.child_context(self, scope, task_id)
         if child.media_store is not self.context.media_store:
             # the parent's conversation refers to media of sub-runs by id, so all runs share one store
             child.media_store = self.context.media_store
