@@ -59,7 +59,7 @@ class Turn:
         self._response: AsyncResponse | None = None
 
     async def perform(self) -> LlmResponse:
-        """Performs the whole turn, including retries. Every failure is a `ProviderError`."""
+        """Performs the whole turn, including retries. Every failure raises `ProviderError`."""
         for attempt in count():
             reader = self._exchange.new_reader()
             try:

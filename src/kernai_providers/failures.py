@@ -46,7 +46,7 @@ _MONEY = re.compile(
     r"|credits? (are|is|have been|has been) (depleted|exhausted|used up)|hard[ _-]limit|usage_limit_reached",
     re.IGNORECASE,
 )
-# the same, but ordinary rate limits mention these too ("check your plan and billing details")
+# also a sign that the account is out of money, but ordinary rate limits mention it too ("check your plan and billing")
 _BILLING = re.compile(r"billing|payment", re.IGNORECASE)
 _RATE = re.compile(r"rate[ _-]?limit|RESOURCE_EXHAUSTED", re.IGNORECASE)
 # errors in a stream have no status; these words mean that a retry cannot help
@@ -205,8 +205,8 @@ def _message(error: Mapping[str, Any]) -> str:
         with suppress(RecursionError):
             message = json.dumps(given, ensure_ascii=False)
     # a router's own message may only say that a vendor failed; the vendor's message is in the metadata
-    behind = _text(at(error, "metadata", "raw"))
-    return f"{message}: {behind}" if message and behind else message or behind
+    cause = _text(at(error, "metadata", "raw"))
+    return f"{message}: {cause}" if message and cause else message or cause
 
 
 def _text(value: object) -> str:
@@ -306,7 +306,7 @@ class RetryPolicy:
     """How often a failed call is retried, and how long to wait before each retry, in seconds.
 
     Without a hint from the vendor the wait before retry `n` (from 0) is between half and all of ``0.5 * 2 ** n``, and
-    at most 8. A hint longer than `max_retry_wait` fails at once. `TypeError` or `ValueError` for invalid arguments.
+    at most 8. A hint longer than `max_retry_wait` fails at once. Invalid arguments raise `TypeError` or `ValueError`.
     """
 
     max_retries: int = 2

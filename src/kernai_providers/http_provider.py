@@ -50,7 +50,7 @@ class HttpProvider(NotCopied, Provider):
     - `max_retries`: how often a call is repeated that failed before its first piece (2).
     - `headers`: sent with each request; they override the adapter's own.
     - `max_retry_wait`: if the vendor asks to wait longer than so many seconds (60), the call fails immediately.
-    - `max_response_bytes`: a larger response is a `ProviderError`.
+    - `max_response_bytes`: a larger response raises `ProviderError`.
     - `transport`: by default an `HttpTransport` of this provider's own. With an asynchronous one (`HttpxTransport`),
       `acall` is native; otherwise it runs `call` in a worker thread.
 
@@ -150,7 +150,7 @@ class HttpProvider(NotCopied, Provider):
         generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
-        """Performs one turn, streamed. Any failure is a `ProviderError`; an incomplete answer is never returned."""
+        """Performs one turn, streamed. Any failure raises `ProviderError`; an incomplete answer is never returned."""
         return perform(ThreadTurn(self._exchange(messages, model, generation, on_chunk), self.transport, on_chunk))
 
     async def acall(
@@ -268,7 +268,7 @@ class HttpProvider(NotCopied, Provider):
             body = self.native_body(tools.messages(messages), model, options, box)
         extra = options.extra
         if isinstance(extra.get("tools"), (list, tuple)):
-            extra = {**extra, "tools": [*body.get("tools", ()), *extra["tools"]]}  # the vendor's own beside the agent's
+            extra = {**extra, "tools": [*body.get("tools", ()), *extra["tools"]]}  # the agent's, then the vendor's own
         body = _with_extra(body, extra)
         ours = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         ours |= self.extra_headers() | (self.auth(self._key) if self._key is not None else {})

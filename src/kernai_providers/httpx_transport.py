@@ -59,11 +59,11 @@ class HttpxTransport:
         self._loops: dict[asyncio.AbstractEventLoop, AsyncGenerator[_Transports, None]] = {}
 
     def send(self, request: Request) -> Response:
-        """Does the same as `HttpTransport.send`."""
+        """Sends a request, like `HttpTransport.send`."""
         return self._threads.send(request)
 
     async def asend(self, request: Request) -> HttpxResponse:
-        """Does the same on the running event loop. If the task is cancelled, the connection is closed."""
+        """Sends a request on the running event loop. If the task is cancelled, the connection is closed."""
         call = outgoing(request)
         route = route_of(call)
         transport = await self._transport(route)

@@ -302,7 +302,7 @@ def without_nulls(data: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _pruned(data: Any, schemas: Iterable[Any], definitions: Mapping[str, Any]) -> Any:
-    """The same for data that match one of several schemas: a null stays if one of them requires the property."""
+    """Like `without_nulls`, for data that match one of several schemas: a null stays if one requires the property."""
     if isinstance(data, list):
         items = [one.get("items") for one in _alternatives(schemas, definitions)]
         return [_pruned(one, items, definitions) for one in data]

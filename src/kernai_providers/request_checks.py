@@ -44,7 +44,7 @@ def key_from(given: str | None, variables: Sequence[str], vendor: str, *, is_nee
     """Returns the given key, or else that in the first of these environment variables that is set.
 
     Without a key, returns None, or raises `MissingKeyError` if one is needed. White space around the key is stripped. A
-    key that cannot be in a header is a `ValueError`, which does not show the key.
+    key that cannot be in a header raises a `ValueError` that does not show the key.
     """
     if given is not None:
         return _checked_key(given, "api_key", vendor)
@@ -110,7 +110,7 @@ def checked_base_url(url: object, name: str = "base_url") -> str:
 
 
 def _split(url: str, name: str) -> SplitResult:
-    """Splits a URL. A `ValueError` for an invalid host or port shows neither, since a password may be in its place."""
+    """Splits a URL. An invalid host or port raises a `ValueError` without it, since a password may be in its place."""
     try:
         parts = urlsplit(url)
         _ = parts.port

@@ -78,7 +78,7 @@ def _follow(recording: Source, options: Namespace, title: str, folder: str) -> i
         raise CommandError("--follow needs a file of JSON lines, and this run is in a store",
                            "without it the page shows the run so far; `--record FILE.jsonl` can be followed")
     if recording.path.lower().endswith(".json"):
-        raise CommandError("--follow needs JSON lines, and a .json is written when the run is over",
+        raise CommandError("--follow needs JSON lines, and a .json is written when the run has ended",
                            "record to a .jsonl; other JSON lines can be followed under such a name")
     start = b""
     if os.path.isfile(recording.path):

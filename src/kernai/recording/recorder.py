@@ -154,7 +154,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_lines(text: str, name: str) -> list[dict[str, Any]]:
-    """Does the same as `JsonlSink.read`, for text in memory. `name` stands for the file in errors."""
+    """Returns a recording's entries, like `JsonlSink.read`, but from text. `name` stands for the file in errors."""
     lines = text.split("\n")
     entries = []
     for number, line in enumerate(lines, 1):

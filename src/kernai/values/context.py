@@ -38,7 +38,7 @@ class Context:
             raise TypeError(f"{cls.__name__}.own must be a tuple of names, such as ({cls.own!r},)")
         for name in ("child", "restore", "save"):
             if is_async(getattr(cls, name)):
-                raise TypeError(f"{cls.__name__}.{name} is an async function: it must be a plain one, for both worlds")
+                raise TypeError(f"{cls.__name__}.{name} is an async function, but sync runs call it too")
 
     depth: int = 0
     task_id: str | None = None
