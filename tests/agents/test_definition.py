@@ -331,8 +331,8 @@ def test_a_resume_never_compares_it_and_records_the_new_one() -> None:
     assert kernai.execute(asks, "Go.", provider=mock, store=store, run_id="r").pending
     looser = asks.replace(max_steps=99)
     assert kernai.resume(looser, "r", store=store, provider=mock, approvals={"0.0": True}).text == "1"
-    [seam] = [one["data"] for one in store.load("r") if one["event"] == "run_resumed"]
-    assert seam["definition"]["agents"][0]["options"]["max_steps"] == 99
+    [resumed] = [one["data"] for one in store.load("r") if one["event"] == "run_resumed"]
+    assert resumed["definition"]["agents"][0]["options"]["max_steps"] == 99
     assert kernai.replay(looser, "r", store=store).changes == ()
     assert kernai.replay(asks, "r", store=store).changes == ("max_steps was 99, is 10",)
     kernai.resume(looser, "r", store=store, provider=mock, input="More.")

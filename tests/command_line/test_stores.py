@@ -482,11 +482,11 @@ def test_diff_finds_no_difference_between_a_resumed_and_an_uninterrupted_run(her
 
 
 def test_events_are_left_out_only_if_the_resume_refers_to_these_events() -> None:
-    seam: dict[str, Any] = {"event": "run_resumed", "run_id": "r", "data": {"from_seq": 2, "dropped": [1]}}
+    resume: dict[str, Any] = {"event": "run_resumed", "run_id": "r", "data": {"from_seq": 2, "dropped": [1]}}
     first: dict[str, Any] = {"event": "run_start", "run_id": "r", "data": {}}
     second: dict[str, Any] = {"event": "result", "run_id": "r", "data": {}}
-    assert without_dropped([first, second, seam]) == [first]
-    assert without_dropped([first, seam, second]) == [first, second], "a recording that begins later counts otherwise"
+    assert without_dropped([first, second, resume]) == [first]
+    assert without_dropped([first, resume, second]) == [first, second], "a recording that begins later counts otherwise"
 
 
 def test_the_page_of_a_run_in_a_store_is_written_beside_the_store_with_its_pictures(here: Here, tmp_path: Path) -> None:

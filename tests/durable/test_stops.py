@@ -312,7 +312,7 @@ class Noting(Performed):
 
 
 def events(store: MemoryStore) -> list[tuple[str, str]]:
-    """What is on record, in an order that does not depend on parallel work, without the seams of resumes."""
+    """What is on record, in an order that does not depend on parallel work, without the events of resumes."""
     return sorted((one["scope"], one["event"]) for one in store.load("r") if one["event"] != "run_resumed")
 
 

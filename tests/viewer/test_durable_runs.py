@@ -121,11 +121,11 @@ def test_a_decision_is_shown_at_its_call_with_who_made_it(show: Show, given: Any
     expect(waited.locator(".pill")).to_have_text("waits for a decision")
     expect(decided.locator(".pill")).to_have_text(label)
     expect(step_card(page, 0).locator(".outcome")).to_contain_text(outcome)
-    seam = step_card(page, 0).locator(".block.seam")
-    expect(seam).to_contain_text("The run continues here")
-    expect(seam).to_contain_text("later")
-    seam.get_by_role("button", name="What was left out: 1 event").click()
-    expect(seam.locator(".left-out")).to_contain_text("Run waits for a decision")
+    resume = step_card(page, 0).locator(".block.resume")
+    expect(resume).to_contain_text("The run continues here")
+    expect(resume).to_contain_text("later")
+    resume.get_by_role("button", name="What was left out: 1 event").click()
+    expect(resume.locator(".left-out")).to_contain_text("Run waits for a decision")
 
 
 def test_the_time_line_shows_how_long_a_run_waited_for_a_decision(show: Show) -> None:
@@ -189,10 +189,10 @@ def test_a_failure_of_the_vendor_and_its_retry_are_shown(show: Show) -> None:
     page = show(entries(store))
     expect(page.locator("#conversation .outcome-first")).to_contain_text("Good day? Gladly.")
     card = step_card(page, 0)
-    expect(card.locator(".block.seam")).to_contain_text("2 events left out")
+    expect(card.locator(".block.resume")).to_contain_text("2 events left out")
     assert "the vendor is down" not in card.inner_text()
     card.get_by_role("button", name="What was left out").click()
-    expect(card.locator(".seam .left-out").first).to_contain_text("the vendor is down")
+    expect(card.locator(".resume .left-out").first).to_contain_text("the vendor is down")
 
 
 def test_calls_in_flight_saved_contexts_and_another_input_are_shown(show: Show) -> None:

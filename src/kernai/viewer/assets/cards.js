@@ -100,9 +100,9 @@ function eventCard({ event }) {
   card.append(el("header", null,
     linkTo(event.n), el("h3", { id: titleId }, write(el("span"), shown.title)), facts(shown.facts),
     toggle));
-  if (event.leftBy) {
+  if (event.droppedBy) {
     card.classList.add("left-out");
-    card.append(el("p", { class: "note" }, pill("left out", ""), " It no longer counts, since the run continues at ", linkTo(event.leftBy.n)));
+    card.append(el("p", { class: "note" }, pill("left out", ""), " It no longer counts, since the run continues at ", linkTo(event.droppedBy.n)));
   }
   if (shown.text) card.append(textBlock(shown.text, "text", event.type === "messages_sent" ? PREVIEW_SENT : PREVIEW));
   const media = mediaBlock(event.data);

@@ -165,7 +165,7 @@ function stepItem(item) {
   const first = responses[0] ?? step.first;
   card.append(el("header", null, el("h3", null, `Step ${step.number}`), facts(shown), first ? linkTo(first.n) : null));
   const drawn = new StepDrawing(step, card);
-  for (const event of step.events) if (event.type === "run_resumed" && event.n < (responses[0]?.n ?? 0)) drawn.seam(event);
+  for (const event of step.events) if (event.type === "run_resumed" && event.n < (responses[0]?.n ?? 0)) drawn.drawResume(event);
   for (const event of responses) drawn.response(event);
   if (responses.length === 0) card.append(el("p", { class: "note" }, "No response of the model is on record."));
   drawn.rest();

@@ -175,12 +175,12 @@ class Recording {
     const step = Number.isSafeInteger(entry.step) ? stepOf(scope, entry.step) : null;
     const event = {
       n: this.events.length + 1, entry, outline: record.outline ?? null, type, data: entry.data,
-      at: Number.isNaN(at) ? null : at, run, scope, step, problem: isProblem(type, entry.data), call: null, leftBy: null,
+      at: Number.isNaN(at) ? null : at, run, scope, step, problem: isProblem(type, entry.data), call: null, droppedBy: null,
     };
     this.events.push(event);
     this.types.set(type, (this.types.get(type) ?? 0) + 1);
     place(event);
-    if (type === "run_resumed") leaveOut(event, run.events);
+    if (type === "run_resumed") dropEvents(event, run.events);
     run.events.push(event);
     return event;
   }
@@ -208,28 +208,28 @@ function isNotNull(value) {
 }
 
 /** Undoes the effects of events that a resume dropped (that the run was stopped, and the consequences). They stay listed. */
-function leaveOut(seam, events) {
-  const data = isObject(seam.data) ? seam.data : {};
+function dropEvents(resume, events) {
+  const data = isObject(resume.data) ? resume.data : {};
   if (data.from_seq !== events.length || !Array.isArray(data.dropped)) return; // its numbers do not apply here
-  seam.left = [];
+  resume.dropped = [];
   for (const seq of data.dropped) {
     const event = Number.isSafeInteger(seq) ? events[seq] : undefined;
-    if (!event || event.leftBy) continue;
-    event.leftBy = seam;
-    seam.left.push(event);
+    if (!event || event.droppedBy) continue;
+    event.droppedBy = resume;
+    resume.dropped.push(event);
     const { scope, step, call } = event;
     if (scope.result === event) scope.result = null;
     if (call?.outcome === event) call.outcome = null;
     if (call?.execute === event) call.execute = null;
     for (const task of step?.tasks.values() ?? []) if (task.outcome === event) task.outcome = null;
   }
-  for (const { scope, step } of seam.left) {
+  for (const { scope, step } of resume.dropped) {
     for (let at = scope; at; at = at.parent) {
       at.problem = Boolean(at.result?.problem) || at.task?.outcome?.type === "task_error";
       at.version += 1;
     }
     if (!step) continue;
-    step.problem = step.events.some((event) => event.problem && !event.leftBy && event.type !== "result");
+    step.problem = step.events.some((event) => event.problem && !event.droppedBy && event.type !== "result");
     step.version += 1;
   }
 }

@@ -99,7 +99,7 @@ class StepDrawing {
 
   runPlan(content) {
     const { data } = this.workflow;
-    const end = this.step.events.find((event) => !event.leftBy && /^workflow_(complete|error)$/.test(event.type));
+    const end = this.step.events.find((event) => !event.droppedBy && /^workflow_(complete|error)$/.test(event.type));
     const shown = [asText(data?.strategy), end ? duration(end.data?.duration_ms) : "not ended"];
     const part = this.part("flow", "Plan", asText(data?.goal), shown.filter(Boolean), "prose");
     part.firstChild.append(linkTo(this.workflow.n));
@@ -119,8 +119,8 @@ class StepDrawing {
     }
     for (const event of this.step.events) {
       if (this.full) break;
-      if (event.leftBy) continue;
-      if (event.type === "run_resumed") this.shown.has(event) || this.seam(event);
+      if (event.droppedBy) continue;
+      if (event.type === "run_resumed") this.shown.has(event) || this.drawResume(event);
       else if (isBelow(event)) {
         const { title, text, facts: shown } = describe(event);
         this.part(event.problem ? "problem" : "other", title, text, shown).firstChild.append(linkTo(event.n));
@@ -130,14 +130,14 @@ class StepDrawing {
   }
 
   /** Draws where the run was resumed, and the events that the resume dropped. */
-  seam(event) {
+  drawResume(event) {
     this.shown.add(event);
     const { title, facts: shown } = describe(event);
-    const part = this.part("seam", title, "", shown);
+    const part = this.part("resume", title, "", shown);
     part.firstChild.append(linkTo(event.n));
-    if (!event.left?.length) return;
-    const label = `What was left out: ${count(event.left.length)} event${event.left.length === 1 ? "" : "s"}`;
-    part.append(...disclosure(label, label, () => event.left.slice(0, MOST_PARTS).map((one) => {
+    if (!event.dropped?.length) return;
+    const label = `What was left out: ${count(event.dropped.length)} event${event.dropped.length === 1 ? "" : "s"}`;
+    part.append(...disclosure(label, label, () => event.dropped.slice(0, MOST_PARTS).map((one) => {
       const { title: name, text } = describe(one);
       return el("div", { class: "left-out" }, linkTo(one.n), " ", span(null, name), text ? textBlock(text, "text", 300) : null);
     })));
