@@ -32,7 +32,7 @@ def ledger() -> Record:
 
 
 def one_of(kind: str, id: str) -> Record:
-    """`ValueError` when there is none."""
+    """Raises `ValueError` if there is none."""
     found: list[Record] = [one for one in ledger()[kind] if one["id"] == id]
     if not found:
         raise ValueError(f"there is no {id!r} among the {kind}")

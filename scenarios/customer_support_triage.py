@@ -46,11 +46,11 @@ class Desk:
     escalations: dict[str, str] = field(default_factory=dict)
 
     def ticket(self, id: str) -> Record:
-        """`ValueError` when there is none."""
+        """Raises `ValueError` if there is none."""
         return self._one("tickets", id)
 
     def order(self, id: str) -> Record:
-        """`ValueError` when there is none."""
+        """Raises `ValueError` if there is none."""
         return self._one("orders", id)
 
     def customer_of(self, ticket: Record) -> Record:

@@ -22,9 +22,9 @@ from typing import Any
 from harness import Outcome, Scenario
 from kit.workflow_evidence import (
     Workflow,
-    beside,
     calls_of,
     last_workflow,
+    overlapping,
     require,
     require_figures,
     require_results_passed_on,
@@ -167,15 +167,15 @@ def each_source_was_looked_into_by_a_task_of_its_own(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def the_tasks_ran_beside_each_other_as_far_as_their_flags_say(outcome: Outcome) -> bool:
+def the_tasks_ran_in_parallel_if_their_flags_allow_it(outcome: Outcome) -> bool:
     """Payments and logins run together, tasks without the flag one at a time."""
     workflow, by = last_workflow(outcome), investigators(outcome)
     require(workflow.plan["strategy"] == "mixed", f"the strategy was {workflow.plan['strategy']}")
     tasks = workflow.tasks
     flagged = {task["id"] for task in workflow.plan["tasks"] if task["parallel"]}
-    together = beside([task for task in tasks.values() if task.id not in flagged])
-    require(not together, f"these ran beside each other without the flag: {together}")
-    return tasks[by["find_bursts"]].is_beside(tasks[by["find_shared_devices"]])
+    together = overlapping([task for task in tasks.values() if task.id not in flagged])
+    require(not together, f"these ran at the same time without the flag: {together}")
+    return tasks[by["find_bursts"]].overlaps(tasks[by["find_shared_devices"]])
 
 
 @scenario.expect

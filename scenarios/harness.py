@@ -196,7 +196,7 @@ class Scenario:
         sys.exit(self.run(arguments))
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
-        """The same without the exit; returns the status. `arguments` are by default those of the command line."""
+        """Run the scenario and return the exit status. `arguments` are by default those of the command line."""
         output.prepare()
         try:
             status = self._performed(parse(self.definition, arguments))

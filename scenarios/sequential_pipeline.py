@@ -16,9 +16,9 @@ from typing import Any
 
 from harness import Outcome, Scenario
 from kit.workflow_evidence import (
-    beside,
     calls_of,
     last_workflow,
+    overlapping,
     require,
     require_figures,
     require_results_passed_on,
@@ -150,8 +150,8 @@ def the_stages_ran_one_at_a_time(outcome: Outcome) -> bool:
     """This includes the two that do not depend on each other."""
     workflow = last_workflow(outcome)
     require(len(workflow.tasks) >= len(STAGES), f"the workflow has only the tasks {', '.join(workflow.tasks)}")
-    together = beside(list(workflow.tasks.values()))
-    require(not together, f"these ran beside each other: {together}")
+    together = overlapping(list(workflow.tasks.values()))
+    require(not together, f"these ran at the same time: {together}")
     return True
 
 

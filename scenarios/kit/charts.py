@@ -80,14 +80,14 @@ def draw(title: str, bars: Sequence[Bar], line_kg: float, *, numbered: bool = Fa
 
 def _check(title: str, bars: Sequence[Bar], line_kg: float) -> None:
     if len(title) > LONGEST_TITLE:
-        raise ValueError(f"the title is too long: {LONGEST_TITLE} characters find room, got {len(title)}")
+        raise ValueError(f"the title is too long: {LONGEST_TITLE} characters fit, got {len(title)}")
     if not 1 <= len(bars) <= MOST_BARS:
-        raise ValueError(f"bars: 1 to {MOST_BARS} find room, got {len(bars)}")
+        raise ValueError(f"bars: 1 to {MOST_BARS} fit, got {len(bars)}")
     for bar in bars:
         if not 0 <= bar.kg <= MOST_KG:
             raise ValueError(f"the bar of {bar.hive}: kg must be 0 to {MOST_KG}, got {bar.kg:g}")
         if len(bar.hive) > LONGEST_NAME:
-            raise ValueError(f"the name {bar.hive!r} is too long: {LONGEST_NAME} characters find room")
+            raise ValueError(f"the name {bar.hive!r} is too long: {LONGEST_NAME} characters fit")
     if not 1 <= line_kg <= MOST_KG:
         raise ValueError(f"line_kg must be 1 to {MOST_KG}, got {line_kg:g}")
 
@@ -145,10 +145,6 @@ def _opened(png: bytes) -> Image:
 
 
 # ------------------------------------------------------------------------------------------------------------------ PNG
-
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 STORED_LIMIT = 0xFFFF  # the most bytes in a stored block

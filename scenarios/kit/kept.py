@@ -46,7 +46,7 @@ class Kept:
         )
 
     def start_in_child(self) -> int:
-        """The same in a child process, which runs the scenario again. Returns the exit status of the child.
+        """Like `start`, but in a child process, which runs the scenario again. Returns the exit status of the child.
 
         The child's output is printed when it has ended, and its recorded events are recorded here too.
         """

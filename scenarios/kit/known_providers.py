@@ -79,7 +79,7 @@ def known_name(name: str) -> str | None:
 
 
 def checked_name(name: str) -> str:
-    """The same. Raises `UsageError` with the known names if the provider is not known."""
+    """A provider's main name. Raises `UsageError` with the known names if the provider is not known."""
     from kernai_providers.vendors import BY_NAME, VENDORS
 
     found = known_name(name)

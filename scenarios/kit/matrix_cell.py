@@ -228,7 +228,7 @@ def _read_log(cell: Cell) -> tuple[dict[str, Any], str | None]:
     except (OSError, ValueError, RecursionError):
         return {}, "its log cannot be read"
     if not isinstance(log, dict) or not isinstance(log.get("passed"), bool):
-        return {}, "its log is none of a scenario"
+        return {}, "its log is not that of a scenario"
     if log.get("scenario") != cell.scenario.name:
         return {}, f"its log is of the scenario {printable(str(log.get('scenario')))!r}"
     # the manifest beside all logs lists every run; the one in the cell's folder lists only this run

@@ -18,9 +18,9 @@ from kit.matrix_result import SHAPES, CellResult, Matrix, MatrixFileError
 NOISE_SECONDS = 1.0
 NOISE_SHARE = 0.25
 
-NEWLY_FAILING, MENDED, STILL_FAILING = "newly failing", "mended", "still failing"
+NEWLY_FAILING, FIXED, STILL_FAILING = "newly failing", "fixed", "still failing"
 WORSE, BETTER, MIXED, SAME = "worse", "better", "mixed", "same"
-STYLES = {NEWLY_FAILING: "bad", WORSE: "bad", MENDED: "good", BETTER: "good", SAME: "faint"}
+STYLES = {NEWLY_FAILING: "bad", WORSE: "bad", FIXED: "good", BETTER: "good", SAME: "faint"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Change:
     def verdict(self) -> str:
         """The verdict on the change, in a word or two. Figures count only if the cell passed both times."""
         if self.now.passed and not self.before.passed:
-            return MENDED
+            return FIXED
         if not self.now.passed:
             return NEWLY_FAILING if self.before.passed else STILL_FAILING
         signs = {1 if now > before else -1 for _, before, now in self.differences()}
@@ -165,7 +165,7 @@ def _sums(comparison: Comparison) -> list[Styled]:
 
 def _summary(comparison: Comparison) -> list[Styled]:
     parts: list[Styled] = []
-    for verdict in (NEWLY_FAILING, MENDED, STILL_FAILING, WORSE, BETTER, MIXED, SAME):
+    for verdict in (NEWLY_FAILING, FIXED, STILL_FAILING, WORSE, BETTER, MIXED, SAME):
         count = len(comparison.of(verdict))
         if count or verdict == NEWLY_FAILING:
             style = STYLES.get(verdict, "plain") if count else "plain"

@@ -188,7 +188,7 @@ class PlainView:
         for fault in run.faults:
             say(one_line(f"FAILED: {fault}", VERDICT_WIDTH))
         if run.passed:
-            say(run.praise)
+            say(run.success_line)
 
 
 # ----------------------------------------------------------------------------------------------------------- the choice

@@ -271,7 +271,7 @@ def report_of(run: Run) -> RenderableType:
     """The answer, the figures, each expectation, and the notes."""
     parts: list[RenderableType] = [
         Text(),
-        Panel(_plain(run.outcome.text or "none"), title="answer", title_align="left", border_style=_colour(run)),
+        Panel(plain(run.outcome.text or "none"), title="answer", title_align="left", border_style=_colour(run)),
         _figures(run),
     ]
     tasks = run.outcome.task_results()
@@ -279,14 +279,14 @@ def report_of(run: Run) -> RenderableType:
         parts.append(_tasks(tasks))
     if run.verdicts:
         parts.append(_expectations(run.verdicts))
-    return Group(*parts, *(_plain(one_line(f"note: {note}", VERDICT_WIDTH), "yellow") for note in run.notes))
+    return Group(*parts, *(plain(one_line(f"note: {note}", VERDICT_WIDTH), "yellow") for note in run.notes))
 
 
 def verdict_of(run: Run) -> RenderableType:
     """The verdict: what is wrong, or that nothing is."""
     if run.passed:
-        return _plain(run.praise, "green")
-    return Group(*(_plain(one_line(f"FAILED: {fault}", VERDICT_WIDTH), "bold red") for fault in run.faults))
+        return plain(run.success_line, "green")
+    return Group(*(plain(one_line(f"FAILED: {fault}", VERDICT_WIDTH), "bold red") for fault in run.faults))
 
 
 def _figures(run: Run) -> RenderableType:
@@ -304,7 +304,7 @@ def _figures(run: Run) -> RenderableType:
         ("time", f"{run.seconds:.2f} s"),
     ):
         if value:
-            table.add_row(name, _plain(value))
+            table.add_row(name, plain(value))
     return table
 
 
@@ -314,7 +314,7 @@ def _tasks(results: dict[str, object]) -> RenderableType:
     table.add_column("result", overflow="fold")
     for name, result in results.items():
         failed = isinstance(result, str) and result.startswith("error: ")
-        table.add_row(_plain(one_line(name, NAME)), _plain(one_line(result, 200), "red" if failed else ""))
+        table.add_row(plain(one_line(name, NAME)), plain(one_line(result, 200), "red" if failed else ""))
     return table
 
 
@@ -326,14 +326,10 @@ def _expectations(verdicts: Sequence[Verdict]) -> RenderableType:
         table.add_column("reason", overflow="fold")
     for one in verdicts:
         word, style = STATES[one.holds]
-        cells = [Text(word, style=style), _plain(one.name), _plain(one.reason)]
+        cells = [Text(word, style=style), plain(one.name), plain(one.reason)]
         table.add_row(*cells[: len(table.columns)])
     return table
 
 
 def _colour(run: Run) -> str:
     return "green" if run.passed else "red"
-
-
-def _plain(text: str, style: str = "") -> Text:
-    return Text(printable(text), style=style)

@@ -44,7 +44,7 @@ class Run:
         return not self.faults
 
     @property
-    def praise(self) -> str:
+    def success_line(self) -> str:
         """One line about a run that passed."""
         return "ok: " + ("; ".join(one.name for one in self.verdicts) or "the run has an answer")
 
@@ -118,11 +118,11 @@ def _ended(result: kernai.Result) -> list[str]:
     return [f"the run ended with {result.stop_reason}: {error_text(result.error) if result.error else 'no answer'}"]
 
 
-def _result_so_far(events: Sequence[kernai.Event], unbegun: kernai.StopReason) -> kernai.Result:
-    """The result of a run that an exception ended, from its last event; `unbegun` if the run had not begun."""
+def _result_so_far(events: Sequence[kernai.Event], if_not_begun: kernai.StopReason) -> kernai.Result:
+    """The result of a run that an exception ended, from its last event; `if_not_begun` if there is none."""
     result = next((event for event in reversed(events) if event.type == "result" and event.depth == 0), None)
     if result is None:
-        return kernai.Result(None, unbegun, 0, kernai.Usage(), (), "")
+        return kernai.Result(None, if_not_begun, 0, kernai.Usage(), (), "")
     data = result.data
     reason, usage = kernai.StopReason(data["stop_reason"]), kernai.Usage(**data["usage"])
     return kernai.Result(data["text"], reason, data["steps"], usage, (), result.run_id)

@@ -1,8 +1,8 @@
 """Reads from a recording what happened in its workflows, for the scenarios about sub-agents.
 
 Nothing here depends on a particular scenario. This module reads events: which tasks ran and when, which calls each task
-made, which plans were rejected; and it reads figures from an answer. Positions are places in the recording, so "before"
-and "beside" need no clock.
+made, which plans were rejected; and it reads figures from an answer. Positions are places in the recording, so it takes
+no clock to say which of two tasks ran first, or that both ran at the same time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TaskRun:
     failed: bool
     input: str
 
-    def is_beside(self, other: TaskRun) -> bool:
+    def overlaps(self, other: TaskRun) -> bool:
         """Whether both were running at the same time."""
         return self.started < other.ended and other.started < self.ended
 
@@ -187,6 +187,6 @@ def require(holds: object, reason: str) -> None:
         raise ExpectationError(reason)
 
 
-def beside(tasks: Sequence[TaskRun]) -> list[tuple[str, str]]:
+def overlapping(tasks: Sequence[TaskRun]) -> list[tuple[str, str]]:
     """The pairs of tasks that were running at the same time."""
-    return [(one.id, two.id) for at, one in enumerate(tasks) for two in tasks[at + 1 :] if one.is_beside(two)]
+    return [(one.id, two.id) for at, one in enumerate(tasks) for two in tasks[at + 1 :] if one.overlaps(two)]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.matrix_comparison import BETTER, MENDED, MIXED, NEWLY_FAILING, SAME, STILL_FAILING, WORSE, Change, compare
+from kit.matrix_comparison import BETTER, FIXED, MIXED, NEWLY_FAILING, SAME, STILL_FAILING, WORSE, Change, compare
 from kit.matrix_result import CellResult, Figures, Matrix, MatrixFileError
 from tests.scenarios.scenario_process import ran_here
 
@@ -31,7 +31,7 @@ def matrix(*cells: CellResult) -> Matrix:
 @pytest.mark.parametrize("before, now, verdict", [
     (cell(), cell(), SAME),
     (cell(), cell(False), NEWLY_FAILING),
-    (cell(False), cell(), MENDED),
+    (cell(False), cell(), FIXED),
     (cell(False), cell(False, steps=9), STILL_FAILING),
     (cell(), cell(steps=7), WORSE),
     (cell(), cell(tokens=999), BETTER),
@@ -50,7 +50,7 @@ cells = st.builds(
     lambda passed, steps, tokens, cost, seconds: cell(passed, steps=steps, tokens=tokens, cost=cost, seconds=seconds),
     st.booleans(), counts, counts, counts.map(lambda count: None if count is None else count / 4), st.floats(0, 20),
 )
-TURNED = {NEWLY_FAILING: MENDED, MENDED: NEWLY_FAILING, WORSE: BETTER, BETTER: WORSE}
+TURNED = {NEWLY_FAILING: FIXED, FIXED: NEWLY_FAILING, WORSE: BETTER, BETTER: WORSE}
 
 
 @given(before=cells, now=cells)
@@ -90,7 +90,7 @@ def test_a_comparison_lists_new_failures_and_ends_with_status_1(tmp_path: Path) 
 
 def test_a_comparison_without_a_new_failure_ends_with_status_0_and_may_be_of_two_models(tmp_path: Path) -> None:
     done = compared(tmp_path, matrix(cell(False)), matrix(cell()))
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 newly failing, 1 mended")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 newly failing, 1 fixed")
     done = compared(tmp_path, matrix(cell(pair="x/old")), matrix(cell(pair="y/new", tokens=500)))
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == "two pairs, compared scenario by scenario: x/old before, y/new now"

@@ -104,7 +104,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     ("crashes", "exit status 3"),
     ("is_killed", "killed by signal SIGKILL"),
     ("says_nothing", "it wrote no log"),
-    ("lies", "its log is none of a scenario"),
+    ("lies", "its log is not that of a scenario"),
     ("is_another", "its log is of the scenario 'a'"),
     ("fails_in_the_end", "its log says that it passed, but the exit status is 1"),
 ])

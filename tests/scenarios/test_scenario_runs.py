@@ -214,7 +214,7 @@ BAD_RUNS: list[tuple[str, Change, str]] = [
     ("sequential_pipeline", answered("9252.66", "9252.67"), "the report is what the rows say"),
     ("parallel_fan_out", answered("860.23", "806.23"), "the answer has every price the cheapest and the fastest"),
     ("fraud_investigation", said_only("logins", "D-9001"), "each source was looked into by a task of its own"),
-    ("fraud_investigation", strategy("sequential"), "the tasks ran beside each other as far as their flags say"),
+    ("fraud_investigation", strategy("sequential"), "the tasks ran in parallel if their flags allow it"),
     ("fraud_investigation", waiting("merchants"), "each task was given what it builds on"),
     ("fraud_investigation", waiting("verdict", "payments", "logins", "merchants", "customers"),
      "one last task merged all the others"),
