@@ -26,7 +26,7 @@ class Scripted(Provider):
 
 
 class AsyncScripted(Scripted):
-    """The same on the event loop, if there is one."""
+    """Like `Scripted`, on the event loop if there is one."""
 
     async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         self.calls += 1

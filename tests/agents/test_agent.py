@@ -1,4 +1,4 @@
-"""Agents: configuration that is checked when it is written, and nothing of a run on it."""
+"""Agents: configuration that is checked when an agent is made, and that holds no state of a run."""
 
 from __future__ import annotations
 
@@ -479,7 +479,7 @@ def test_two_agents_that_are_each_others_skills_end_at_the_depth_limit(way: Way,
     result = way(_friend(), recorder=recorder, limits=limits)
     assert result.ok
     assert f"max_depth={depth}" in str(result.text)
-    assert max(event.depth for event in recorder.entries) == depth + 1  # the refused one records its end, too
+    assert max(event.depth for event in recorder.entries) == depth + 1  # the refused run records its end too
     ends = {event.scope: event.data["stop_reason"] for event in recorder.for_event("result")}
     assert len(ends) == depth + 2
     assert (ends["/".join(["0.0"] * (depth + 1))], ends[""]) == ("max_depth", "final")

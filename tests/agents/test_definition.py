@@ -102,7 +102,7 @@ def helper(**options: Any) -> dict[str, Any]:
 
 
 MAIL = Protocol("mail", lambda *_: "sent", documentation="Sends mail.")
-#: what is changed of the clerk, and by key what is loosened, in words
+#: by the kind of change: the changed options of the clerk, and the message for each rule that is loosened, by its key
 LOOSENED: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "an approval is gone": (
         replaced("refund", refund()), {"refund.approval": "skill refund: approval was True, is False"},
@@ -130,7 +130,7 @@ LOOSENED: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         },
     ),
 }
-#: what is changed, and what is said of it
+#: by the kind of change: the changed options, and the messages
 CHANGED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "instructions": ({"instructions": "You buy."}, ["instructions changed"]),
     "instructions with a part from outside": ({"instructions": [outside("You sell.")]}, ["instructions changed"]),

@@ -110,7 +110,7 @@ def end_of_value(text: str, at: int) -> int:
 
 
 def value_at(text: str, at: int) -> tuple[int, bool]:
-    """Where the JSON value ends with which content begins, its start without one, and whether the text ends before."""
+    """Where the JSON value at the start of content ends (`at` if there is none), and whether the text ends in it."""
     try:
         begin = at_mark(text, at, WHITE_SPACE)
         return (end_of_value(text, begin), False) if text[begin] in "[{" else (at, False)

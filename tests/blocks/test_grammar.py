@@ -43,7 +43,7 @@ def counts_inside(word: str) -> Callable[[str], bool]:
     return counts
 
 
-# The places in a text: the candidate `<`, and what is a tag there by the slow reading.
+# The places in a text, each with the grammar's state there, and the slow reader's verdict on a tag there.
 PLACES: dict[str, tuple[CutOff, Callable[[str], bool]]] = {
     "outside": (OUTSIDE.start, opens),
     "in a block": (inside('<block type="a">').start, counts_inside("block")),
@@ -54,7 +54,7 @@ place = pytest.mark.parametrize("start, is_tag", PLACES.values(), ids=PLACES)
 
 WORDS = ("block", *CORE_TYPES, "/block", *(f"/{word}" for word in CORE_TYPES))
 TAIL = ' type="a"'
-# Whatever can become a tag becomes one by one of these: the rest of a word, of an attribute, a type, the end.
+# A text that can become a tag becomes one with one of these: the rest of a word or an attribute, a type, the end.
 COMPLETIONS = [
     *(word[at:] + tail for word in WORDS for at in range(len(word) + 1) for tail in ("", TAIL)),
     *(begin + TAIL for begin in ('="a"', '"a"', '"', "'", 'a"', "a'", '"a\\"', 'a\\"', '\\"')),
@@ -84,7 +84,7 @@ def attributes(draw: st.DrawFn) -> str:
 
 @st.composite
 def candidates(draw: st.DrawFn) -> str:
-    """Tags and what nearly is one, each from its `<` to its `>`."""
+    """Tags and texts that are almost tags, each from its `<` to its `>`."""
     word = draw(st.sampled_from(WORDS))
     some = "".join(draw(st.lists(attributes(), max_size=3)))
     return f"<{word}{some}{draw(MAYBE_SPACES)}{draw(st.sampled_from(['', '', '', '/', 'x', ' /']))}>"
@@ -92,7 +92,7 @@ def candidates(draw: st.DrawFn) -> str:
 
 @st.composite
 def tags(draw: st.DrawFn) -> str:
-    """Opening tags, well formed, one in two with its quotes escaped."""
+    """Well-formed opening tags, half of them with escaped quotes."""
     double = draw(st.sampled_from(['"', '\\"']))
     pairs = draw(st.lists(st.tuples(KEYS, VALUES, st.sampled_from([double, "'"])), max_size=3))
     pairs.insert(draw(st.integers(0, len(pairs))), ("type", "a", double))

@@ -29,7 +29,7 @@ def agent_of(*texts: str | LlmResponse, **options: Any) -> Agent[Any]:
 
 
 def counted(pieces: list[str]) -> str:
-    """The answer that pieces make: those behind the last time they were taken back."""
+    """The answer that the pieces make up: those after the last time that pieces were taken back."""
     begin = max((at + 1 for at, piece in enumerate(pieces) if piece is TAKEN_BACK), default=0)
     return "".join(pieces[begin:])
 

@@ -66,7 +66,7 @@ async def test_a_provider_without_acall_is_called_in_a_thread_and_one_with_it_on
     async def answer(_: Sequence[Message], on_chunk: OnChunk) -> str:
         threads.append(threading.get_ident())
         await on_chunk("some ")
-        on_chunk("prose")  # awaiting is allowed, not asked for
+        on_chunk("prose")  # awaiting is allowed, but not required
         return "some prose"
 
     recorder, heard = Recorder(), list[Event]()
@@ -111,7 +111,7 @@ async def test_progress_is_emitted_while_an_earlier_one_is_still_being_handled(i
     @skill(register=False)
     async def talk(who: str, ctx: SkillContext[Any]) -> str:
         if who == "a":
-            await b_talks.wait()  # a listener that is slow holds back what needs its turn, so both must have begun
+            await b_talks.wait()  # a slow listener blocks calls that have not begun, so both must have begun
         if who != "b":
             ctx.emit("a")
         if who != "a":
@@ -193,7 +193,7 @@ async def value(of: Any) -> Any:
 
 
 def begun(loop: BackgroundLoop, awaitable: Awaitable[Any]) -> Callable[[], Any]:
-    """Run it in another thread. What is returned waits for the result or error, and fails instead of hanging."""
+    """Run it in another thread. The returned function waits for the result or error, and fails instead of hanging."""
     ended: list[Any] = []
 
     def wait() -> None:
@@ -314,7 +314,7 @@ def test_work_cancelled_before_it_begins_is_closed(loop: BackgroundLoop) -> None
 
     def cancelled() -> bool:
         asked.append("asked")
-        if len(asked) == 2:  # the work waits behind the other
+        if len(asked) == 2:  # the work waits for `busy`
             loop.cancel()
             leave.set()
         return False

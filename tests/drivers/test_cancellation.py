@@ -130,9 +130,9 @@ def test_a_cancelled_run_is_cancelled_whatever_its_provider_does(way: Way, react
 def test_a_skill_that_hangs_sees_the_cancellation_in_its_context(
     way: Way, native: bool, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("threads", "background_loop", "run_stream"):  # a busy machine must not pass for a skill that hangs on
+    for module in ("threads", "background_loop", "run_stream"):  # on a busy machine, no skill must count as hanging
         monkeypatch.setattr(f"kernai.drivers.{module}.GRACE", PATIENCE)
-    # nor an async one, which is cancelled where it is not done when somebody looks
+    # nor an async one, which is cancelled if it has not ended when the driver polls
     for module in ("background_loop", "asyncio_driver"):
         monkeypatch.setattr(f"kernai.drivers.{module}.POLL", PATIENCE)
     cancel, recorder = threading.Event(), Recorder()

@@ -1,4 +1,4 @@
-"""A call that does not end when the run is to stop is left behind, wherever it does not sit in the caller's own thread."""
+"""A call that does not end when its run must stop is abandoned, unless it runs in the caller's own thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 class Hang:
-    """Something that sits in a call until the test is over, whatever becomes of the run around it."""
+    """A call that hangs until the test ends, whatever happens to its run."""
 
     def __init__(self) -> None:
         self.entered, self.leave = threading.Event(), threading.Event()
@@ -100,7 +100,7 @@ def test_a_closed_stream_has_its_result_at_once(hang: Hang) -> None:
     for thread in threading.enumerate():
         if thread.name == "kernai-stream":
             thread.join(PATIENCE)
-    assert len(recorder.entries) == count  # what came of it goes nowhere
+    assert len(recorder.entries) == count  # the outcome of the abandoned call is dropped
 
 
 @pytest.mark.parametrize("way", [by_execute, by_stream])

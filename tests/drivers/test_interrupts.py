@@ -1,4 +1,4 @@
-"""Ctrl-C in a synchronous run: it comes out of the user's code, is noted in kernai's own, and always reaches the caller."""
+"""Ctrl-C in a synchronous run: it is raised in the user's code, noted in kernai's, and always raised to the caller."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def pressing(key: Key, kind: type, method: str) -> Any:
 
 
 class SavedContext(Context):
-    """Pressed after the first outcome: before the run has begun there is nothing to record."""
+    """Presses the key at its second save, after the first outcome: at the first, the run has not begun."""
 
     def __init__(self, key: Key) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ def test_ctrl_c_after_the_answer_is_raised_once_the_recording_is_complete() -> N
 
 
 def pressed_elsewhere(waits: threading.Event) -> str:
-    """In a thread beside the main one: Ctrl-C interrupts that, and this call would wait for ever."""
+    """Called in a thread other than the main one: Ctrl-C interrupts only that one, and this call would go on waiting."""
     os.kill(os.getpid(), signal.SIGINT)
     waits.wait(PATIENCE)
     return "too late"

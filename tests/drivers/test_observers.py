@@ -305,7 +305,7 @@ def test_a_call_whose_announcement_was_not_delivered_is_not_made(way: Way, paral
     with pytest.raises(LostError):
         way(model.replace(parallel_skills=parallel), recorder=recorder, on_event=lost_at("skill_execute"))
     assert SEEN == []
-    assert kinds(recorder).count("messages_sent") == 1  # no model reads of a failure that was none
+    assert kinds(recorder).count("messages_sent") == 1  # the model is not told of a failure of a call that was not made
     assert "skill_result" not in kinds(recorder)
     assert {event.data["not_run"] for event in recorder.for_event("skill_error")} == {True}
     assert kinds(recorder)[-1] == "result"

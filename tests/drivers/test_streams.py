@@ -52,7 +52,7 @@ def _pieces_end(no_thread_is_left: None) -> Iterator[None]:
 class Pieces(Provider):
     """Streams one piece after the other, counts them, and knows when its 'connection' was closed.
 
-    `endless` keeps on for ever; a run must be left to end it.
+    With `endless`, only abandoning the run ends it.
     """
 
     over = threading.Event()  # set when the test ends: nothing of a failed one keeps running
@@ -81,7 +81,7 @@ class Pieces(Provider):
 
 
 class AsyncPieces(Pieces):
-    """The same without a thread; `waits` says whether it awaits what `on_chunk` gives."""
+    """Like `Pieces`, on the event loop; `waits` says whether it awaits what `on_chunk` returns."""
 
     async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         self.opened += 1
@@ -110,7 +110,7 @@ class Tasks(Pieces):
 
 
 class AsyncTasks(Tasks, AsyncPieces):
-    """The same without a thread."""
+    """Like `Tasks`, on the event loop."""
 
     async def acall(self, messages: Sequence[Message], *rest: Any) -> LlmResponse:
         if messages[-1].text.startswith("do"):
@@ -584,7 +584,7 @@ def test_a_channel_may_be_closed_during_any_of_its_own_calls_in_the_same_thread(
     lines, ended, taken = list[int](), list[bool](), list[Event | None]()
 
     def work(channel: Channel, line: int) -> None:
-        channel.consumer = threading.get_ident()  # so that it does not wait for what nobody will take
+        channel.consumer = threading.get_ident()  # so that `put` does not wait: nobody takes the events
         leaving = _LeaveAt(channel, line)
         sys.settrace(leaving)
         try:
@@ -607,5 +607,5 @@ def test_a_channel_may_be_closed_during_any_of_its_own_calls_in_the_same_thread(
         assert not thread.is_alive(), f"it hangs when left at line {line} of its work"
     assert line > 8
     assert all(ended)
-    # it is there if the channel was not left, or just when it was put in
+    # the event is there if the channel was not left, or was left just as the event was put in
     assert len(taken) - taken.count(None) == 2

@@ -236,11 +236,11 @@ class Stored:
 
 
 class Appends(MemoryStore):
-    """Notes what each append brings. After `left` more of them each one fails, before or `behind` what it does."""
+    """Notes the entries of each append. After `left` more appends each one fails: before it writes, or `after` that."""
 
-    def __init__(self, left: float = inf, error: type[BaseException] = OSError, *, behind: bool = False) -> None:
+    def __init__(self, left: float = inf, error: type[BaseException] = OSError, *, after: bool = False) -> None:
         super().__init__()
-        self.left, self.error, self.behind = left, error, behind
+        self.left, self.error, self.after = left, error, after
         self.batches: list[list[str]] = []
 
     @property
@@ -251,7 +251,7 @@ class Appends(MemoryStore):
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Any, **terms: Any) -> Any:
         self.batches.append([entry["event"] for entry in entries])
         self.left -= 1
-        if self.left < 0 and not self.behind:
+        if self.left < 0 and not self.after:
             raise self.error("the disk is full")
         lease = super().append(run_id, first_seq, entries, media, **terms)
         if self.left < 0:

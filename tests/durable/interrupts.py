@@ -57,7 +57,7 @@ PATIENCE = 20
 
 
 def threads() -> list[str]:
-    """Those that a run has, besides the process's own that renews leases."""
+    """The names of all threads, except the one that renews the leases of the process."""
     return [one.name for one in threading.enumerate() if one.name != "kernai-leases"]
 
 
@@ -84,7 +84,7 @@ class Trials:
         return (time.monotonic() - begun) / 5
 
     def _store(self, kind: str) -> MemoryStore | SqliteStore:
-        """An empty one."""
+        """An empty store."""
         if kind not in ("sync", "tasks"):
             return MemoryStore()
         self.sqlite.delete("r")

@@ -1,4 +1,4 @@
-"""Kills runs with SIGKILL and takes them up again; says what it found, and ends with 1 where something was lost.
+"""Kills runs with SIGKILL and resumes them; prints what it found, and ends with 1 if something was lost.
 
     python3 dev.py kills --times 500 --seed 7
 
@@ -65,13 +65,13 @@ class Notes(Performed):
 class DyingStore(SqliteStore):
     """Kills its process immediately before or after its nth append; counts how many entries an append made."""
 
-    def __init__(self, path: Path, acknowledged: Notes, die_at: int = 0, *, behind: bool = False) -> None:
-        self._acknowledged, self._left, self._behind = acknowledged, die_at, behind
+    def __init__(self, path: Path, acknowledged: Notes, die_at: int = 0, *, after: bool = False) -> None:
+        self._acknowledged, self._left, self._after = acknowledged, die_at, after
         super().__init__(path, durability="process")
 
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Any) -> Any:
         self._left -= 1
-        if self._left == 0 and not self._behind:
+        if self._left == 0 and not self._after:
             os.kill(os.getpid(), signal.SIGKILL)
         lease = super().append(run_id, first_seq, entries, media, **terms)
         self._acknowledged.note(first_seq + len(entries))
@@ -93,14 +93,14 @@ class Trial:
         self.faults: list[str] = []
         counts["runs"] += 1
 
-    def segment(self, die_at: int = 0, *, behind: bool = False, kill: Callable[[int], None] | None = None) -> bool:
+    def segment(self, die_at: int = 0, *, after: bool = False, kill: Callable[[int], None] | None = None) -> bool:
         """One process that starts or continues the run; returns whether the run has ended."""
         self.segments += 1
         self.counts["processes"] += 1
         process = os.fork()
         if process == 0:
             try:
-                self._work(die_at, behind)
+                self._work(die_at, after)
             except BaseException:
                 import traceback
 
@@ -113,8 +113,8 @@ class Trial:
         self._look()
         return (self.folder / "result").exists() or bool(self.faults)
 
-    def _work(self, die_at: int, behind: bool) -> None:
-        store = DyingStore(self.folder / "runs.db", self.acknowledged, die_at, behind=behind)
+    def _work(self, die_at: int, after: bool) -> None:
+        store = DyingStore(self.folder / "runs.db", self.acknowledged, die_at, after=after)
         it = agent(self.effects, idempotent=IDEMPOTENT)
         begun = bool(store.load("r"))
         options: dict[str, Any] = {"store": store, "provider": provider()}
@@ -198,10 +198,10 @@ def _kill_after(seconds: float, process: int) -> None:
 def at_appends(folder: Path, counts: Counter[str], step: int) -> list[Trial]:
     """A process kills itself at its nth append; the next one ends the run."""
     trials = list[Trial]()
-    for behind in (False, True):
+    for after in (False, True):
         for at in count(1, step):
             trials.append(Trial(folder, len(trials), counts))
-            if trials[-1].segment(at, behind=behind):
+            if trials[-1].segment(at, after=after):
                 break  # the run has fewer appends
             counts["kill points"] += 1
             trials[-1].segment()
@@ -211,10 +211,10 @@ def at_appends(folder: Path, counts: Counter[str], step: int) -> list[Trial]:
 def again_and_again(folder: Path, counts: Counter[str]) -> list[Trial]:
     """Every process dies at its third append, and the run ends all the same: the first of a resume takes the run."""
     trials = list[Trial]()
-    for behind in (False, True):
+    for after in (False, True):
         trial = Trial(folder, len(trials), counts)
         trials.append(trial)
-        while not trial.segment(3, behind=behind) and trial.segments < MOST_SEGMENTS:
+        while not trial.segment(3, after=after) and trial.segments < MOST_SEGMENTS:
             pass
     return trials
 

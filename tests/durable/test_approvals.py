@@ -101,7 +101,7 @@ class Case(Stored):
 @pytest.mark.parametrize("asks", ASKS)
 def test_a_waiting_call_in_any_position_is_made_once_when_approved(place: str, at_once: bool, asks: str) -> None:
     scripts, call_id = PLACES[place]
-    # each place, each order and each way to ask meets all four
+    # each place, each order and each way to ask is tried in all four ways to run
     way = WAYS[(list(PLACES).index(place) + ASKS.index(asks) + 2 * at_once) % len(WAYS)]
     run = Case(way, scripts, at_once, asks)
     first = run.execute()
@@ -470,9 +470,9 @@ def test_the_usage_of_agents_that_wait_is_counted_when_the_run_is_stopped(way: W
 
 def runs_left() -> int:
     for thread in threading.enumerate():
-        if thread.name == "kernai-worker":  # it ends, and holds its last job until then
+        if thread.name == "kernai-worker":  # a worker thread refers to its last job until it ends
             thread.join(20)
-    for _ in range(3):  # what a generator's end lets go of is found by the next one
+    for _ in range(3):  # objects that the end of a generator releases are found by the next collection
         gc.collect()
     return sum(isinstance(one, Run) for one in gc.get_objects())
 

@@ -23,12 +23,12 @@ RUNTIME_TEXT = {
     "llm_response", "skill_result", "skill_error", "protocol_result", "protocol_error", "builtin_result", "progress",
     "context_saved",
 }
-#: which agent it is now, on which model
+#: fields that describe the agent and its model, which may change
 OF_THE_AGENT = {"model", "agent", "metadata", "format", "rules"}
 
 
 def changed(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """A JSON value with one thing in it changed, in every way that is one; and what was done where, of a list anywhere."""
+    """Every way to change one thing in a JSON value: what is changed (without a list's index), and the new value."""
     if isinstance(value, dict):
         for key in value:
             yield f"{path}.{key} gone", {name: one for name, one in value.items() if name != key}
@@ -50,7 +50,7 @@ def changed(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tampered(entries: list[Entry]) -> Iterator[tuple[str, list[Entry]]]:
-    """Each recording in which one compared thing differs, and what was done to it: each thing once."""
+    """Recordings in which one compared thing differs, and what it is: each kind of difference once."""
     done: set[tuple[str, bool, str]] = set()
     for seq, entry in enumerate(entries):
         kind, data = entry["event"], entry["data"]
@@ -67,7 +67,7 @@ def tampered(entries: list[Entry]) -> Iterator[tuple[str, list[Entry]]]:
             if same not in done:
                 done.add(same)
                 yield f"{seq} {kind} {what}", [*entries[:seq], other, *entries[seq + 1:]]
-        if seq < len(entries) - 1:  # without its last one it is the recording of a run that was broken off
+        if seq < len(entries) - 1:  # without its last entry, it is the recording of an interrupted run
             yield f"{seq} {kind} is gone", entries[:seq] + entries[seq + 1:]
         yield f"{seq} {kind} twice", [*entries[:seq + 1], *entries[seq:]]
 
@@ -80,12 +80,12 @@ def _is_aside(kind: str, data: Any, other: Any) -> bool:
     differing = {key for key in data.keys() | other.keys() if data.get(key, data) != other.get(key, data)}
     aside = {"duration_ms"} | (OF_THE_AGENT if kind == "run_start" else set())
     if kind == "run_start" and data["input"] == "do everything":
-        aside |= {"run_id", "input", "history"}  # the replay takes them from there
+        aside |= {"run_id", "input", "history"}  # the replay takes them from the recording
     return differing <= aside
 
 
 def _without_words(messages: list[Any]) -> list[Any]:
-    """The system message is not compared; of the runtime's messages to the model, only that there was one."""
+    """The messages without the system message, and with a mark in place of each of the runtime's messages."""
     return [
         "runtime" if one.get("role") == "user" and "content" in one and not str(one["content"]).startswith("do every") else one
         for one in messages if one.get("role") != "system"
@@ -236,7 +236,7 @@ def test_a_run_was_resumed_after_an_outcome_if_it_continued_or_an_end_after_it_w
 
 
 def changed_at(at: int, **changes: Any) -> Callable[[list[Entry]], list[Any]]:
-    """Has the entry of that number changed, or another one with the same place added."""
+    """A function that changes the entry at that index, or adds one with these changes after the last one."""
     return lambda entries: [*entries[:at], {**entries[min(at, len(entries) - 1)], **changes}, *entries[at + 1:]]
 
 
@@ -244,7 +244,7 @@ def started_with(**changes: Any) -> Callable[[list[Entry]], list[Any]]:
     return lambda entries: changed_at(0, data={**entries[0]["data"], **changes})(entries)
 
 
-NO_SEAMS: list[Any] = [None, {}, {"dropped": 1.5}, {"dropped": [[]]}, {"dropped": ["a", 1]}, {"dropped": [999]}, {"dropped": [-1]}, {"dropped": [True]}]
+NO_RESUME: list[Any] = [None, {}, {"dropped": 1.5}, {"dropped": [[]]}, {"dropped": ["a", 1]}, {"dropped": [999]}, {"dropped": [-1]}, {"dropped": [True]}]
 NO_DATA: list[Any] = [None, [], "x", 5]
 NO_CALL = {"call_id": "0", "skill": "x", "params": {}, "reason": "", "metadata": {}}
 NO_RULES: list[Any] = [{"on_prose": 5}, {"output_retries": "x"}, {"repair": "x"}, 5]
@@ -257,7 +257,7 @@ DAMAGE: list[tuple[Callable[[list[Entry]], list[Any]], str]] = [
     (changed_at(1, data={"texts": [1], "by": "instructions"}), r"\(trust_added\) cannot be read"),
     (changed_at(6, event="approval_requested", data={**NO_CALL, "untrusted": ["x"]}), r"\(approval_requested\) cannot be read"),
     *[(changed_at(3, data=odd), r"\(llm_response\) cannot be read: its data is a \w+, not an object") for odd in NO_DATA],
-    *[(changed_at(6, event="run_resumed", data=odd), r"its event 6 \(run_resumed\) cannot be read") for odd in NO_SEAMS],
+    *[(changed_at(6, event="run_resumed", data=odd), r"its event 6 \(run_resumed\) cannot be read") for odd in NO_RESUME],
     *[(started_with(rules=odd), r"its event 0 \(run_start\) cannot be read") for odd in NO_RULES],
 ]
 

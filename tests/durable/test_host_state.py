@@ -242,7 +242,7 @@ class Counting(Cart):
 
 
 class Replacing(Counting):
-    """The same, said by `child`."""
+    """Like `Counting`, but `child` makes the connection, instead of `own`."""
 
     own = ()
 
@@ -332,7 +332,7 @@ def test_a_task_that_undoes_what_another_added_is_recorded() -> None:
     def listen(event: Event) -> None:
         if event.type == "result" and event.scope == "0.a":
             ended.set()
-            assert taken.wait(PATIENCE)  # so that the root hears of the end behind that
+            assert taken.wait(PATIENCE)  # so that the root learns of the task's end after the change
 
     it = Agent(instructions="x", skills=[Skill("put", execute=put, inputs={}), Skill("take", execute=take, inputs={})])
     scripts = {"go": [BOTH], "task-a": [command("put"), "<final>a</final>"], "task-b": [command("take"), "<final>b</final>"]}

@@ -20,7 +20,7 @@ OUTCOMES = ("skill_result", "skill_error", "protocol_result", "protocol_error")
 
 
 def in_flight(entries: Sequence[Entry], of_all: Sequence[Entry]) -> set[str]:
-    """By the book: what was announced and has no outcome; agents and calls with wrong parameters aside."""
+    """The calls in flight by definition: announced and without an outcome; not agents, nor calls with wrong parameters."""
     wrong = {one["data"]["call_id"] for one in of_all if (one.get("data") or {}) and _is_wrong(one)}
     begun = {
         one["data"]["call_id"] for one in entries
@@ -90,7 +90,7 @@ def test_each_verdict_on_a_call_in_flight_is_recorded_and_has_its_effect(whole: 
 
 def test_a_skipped_call_stays_skipped_when_the_run_is_interrupted_again() -> None:
     store, calls = one_in_flight()
-    dying = Appends(0, behind=True)
+    dying = Appends(0, after=True)
     dying._runs = store._runs
     run = Stored(WAYS[0], it(calls), {"go": [command("pay")]}, dying)
     with pytest.raises(OSError, match="full"):

@@ -132,7 +132,7 @@ async def test_a_run_cancelled_during_an_append_ends_after_the_append(
     kept = [entry["event"] for entry in store.load("r")]
     assert kept == store.types
     assert kept[-1] == "result"
-    # a call may have been under way beside the append
+    # a call may have been in progress during the append
     result = await kernai.aresume(agent(Performed()), "r", store=store, provider=provider(), in_flight="retry")
     assert result.ok
 

@@ -62,7 +62,7 @@ def test_a_resume_can_wait_until_the_other_worker_has_ended(way: Way) -> None:
 
     def info(run_id: str) -> Any:
         if begun.is_set():
-            waits.set()  # whoever resumes has found it busy
+            waits.set()  # the process that resumes has found the run busy
         return looked(run_id)
 
     def act() -> None:
@@ -121,7 +121,7 @@ def test_a_worker_suspended_for_longer_than_its_lease_writes_nothing_and_makes_n
     def act() -> None:
         calls.append("act")
         monkeypatch.setattr(leases, "boottime", lambda: right() + 31)
-        leases.LEASES._renew_or_check(list(leases.LEASES._held))  # which renews nothing that may be another's by now
+        leases.LEASES._renew_or_check(list(leases.LEASES._held))  # renews no lease that may be another's by now
 
     it = acting(act)
     with pytest.raises(RunConflictError, match=r"the lease on run 'r' may have expired: it lasts 30 s and was last renewed 31 s ago"):
@@ -186,7 +186,7 @@ def test_a_lease_is_renewed_during_a_long_call_even_if_the_store_was_down(way: W
     def answer(number: int) -> None:
         if is_away and number <= 2:
             raise (kernai.KernaiError, ConnectionError)[number - 1]("the store is away")
-        if number == (3 if is_away else 4):  # by the fourth the first lease is over
+        if number == (3 if is_away else 4):  # by the fourth, the first lease has expired
             renewed.set()
 
     def cancel_requests(run_ids: Any) -> Any:
@@ -229,7 +229,7 @@ def test_a_run_that_fails_can_be_resumed_at_once(way: Way, gives_back: bool, hea
                 raise OSError("the disk is full")
             super().release(lease)
 
-    store = Fails(1) if heard_of else Fails(0, behind=True)  # the claim was made, and the answer was lost
+    store = Fails(1) if heard_of else Fails(0, after=True)  # the claim was made, and the answer was lost
     with pytest.raises(OSError, match="full"):
         way.execute(acting(lambda: None), "go", store=store, run_id="r")
     store.left = inf
@@ -305,7 +305,7 @@ def test_a_cancel_request_from_elsewhere_ends_the_run_with_its_reason(way: Way, 
     assert lease < 1 or store.count == 0, "it is not renewed before a third of its time is over"
     assert (result.stop_reason, str(result.error)) == ("cancelled", "the run was cancelled: the customer has left")
     assert info_of(store).status == "cancelled"
-    assert way.resume(acting(lambda: None), "r", store=store, in_flight="skip").text == "done"  # it was done with
+    assert way.resume(acting(lambda: None), "r", store=store, in_flight="skip").text == "done"  # the lease was released
 
 
 PAYING = {"go": [command("pay", '{"amount": 3}'), "<final>done</final>"]}

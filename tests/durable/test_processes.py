@@ -226,7 +226,7 @@ except KernaiError as error:
 
 # --------------------------------------------------------------------------------------------- resuming at once
 
-#: what became of the first worker, and how the eight resume the run
+#: by the state that the first worker leaves the run in: the options with which the eight resume it
 RESUMED = {
     "a run that is alive": "{}", "a run that was killed": "{}", "chat turns": "{'input': 'and this?'}",
     "a run that waits": "{'approvals': {'0.0': True}}",
@@ -261,7 +261,7 @@ except (kernai.RunConflictError, ValueError) as error:
 
 
 def check_eight_resumers(python: WarmPython, folder: Path, store: str, case: str, imports: str = "") -> None:
-    """Of eight processes one pays for the model call. `store` is the Python that opens it, which needs the `imports`."""
+    """Only one of eight processes calls the model. `store` is the Python that opens it, which needs the `imports`."""
     calls, script, given = folder / "calls", folder / "worker.py", RESUMED[case]
     script.write_text(WORKER.format(store=store, imports=imports, calls=str(calls)))
     with ExitStack() as stack:
@@ -272,7 +272,7 @@ def check_eight_resumers(python: WarmPython, folder: Path, store: str, case: str
             first.wait()
         elif case != "a run that is alive":
             first.communicate("go\ngo\n")
-            calls.write_text("call\n")  # what it asked when it resumed itself aside
+            calls.write_text("call\n")  # without the call that it made when it resumed the run itself
         workers = [stack.enter_context(python.run(script, "resumes", given)) for _ in range(PROCESSES)]
         released(workers)
         said = [worker.communicate()[0].strip() for worker in workers]

@@ -63,13 +63,13 @@ def facts_of(run: RecordedRun) -> dict[str, list[Any]]:
     scopes: dict[str, list[Any]] = {}
     for scope, events in run.scopes.items():
         scopes[scope] = [(one.row.type, one.step, dumps(_timeless(one.row))) for one in events]
-    return {scope: sorted(events) for scope, events in scopes.items()}  # what runs at once ends in any order
+    return {scope: sorted(events) for scope, events in scopes.items()}  # concurrent work ends in any order
 
 
 def _timeless(row: Row) -> Any:
     data = row.fields()
     if isinstance(row, MessagesSentRow):
-        return None  # a segment's first one is written whole; the result's messages say whether the tape is the same
+        return None  # each resume records all messages once; the result's messages show whether they are the same
     aside = ("duration_ms", "latency_ms", "usage")  # the usage of failed calls is billed as well
     return {k: v for k, v in data.items() if k not in aside} if isinstance(data, dict) else data
 
@@ -80,7 +80,7 @@ def outcomes(rows: Iterable[Row]) -> Counter[str]:
 
 
 def check_resumed(way: Way, store: kernai.Store, whole: Whole) -> Performed:
-    """Resumes with new objects, and looks whether that is the run which nothing broke off."""
+    """Resumes with new objects, and checks that this gives the same run as without an interruption."""
     before = outcomes(one.row for one in RecordedRun("r", store.load("r")).entries)
     performed = Performed()
     result = way.resume(agent(performed), "r", store=store, provider=provider(), in_flight="retry")
@@ -210,7 +210,7 @@ def test_a_run_cancelled_at_any_event_continues_to_the_same_end(whole: Whole, st
     ends = set()
     for at, way in zip(range(1, len(whole.entries) + 1, step), cycle(WAYS), strict=False):
         store = cancelled_at(at, way)
-        # the run looks now and then: cancelled at the next event it often ends where it did before
+        # a run checks for cancellation only now and then, so cancelling it one event later often ends it at the same one
         ends_with = frozenset((entry["event"], entry["scope"], entry["step"]) for entry in store.load("r"))
         if ends_with not in ends:
             ends.add(ends_with)
@@ -220,16 +220,16 @@ def test_a_run_cancelled_at_any_event_continues_to_the_same_end(whole: Whole, st
 
 # a coroutine that is cancelled before its first line raises the warning "never awaited"
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
-@pytest.mark.parametrize("error, behind, step", [
+@pytest.mark.parametrize("error, after, step", [
     (OSError, False, 10), *(pytest.param(*one, marks=pytest.mark.slow) for one in (
         (OSError, False, 1), (KeyboardInterrupt, False, 3), (KeyboardInterrupt, True, 3))),
 ])
 def test_if_any_append_fails_the_caller_gets_the_error_and_the_run_can_be_resumed(
-    whole: Whole, error: type[BaseException], behind: bool, step: int
+    whole: Whole, error: type[BaseException], after: bool, step: int
 ) -> None:
     at, ways = 2, cycle(WAYS if error is OSError else WAYS[:2])  # asyncio's own loop ends at Ctrl-C
     while True:
-        store, way = Appends(at - 1, error, behind=behind), next(ways)
+        store, way = Appends(at - 1, error, after=after), next(ways)
         with suppress(error):
             way.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
         if len(store.batches) < at:

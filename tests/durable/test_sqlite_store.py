@@ -387,7 +387,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def read(store: SqliteStore) -> dict[str, Any]:
-    """What the file gives: each part whole, or the error that says what is left of it."""
+    """What can be read from the file: each part whole, or the error with what is left of it."""
     found: dict[str, Any] = {}
     for name, act in (("entries", lambda: store.load("r")), ("media", lambda: store.load_media("r")), ("runs", lambda: list(store.runs()))):
         try:
@@ -437,7 +437,7 @@ def test_lost_or_changed_media_are_reported(path: Path, whole: bytes, statement:
 
 
 def checked(path: Path, damaged: bytes) -> str:
-    """Holds what a damaged file gives to the truth; says which parts were refused."""
+    """Compares what can be read from a damaged file with the original; returns the parts that were refused."""
     for name in os.listdir(path.parent):
         os.unlink(path.parent / name)
     path.write_bytes(damaged)
@@ -455,7 +455,7 @@ def checked(path: Path, damaged: bytes) -> str:
     if isinstance(media, RunDamagedError):
         assert [one for one in media.media if one not in MEDIA] == []
     assert "entries" in refused or entries == ENTRIES
-    # in any order: a flipped rowid is a place in it, and nothing else
+    # in any order: a rowid decides only the order, and may be damaged
     assert "media" in refused or sorted(one.id for one in media) == sorted(one.id for one in MEDIA)
     assert "runs" in refused or [(one.run_id, one.agent, one.status) for one in found["runs"]] == [
         ("r", "clerk", "abandoned"), ("s", "clerk", "abandoned")]
@@ -486,7 +486,7 @@ def test_a_file_that_another_process_is_making_a_store_is_not_taken_for_somethin
     connection = sqlite3.connect(path, isolation_level=None)
 
     def faster(statement: str) -> None:
-        if "user_version" in statement and "=" not in statement:  # between two looks at the file
+        if "user_version" in statement and "=" not in statement:  # between two reads of the file
             other = sqlite3.connect(path, isolation_level=None, timeout=0)
             with suppress(sqlite3.OperationalError):  # locked, as it is meanwhile
                 other.executescript(sqlite_store._SCHEMA)

@@ -288,7 +288,7 @@ def test_the_schema_accepts_the_answer_and_the_example_that_a_model_reads_is_val
     json.dumps(schema, allow_nan=False)  # as it is sent to vendors
     assert jsonschema.Draft202012Validator(schema).is_valid(right)
     blocks = parse(answer.usage()).blocks
-    if any(one in str(output) for one in ("Predicate", "pattern")):  # for which none need be found
+    if any(one in str(output) for one in ("Predicate", "pattern")):  # an example of these need not be found
         assert len(blocks) <= 1
     else:
         [block] = blocks
@@ -410,12 +410,12 @@ VALUES = json_data(
 
 
 def _with_names(value: Any) -> bool:
-    """Whether a value holds an enum's name: which counts as its value, though no schema says so."""
+    """Whether a value has the name of an enum's member, which is accepted for its value, though no schema says so."""
     return "RED" in json.dumps(value) or "BLUE" in json.dumps(value)
 
 
 def fitting(schema: Any, definitions: Any) -> st.SearchStrategy[Any]:
-    """Values near to a schema's, so that the property sees many that fit."""
+    """Values that nearly fit a schema, so that many of them do fit it."""
     if "$ref" in schema:
         return st.deferred(lambda: fitting(definitions[schema["$ref"].rpartition("/")[2]], definitions))
     if "enum" in schema:

@@ -290,7 +290,7 @@ def test_a_single_input_of_any_structure_accepts_json_that_does_not_name_it(
     ({"x": str, "y": str}, '{"x": 2022, "y": "<"}', '{"x": "2022", "y": "\\u003c"}'),
     ({"x": list[dict[str, int]], "y": Input(int, default=3)}, '{"x": [{"a": 1}, {"a": "2"}]}', '{"x": [{"a": 1}, {"a": 2}]}'),
     ({"x": float}, '{"x": "1.5",}', '{"x": 1.5}'),
-    # with something else wrong, or nothing that could be meant, a sample
+    # a sample, if something else is wrong too, or if it is unclear what was meant
     ({"x": int, "y": int}, '{"x": "5"}', '{"x": 1, "y": 1}'),
     *(({"x": int}, content, '{"x": 1}') for content in ('{"x": "five"}', '{"x": "1.5"}', '{"x": [5]}', '{"status": 1}')),
     *(({"x": list[str]}, content, '{"x": ["..."]}') for content in ("[1]", '["a"')),
@@ -334,7 +334,7 @@ class Loose(BaseModel):
     (dict[str, Sorting], {"any": {"orders": ""}}, ["x.any.orders"], {"x.any.orders": "x.any.order"}),
     (Filters | Sorting, {"order": "", "limit": 1, "z": 1}, ["x.z"], {}),
     (Annotated[Sorting, Predicate(lambda _: True)], {"z": 1}, ["x.z"], {}),
-    # whatever accepts any field, or decides for itself
+    # types that accept any field, or check their fields themselves
     (Filters | dict[str, int], {"z": 1}, [], {}),
     (Loose, {"z": 1}, [], {}),
 ])

@@ -314,7 +314,7 @@ def test_a_class_with_the_methods_of_a_model_is_treated_as_one() -> None:
 
 
 def speaking(schema: dict[str, Any]) -> type:
-    """A class that only speaks like a model, with a schema."""
+    """A class with a pydantic model's methods, which has this schema."""
 
     class Model:
         @classmethod

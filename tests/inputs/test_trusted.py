@@ -117,7 +117,7 @@ class Letter(BaseModel):
 
 
 class Renamed(BaseModel):
-    """What a model makes of its values for others is not what the skill gets."""
+    """Its dump differs from the values that the skill gets: in names, in one text, and by a missing field."""
 
     to: Trusted[str] = Field(alias="recipient")
     chosen: Trusted[str] = Field(default="", validation_alias=AliasChoices("account", "iban"))

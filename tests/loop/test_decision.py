@@ -181,7 +181,7 @@ def run_of_every_kind() -> ByHand:
 
 
 def parts(value: object) -> Iterator[object]:
-    """Everything that an effect holds, agents (configuration) and the conversation's own list aside."""
+    """Everything that an effect holds, except agents (configuration) and the conversation's own list."""
     yield value
     if isinstance(value, Effect):
         for name in value.__slots__:

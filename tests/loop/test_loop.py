@@ -231,7 +231,7 @@ def _rebuilt(pieces: Sequence[Event]) -> list[tuple[str, str | None, str]]:
 
 
 def _comparable(events: Sequence[Event], *, at_once: bool) -> list[Any]:
-    """Events without what a clock measured; with work done at once, in no order."""
+    """Events without measured times; sorted if work was done `at_once`."""
     dicts = [event.to_dict() for event in events]
     for one in dicts:
         one.pop("timestamp")
@@ -629,7 +629,7 @@ def test_an_interrupt_while_work_runs_waits_for_it_and_records_its_end(response:
     started = [work.send(LlmResponse(response)), work.send(None)]
     assert isinstance(work.send(None), Join)
     assert isinstance(work.throw(KeyboardInterrupt()), Join)
-    assert hand.root.cancellation.is_set()  # what runs hears of it, also where no driver has
+    assert hand.root.cancellation.is_set()  # so work that is running is cancelled, even if no driver has noticed
     keys = [effect.key for effect in started if isinstance(effect, Spawn)]
     assert isinstance(work.send(Completion(keys[1], error=RuntimeError("x"))), Join)
     with pytest.raises(KeyboardInterrupt):

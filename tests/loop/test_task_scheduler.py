@@ -107,7 +107,7 @@ def dags(draw: st.DrawFn) -> tuple[list[Task], str, int]:
 
 
 def may_start(tasks: list[Task], strategy: str, most: int, running: list[Task], finished: list[str]) -> list[str]:
-    """The rules, read slowly: those that may run beside others come first, then one of those that may not."""
+    """The rules, literally: tasks that may run beside others come first, then one of those that may not."""
 
     def is_single(one: Task) -> bool:
         return strategy == "sequential" or (strategy == "mixed" and not one.parallel)

@@ -65,7 +65,7 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def impatient(environment: dict[str, str]) -> dict[str, str]:
-    """The same for a server that waits only briefly for skills that ignore cancellation."""
+    """Like `environment`, for a server that waits only briefly for skills that ignore cancellation."""
     return {**environment, "KERNAI_TEST_PATIENCE": "0.1"}
 
 

@@ -36,7 +36,7 @@ class Script(Provider):
 
 
 class AsyncScript(Script):
-    """The same with a native `acall`."""
+    """Like `Script`, with a native `acall`."""
 
     async def acall(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         return self.call(messages, model, generation, on_chunk)

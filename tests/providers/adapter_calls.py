@@ -85,10 +85,10 @@ ASYNC_WAYS = [way for way in WAYS.values() if way.is_async]
 
 
 def ways_in_turn(row: int) -> Iterator[tuple[str, Way]]:
-    """Each vendor with a way of its own, and the next row with other pairs of them.
+    """Each vendor with one of the ways; the next row has other pairs.
 
-    What is true of a vendor does not depend on the way, for no adapter knows in which way it is called; and a transport
-    does not know whose answer it carries. So a row that each vendor has is done in every way, and each vendor has each row.
+    This is enough, since no adapter knows in which way it is called, and no transport whose answer it carries: each row
+    is tried with each vendor, and, if all vendors have it, in each way.
     """
     ways = list(WAYS.values())
     for at, vendor in enumerate(ADAPTERS):
@@ -188,7 +188,7 @@ class Caller:
 
 
 class Listener:
-    """What a driver gives for `on_chunk`, as far as waiting goes. It knows why the run is over, where it says."""
+    """A driver's `on_chunk`, with the attributes that a waiting call reads. Raises `error` once the run is `over`."""
 
     def __init__(self, deadline: float | None = None, error: Exception | None = None) -> None:
         self.deadline = deadline
@@ -204,7 +204,7 @@ class Listener:
 
 
 def shows_key(text: str) -> bool:
-    """Half of a key is too much as well."""
+    """Whether a text shows the key, or half of it."""
     return CORE[:8] in text or CORE[-8:] in text
 
 

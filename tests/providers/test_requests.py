@@ -122,7 +122,7 @@ def walk(data: Any) -> list[str]:
 
 
 def flat(vendor: str, body: Any) -> list[tuple[str, str]]:
-    """Roles and texts of a body, the system message aside."""
+    """Roles and texts of a body, without the system message."""
     found = []
     for message in body[MESSAGES[vendor]]:
         if message["role"] != "system":

@@ -1,4 +1,4 @@
-"""`resolve`, vendor by vendor: what is asked, with which key, of which model; and what is said where something lacks."""
+"""`resolve`, vendor by vendor: the address, the key and the model that are used, and the errors if one is missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ADDRESSES = [
     ("openai", "OPENAI_BASE_URL", ""), ("azure", "AZURE_OPENAI_BASE_URL", ""), ("azure", "AZURE_OPENAI_ENDPOINT", "/openai/v1"),
     ("local", "LOCAL_BASE_URL", ""),
 ]  # fmt: skip
-#: what a vendor needs beside its key
+#: what a vendor needs besides its key
 NEEDS: dict[str, dict[str, Any]] = {
     "azure": {"resource": "acme"}, "bedrock": {"region": "eu-west-1"}, "vertex": {"project": "p-1", "region": "europe-west4"},
     "local": {"base_url": "http://127.0.0.1:8000/v1/"},

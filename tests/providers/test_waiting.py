@@ -1,4 +1,4 @@
-"""A call ends soon after the run is over, wherever it waits; the head of an answer has a time of its own; many at once."""
+"""A call ends soon after its run, wherever it waits; the head of an answer has its own timeout; many calls at once."""
 
 from __future__ import annotations
 

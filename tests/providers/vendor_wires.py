@@ -18,7 +18,7 @@ from wire_openai import OpenAIWire, ResponsesWire
 
 
 class AnthropicWire(Wire):
-    """Messages. Usage is split over two events, and the cached tokens are counted beside the others."""
+    """Messages. Usage is split over two events, and cached tokens are counted separately from the others."""
 
     name = "anthropic"
     model = "claude-sonnet-4-5"

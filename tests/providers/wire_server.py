@@ -215,7 +215,7 @@ class WireRequest:
     path: str
     headers: dict[str, str]
     body: bytes
-    connection: int  # the how-manieth accepted connection, from 1
+    connection: int  # the number of the accepted connection, from 1
     client_closed: threading.Event  # the client has closed that connection
     answered: threading.Event = field(default_factory=threading.Event)  # the whole answer was sent
 
@@ -428,7 +428,7 @@ class Line(asyncio.StreamReader):
             step()
 
     async def _send(self, data: bytes) -> None:
-        await asyncio.sleep(0)  # for news of the client
+        await asyncio.sleep(0)  # lets the event loop notice that the client has closed
         self._check()
         self.writer.transport.set_write_buffer_limits(high=1)  # `drain` waits until all of it is out
         self.writer.write(data)

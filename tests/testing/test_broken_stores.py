@@ -170,7 +170,7 @@ def test_each_check_of_a_rule_fails_for_a_store_that_answers_it_wrongly(rules: t
 
 
 def broken(base: type[Any], **methods: Callable[..., Any]) -> type[Any]:
-    """A kind of store with other methods, which are given the right one first."""
+    """A class of stores with other methods, each of which receives the right one as its first argument."""
 
     def made(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         return lambda own, *given, **terms: method(partial(getattr(base, name), own), *given, **terms)
@@ -253,7 +253,7 @@ class ClaimsLate(SqliteStore):
     def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
         if (info := self.info(run_id)) is None or info.lease is not None:
             raise RunBusyError(run_id)
-        time.sleep(0.01)  # what may pass there
+        time.sleep(0.01)  # in which another worker may claim it
         self._change(run_id, lambda head: setattr(head, "holder", None))
         return super().claim(run_id, worker, seconds)
 
@@ -288,7 +288,7 @@ def refusing(right: Any, *given: Any, lease: Lease | None = None, **terms: Any) 
 
 
 def latest(own: MemoryStore, lease: Lease) -> Lease:
-    """The lease as whoever has the run by now would have it."""
+    """The lease with the token of the run's current holder."""
     return replace(lease, token=own._runs["", lease.run_id].head.token)
 
 

@@ -150,7 +150,7 @@ def test_a_caller_whose_own_stack_is_nearly_used_up_gets_what_fits() -> None:
         try:
             return descend(value)
         except RecursionError:
-            return dumps(value)  # with as little room as there can be
+            return dumps(value)  # with the least possible room on the stack
 
     assert json.loads(descend({"deep": nested(MAX_DEPTH)}))
 

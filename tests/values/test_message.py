@@ -225,5 +225,5 @@ def test_the_conversation_counts_the_characters_of_its_messages(parts: list[str 
     conversation = Conversation()
     conversation.append(Message("user", parts))
     texts = sum(len(part) for part in parts if isinstance(part, str))
-    # what media cost is known to vendors alone; its mark in the text may count
+    # only vendors know how many tokens media take; their marks in the text may be counted
     assert texts <= conversation.characters <= texts + len(parts) * len(Message("user", PICTURE).text)
