@@ -317,9 +317,11 @@ class WireServer:
 
         server = await self._loop.create_server(connection, sock=self._listener)
         await self._over.wait()
-        server.close()
-        for _ in range(5):  # from accepting to serving; a task that is cancelled before it has begun closes nothing
+        # asyncio never closes a connection that was just accepted if the server or its task ends before it is served
+        self._loop.remove_reader(self._listener)
+        for _ in range(5):  # from accepting to serving
             await asyncio.sleep(0)
+        server.close()
 
     async def _serve(self, line: Line, _: object, writer: asyncio.StreamWriter) -> None:
         line.writer, wire, client_closed = writer, writer.transport, threading.Event()
