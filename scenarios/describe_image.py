@@ -23,7 +23,7 @@ QUESTION = (
 
 scenario = Scenario(
     "describe_image",
-    description="a model with eyes reads a bar chart that comes with the question",
+    description="a vision model reads a bar chart that comes with the question",
     real="picture, loop and recording",
 )
 scenario.capabilities(["text", "vision"])

@@ -1,4 +1,4 @@
-"""The small language in which a scenario is written: a standalone file that is run end to end and judged.
+"""Defines a scenario: a standalone file that runs an agent end to end and judges the run.
 
     from harness import Outcome, Scenario
 
@@ -19,8 +19,8 @@
         scenario.main()
 
 Only the model's turns may come from a tape (`tapes/NAME.json` beside the file, see `Tape`). Everything else in a run is
-real. A guide is in docs/scenarios.md. Exit status: 0 if every expectation holds, 1 if not, 2 for wrong usage, 130 after
-Ctrl-C.
+real. A guide is in docs/scenarios.md. Exit status: 0 if every expectation is met, 1 if not, 2 for wrong usage, 130
+after Ctrl-C.
 """
 
 from __future__ import annotations

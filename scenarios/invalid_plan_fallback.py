@@ -31,7 +31,7 @@ ROLLS_OVER_AT = 100_000
 
 scenario = Scenario(
     NAME,
-    description="a plan that is no JSON is rejected, and the work is done all the same",
+    description="a plan that is not JSON is rejected, and the work is done anyway",
     real="skills, readings, plan check, loop and recording",
 )
 scenario.max_steps(8)

@@ -20,7 +20,7 @@ CHANGES = ("create_entities", "create_relations", "add_observations", "delete_re
 workspace = Workspace("mcp_memory")
 scenario = Scenario(
     "mcp_memory",
-    description="an agent brings its memory up to date, a knowledge graph behind an MCP server",
+    description="an agent updates its memory, a knowledge graph on an MCP server",
     real="MCP server, memory file, loop and recording",
 )
 scenario.prepare(workspace.open)

@@ -9,7 +9,7 @@ Examples:
     python scenarios/run_matrix.py --compare before.json now.json
 
 Without --pair and --offline, the pair is the scenario's own choice.
-Exit status: 0 when every cell passed, 1 when one failed, 2 for wrong usage, 130 after Ctrl-C; with --compare 1 when
+Exit status: 0 if every cell passed, 1 if one failed, 2 for wrong usage, 130 after Ctrl-C; with --compare 1 if
 something fails that passed before.
 """
 
@@ -177,7 +177,7 @@ def _make_writable(folder: Path, output: Path) -> None:
         if output.exists() and output.stat().st_size:
             Matrix.load(output)  # only a matrix may be replaced
     except (OSError, MatrixFileError) as error:
-        raise UsageError(f"--output: {output} exists and is no matrix, so it is left as it is") from error
+        raise UsageError(f"--output: {output} exists and is not a matrix, so it is left unchanged") from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ def _command_line(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--folder", type=Path, default=HERE, metavar="DIR", help="the folder of the scenarios; this one by default")
     add("--list", action="store_true", help="list the scenarios and run nothing")
     add("--compare", nargs=2, type=Path, metavar=("BEFORE", "NOW"), help="compare two matrices and run nothing")
-    add("--plain", action="store_true", help="no colours and no progress bar, also on a terminal")
+    add("--plain", action="store_true", help="no colours and no progress bar, even on a terminal")
     options = parser.parse_args(arguments)
     _check(options)
     return options
@@ -237,7 +237,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
@@ -247,7 +247,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return seconds
 
 

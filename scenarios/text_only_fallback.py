@@ -23,7 +23,7 @@ PLACEHOLDER = "[image unavailable: image/png]"
 
 scenario = Scenario(
     "text_only_fallback",
-    description="a model without eyes is given a picture, and says that it cannot see it",
+    description="a text-only model is given a picture, and says that it cannot see it",
     real="picture, skills, vendors' requests, loop and recording",
 )
 scenario.capabilities(["text"])
@@ -77,7 +77,7 @@ def the_vendor_is_sent_the_placeholder_and_not_the_picture(outcome: Outcome) -> 
 
 
 @scenario.expect
-def no_skill_for_eyes_was_run(outcome: Outcome) -> bool:
+def no_vision_skill_was_run(outcome: Outcome) -> bool:
     """If it was called, the call was refused."""
     errors = outcome.errors_of("measure_bars")
     return not outcome.results_of("measure_bars") and all("is not allowed" in error for error in errors)

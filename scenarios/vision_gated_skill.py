@@ -24,7 +24,7 @@ QUESTION = (
 
 scenario = Scenario(
     "vision_gated_skill",
-    description="an image goes into a skill for models with eyes, by its media id",
+    description="a skill for vision models receives an image by its media id",
     real="picture, skill, loop and recording",
 )
 scenario.capabilities(["text", "vision"])

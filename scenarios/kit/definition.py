@@ -79,7 +79,7 @@ class Verdict:
         return {"name": self.name, "holds": self.holds, "reason": self.reason}
 
     def __str__(self) -> str:
-        return f"this does not hold: {self.name}" + (f"; {self.reason}" if self.reason else "")
+        return f"expectation not met: {self.name}" + (f"; {self.reason}" if self.reason else "")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Expectation:
             return Verdict(self.name, holds=False, reason=str(error) or self.reason)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a mistake in the check is reported like other faults
             return Verdict(self.name, holds=False, reason=f"it raised {named_error(error)}")
-        forgotten = "it returned None, where an expectation returns True or False" if found is None else ""
+        forgotten = "it returned None, but must return True or False" if found is None else ""
         return Verdict(self.name, holds, "" if holds else self.reason or forgotten)
 
 
@@ -220,7 +220,7 @@ def _mcp(config: Path | None) -> Iterator[kernai.Protocol | None]:
 def _check_command(server: str, command: str, path: str | None) -> None:
     """Reports a server that cannot be started before the run, not in an error block for the model."""
     if shutil.which(command, path=path) is None:
-        node = "Node.js, https://nodejs.org, which brings it" if command in ("node", "npx", "npm") else "it"
+        node = "Node.js (https://nodejs.org), which includes it" if command in ("node", "npx", "npm") else "it"
         raise UsageError(
-            f"the MCP server {server!r} is started by {command!r}, which is not on this machine: install {node}"
+            f"the MCP server {server!r} is started by {command!r}, which is not installed: install {node}"
         )

@@ -85,7 +85,7 @@ def kept_run(definition: Definition, choice: Choice, agent: kernai.Agent, **opti
     given = os.environ.get(STORE)
     if given is not None:
         if not Path(given).is_dir():
-            raise UsageError(f"{STORE} is set, and {given} is no folder: it is for the harness alone")
+            raise UsageError(f"{STORE} is set, and {given} is not a folder; only the harness sets this variable")
         yield Kept(definition, choice, agent, Path(given), **options)
         return
     with TemporaryDirectory(prefix="kernai-scenario-") as folder:

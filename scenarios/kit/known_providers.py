@@ -70,8 +70,6 @@ def registered() -> Sequence[Registered]:
 
 def known_name(name: str) -> str | None:
     """A provider's main name, given any of its names; None if it is not known."""
-    from kernai_providers.vendors import BY_NAME
-
     wanted = name.strip().lower()
     if wanted in _REGISTERED or wanted == TAPE:
         return wanted
@@ -80,8 +78,6 @@ def known_name(name: str) -> str | None:
 
 def checked_name(name: str) -> str:
     """A provider's main name. Raises `UsageError` with the known names if the provider is not known."""
-    from kernai_providers.vendors import BY_NAME, VENDORS
-
     found = known_name(name)
     if found is not None:
         return found
@@ -223,4 +219,4 @@ def _ollama() -> str:
     found = look_for_ollama()
     if found.models is None:
         return f"needs no key; does not answer at {one_line(found.url, WIDTH)}"
-    return one_line(f"answers at {found.url}: {', '.join(found.models) or 'no model is there'}", WIDTH)
+    return one_line(f"answers at {found.url}: {', '.join(found.models) or 'no models'}", WIDTH)

@@ -215,7 +215,7 @@ def _reason(status: int, log: dict[str, Any], trouble: str | None) -> str | None
     if log["passed"]:
         return "its log says that it passed, but the exit status is 1"
     faults = log.get("faults")
-    return printable(str(faults[0])) if isinstance(faults, list) and faults else "not every expectation holds"
+    return printable(str(faults[0])) if isinstance(faults, list) and faults else "not every expectation is met"
 
 
 def _read_log(cell: Cell) -> tuple[dict[str, Any], str | None]:

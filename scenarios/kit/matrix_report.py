@@ -202,7 +202,7 @@ def show_matrix(matrix: Matrix, view: View) -> None:
         view.line(Styled(choice, "faint"))
     if matrix.not_run:
         view.line()
-        view.line(Styled(f"interrupted: {len(matrix.not_run)} not run to the end", "bad"))
+        view.line(Styled(f"interrupted: {len(matrix.not_run)} not finished", "bad"))
 
 
 def outcome(*, passed: bool) -> Styled:
@@ -223,7 +223,7 @@ def figures(taken: Figures, rows: Sequence[Figures] = ()) -> list[Styled]:
 
 def _choice(cell: CellResult) -> str:
     if cell.provider is None:
-        return f"{DEFAULT.label}: {printable(cell.scenario)} did not get as far as a choice"
+        return f"{DEFAULT.label}: {printable(cell.scenario)} ended before it chose a model"
     return f"{DEFAULT.label}: {cell.provider} {cell.model} ({cell.chosen_because})"
 
 

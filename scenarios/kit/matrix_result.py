@@ -146,7 +146,7 @@ class Matrix:
         except (ValueError, RecursionError) as error:
             raise MatrixFileError(f"{path} is not JSON") from error
         if not isinstance(data, dict) or data.get("format") != MATRIX_FORMAT or not isinstance(data.get("cells"), list):
-            raise MatrixFileError(f'{path} is no matrix of format {MATRIX_FORMAT}: no object with "format" and "cells"')
+            raise MatrixFileError(f'{path} is not a matrix of format {MATRIX_FORMAT}: it lacks "format" or "cells"')
         cells = tuple(_cell(row, f"{path}: cells[{index}]") for index, row in enumerate(data["cells"]))
         if len({cell.key for cell in cells}) < len(cells):
             raise MatrixFileError(f"{path} holds two cells of one scenario and pair")
@@ -166,7 +166,7 @@ def _totals(cells: list[CellResult]) -> dict[str, Any]:
 
 def _cell(row: object, where: str) -> CellResult:
     if not isinstance(row, dict):
-        raise MatrixFileError(f"{where} is no object")
+        raise MatrixFileError(f"{where} is not an object")
     for key, kind in (("scenario", str), ("pair", str), ("passed", bool)):
         if not isinstance(row.get(key), kind):
             raise MatrixFileError(f'{where} has no "{key}" of type {kind.__name__}')

@@ -119,7 +119,7 @@ def _fetched(npm: str) -> Path:
         with suppress(OSError):  # another run was faster
             target.rename(folder)
     if _versions_in(folder) != VERSIONS:
-        raise UsageError(f"{folder} does not hold what it should: remove it and try again")
+        raise UsageError(f"{folder} is incomplete: delete it and try again")
     return folder
 
 

@@ -26,16 +26,17 @@ class Parser(argparse.ArgumentParser):
 
 EPILOG = """\
 provider: the argument, else PROVIDER in the environment, else the first vendor whose key is set, else an Ollama on
-this machine that answers, else the bundled tape. MODEL in the environment likewise; else the provider's default.
+this machine that answers, else the bundled tape. The model: MODEL in the
+environment, else the provider's default.
 
 examples:
   python {file} --offline                      replay the tape: no key, no network
   python {file} gpt-4o-mini openai             a model and its provider
   PROVIDER=ollama MODEL=llama3.2 python {file}
   python {file} --save-tape                    make the tape from this run
-  python {file} --save-tape {logs}/…   make it from an earlier one, without running
+  python {file} --save-tape {logs}/…   make it from an earlier run's log
 
-exit status: 0 when every expectation holds, 1 when not, 2 for wrong usage, 130 after Ctrl-C
+exit status: 0 if every expectation is met, 1 if not, 2 for wrong usage, 130 after Ctrl-C
 """
 
 
@@ -79,8 +80,8 @@ def parse(definition: Definition, arguments: Sequence[str] | None) -> Options:
     add("--record", type=Path, metavar="FILE", help="write the recording to FILE, .json or .jsonl")
     add("--logs", type=Path, metavar="DIR", default=logs, help=f"where the log goes; by default {_help_path(logs)}")
     add("--no-log", action="store_true", help="write no log")
-    add("--plain", action="store_true", help="plain text, also on a terminal")
-    add("--capabilities", type=_words, metavar="WORDS", help="the model's capabilities, where its name is unknown")
+    add("--plain", action="store_true", help="plain text, even on a terminal")
+    add("--capabilities", type=_words, metavar="WORDS", help="the model's capabilities, if its name does not show them")
     add("--debug", action="store_true", help="show the traceback of an error in the scenario")
     options = parser.parse_args(arguments, namespace=Options())
     _check(options)
@@ -96,7 +97,7 @@ def _words(text: str) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in CAPABILITIES]
     if unknown or not words:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(CAPABILITIES)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of words from {', '.join(CAPABILITIES)}")
     return words
 
 

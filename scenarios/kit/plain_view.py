@@ -116,7 +116,7 @@ LINES: Mapping[str, Callable[[Any], Line]] = {
     "model_waiting": lambda data: ("waits", one_line(f"{data['seconds']:.1f} s: {data['reason']}", ERROR_WIDTH)),
     "approval_requested": lambda data: ("waits", one_line(f"{data['skill'] or 'the model'} {data['call_id']}", WIDTH)),
     "approval_given": _decision,
-    "in_flight": lambda data: ("resumed", one_line(f"call {data['call_id']} had begun: {data['decision']}", WIDTH)),
+    "in_flight": lambda data: ("resumed", one_line(f"call {data['call_id']} was under way: {data['decision']}", WIDTH)),
     "run_resumed": lambda data: ("resumed", f"from event {data['from_seq']}"),
     "final": _value("final"),
 }

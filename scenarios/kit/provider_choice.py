@@ -142,13 +142,13 @@ def _last(definition: Definition, options: Options, model: str | None, passed: S
     if options.model is None:
         return _tape(definition, options, f"{reason}; {UNUSED_MODEL}")
     raise UsageError(
-        f"{reason}, so there is nobody to run {model!r}: set a vendor's key, name a PROVIDER, or leave the model out "
+        f"{reason}, so nothing can run {model!r}: set a vendor's key, name a PROVIDER, or leave the model out "
         "to replay the tape; see --list-providers"
     )
 
 
 def _with(reason: str, passed: Sequence[str]) -> str:
-    return f"{reason}; passed over: {'; '.join(passed)}" if passed else reason
+    return f"{reason}; skipped: {'; '.join(passed)}" if passed else reason
 
 
 def _missing(definition: Definition, options: Options, name: str, model: str) -> list[str]:

@@ -40,7 +40,7 @@ class Run:
 
     @property
     def passed(self) -> bool:
-        """Whether the run ended with an answer, every expectation holds and the whole tape was played."""
+        """Whether the run ended with an answer, every expectation is met and the whole tape was played."""
         return not self.faults
 
     @property
@@ -102,7 +102,7 @@ def _of_tape(tape: TapeProvider | None, ended: Sequence[str]) -> tuple[list[str]
     if tape is None:
         return [], []
     left = [one for one in tape.left if not any(one in fault for fault in ended)]
-    unplayed = [f"the run has left the recorded path: {one}" for one in tape.unplayed]
+    unplayed = [f"the run has diverged from the tape: {one}" for one in tape.unplayed]
     if ended:  # so it did not reach the end of the tape
         return left, [*tape.notes, *unplayed]
     return [*left, *unplayed], tape.notes

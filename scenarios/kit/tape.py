@@ -88,14 +88,14 @@ class Tape:
         data = _json(path)
         if not isinstance(data, dict) or data.get("format") != TAPE_FORMAT:
             raise UsageError(
-                f'{path} is no tape of format {TAPE_FORMAT}: it must be an object with "format": {TAPE_FORMAT}; '
+                f'{path} is not a tape of format {TAPE_FORMAT}: it must be an object with "format": {TAPE_FORMAT}; '
                 "make it again with --save-tape"
             )
         if data.get("scenario") != scenario:
             raise UsageError(f"{path} is a tape of the scenario {data.get('scenario')!r}, not of {scenario!r}")
         for key in ("provider", "model"):
             if not isinstance(data.get(key), str):
-                raise UsageError(f'{path} must have its "{key}", as text; "hand-written" where no model was asked')
+                raise UsageError(f'{path} must have its "{key}", as text; "hand-written" if no model was called')
         return cls(scenario, data["provider"], data["model"], _conversations(path, data.get("conversations")))
 
     @property
@@ -144,7 +144,9 @@ def check_place(path: Path) -> None:
     except UsageError:
         data = None
     if not isinstance(data, dict) or "scenario" not in data or "events" in data:
-        raise UsageError(f"--save-tape: {path} exists and is no tape, so it is left as it is: name another with --tape")
+        raise UsageError(
+            f"--save-tape: {path} exists and is not a tape, so it is left unchanged: name another file with --tape"
+        )
 
 
 def _json(path: Path) -> Any:
@@ -162,13 +164,13 @@ def _json(path: Path) -> Any:
 
 def _conversations(path: Path, found: object) -> tuple[Conversation, ...]:
     if not isinstance(found, list) or not found:
-        raise UsageError(f'{path} must hold "conversations", a list with one at least')
+        raise UsageError(f'{path} must hold "conversations", a list that is not empty')
     return tuple(_conversation(f"{path}: conversation {number}", one) for number, one in enumerate(found, 1))
 
 
 def _conversation(place: str, found: object) -> Conversation:
     if not isinstance(found, dict) or not isinstance(found.get("turns"), list) or not found["turns"]:
-        raise UsageError(f'{place} must be an object with "turns", a list with one at least')
+        raise UsageError(f'{place} must be an object with "turns", a list that is not empty')
     for key in ("scope", "input"):
         if not isinstance(found.get(key), str):
             raise UsageError(f'{place} must have its "{key}", as text')

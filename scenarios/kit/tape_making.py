@@ -36,7 +36,7 @@ def tape_of(entries: Entries, *, scenario: str, provider: str, model: str) -> Ta
         for scope, one in sorted(spoken.items(), key=lambda item: _natural(item[0])) if one.turns
     )
     if not conversations:
-        raise UsageError("no tape can be made of this run: no model has answered in it")
+        raise UsageError("no tape can be made from this run: no model answered in it")
     return Tape(scenario, provider, model, conversations)
 
 
@@ -104,13 +104,13 @@ def _natural(scope: str) -> list[tuple[int, int, str]]:
 # --------------------------------------------------------------------------------------------------------------- saving
 
 
-FROM_A_REPLAY = "the tape that it replays was not played as it is, so it stays as it is"
+FROM_A_REPLAY = "the run differed from the tape that it replayed, so the tape is left unchanged"
 
 
 def save_from_run(run: Run, recorder: Recorder, path: Path) -> str:
     """Make the tape of a run; returns a line about it. Raises `UsageError` if a replay diverged from its own tape."""
     if run.interrupted:
-        return "no tape is made of a run that was interrupted"
+        return "no tape is made from an interrupted run"
     choice = run.choice
     provider, model = choice.name, choice.model.id
     if choice.tape is not None:
@@ -137,7 +137,7 @@ def save_from_log(log: Path, scenario: str, path: Path) -> str:
     except KernaiError as error:
         raise UsageError(str(error)) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UsageError(f"{log} is broken: its events are not what kernai records") from error
+        raise UsageError(f"{log} is damaged: its events are not those of a kernai recording") from error
     faults = recorded.get("faults")
     return _saved(tape, path, faults if isinstance(faults, list) else [])
 
@@ -152,7 +152,7 @@ def _log(path: Path, scenario: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"cannot read the log {path}: not JSON: {error}") from error
     if not isinstance(recorded, dict) or not isinstance(recorded.get("events"), list) or "scenario" not in recorded:
-        raise UsageError(f"{path} is no log of a scenario: one is in scenarios/logs after each run")
+        raise UsageError(f"{path} is not a scenario's log; each run writes one to scenarios/logs")
     if recorded["scenario"] != scenario:
         raise UsageError(f"{path} is a log of the scenario {recorded['scenario']!r}, not of {scenario!r}")
     return recorded
@@ -162,4 +162,4 @@ def _saved(tape: Tape, path: Path, faults: list[Any]) -> str:
     tape.save(path)
     count = len(tape.conversations)
     line = f"tape: {shown(path)} ({count} conversation{'s' * (count != 1)}, {tape.turns} turns, {tape.origin})"
-    return line if not faults else f"{line}\nwarning: it is the tape of a run that was not good: {faults[0]}"
+    return line if not faults else f"{line}\nwarning: the run that it was made from failed: {faults[0]}"

@@ -98,7 +98,7 @@ class TapeProvider(kernai.Provider):
                 self._skip(request)
             fitting = [number for number in range(len(self._played)) if self._fits(number, request)]
             if not fitting:
-                message = f"the run has left the recorded path of {self.name}: {self._why_none(request)}"
+                message = f"the run has diverged from {self.name}: {self._why_none(request)}"
                 self._left.append(message)
                 raise kernai.ProviderError(message, vendor="tape")
             number = max(fitting, key=lambda one: self._closeness(one, request))

@@ -182,7 +182,7 @@ def test_a_figure_is_read_from_the_line_with_its_label(answer: str, found: str |
 def test_an_unusable_store_is_a_usage_error() -> None:
     done = ran_here(SCENARIOS / "crash_and_resume.py", "--offline", "--no-log", KERNAI_SCENARIO_STORE="/no/such/folder")
     assert done.returncode == 2
-    assert f"{STORE} is set, and /no/such/folder is no folder" in done.stderr
+    assert f"{STORE} is set, and /no/such/folder is not a folder" in done.stderr
 
 
 @pytest.mark.process

@@ -73,7 +73,7 @@ def broken(outcome: Outcome) -> bool:
 @pytest.mark.parametrize("check, options, holds, name, reason", [
     (lambda outcome: "x" in outcome.text, {"name": "has an x"}, True, "has an x", ""),
     (lambda outcome: outcome.of("plan"), {"name": "plans", "reason": "no plan"}, False, "plans", "no plan"),
-    (lambda outcome: None, {"name": "forgot"}, False, "forgot", "it returned None, where an expectation returns True or False"),
+    (lambda outcome: None, {"name": "forgot"}, False, "forgot", "it returned None, but must return True or False"),
     (raising, {}, False, "raising", "ordered 3, due 4"),
     (broken, {}, False, "broken", "it raised KeyError: 'x'"),
     (lambda outcome: sys.exit(0), {"name": "leaves"}, False, "leaves", "it raised SystemExit: 0"),
@@ -146,9 +146,9 @@ ENDINGS: dict[str, tuple[str, list[Any], int, str]] = {
         "scenario.protocols(['mcp'])", [], 2, "the protocol 'mcp' is not registered: give its servers with scenario.mcp_config(path)",
     ),
     "its own protocol": (DESK, ['<block type="desk">7</block>', *TURNS], 0, "ok: "),
-    "a reason with a line break": (NEVER, [], 1, "FAILED: this does not hold: quotes; said: ok: gives the number\n"),
+    "a reason with a line break": (NEVER, [], 1, "FAILED: expectation not met: quotes; said: ok: gives the number\n"),
     "a task that departs from the tape": (
-        "", [PLAN, TURNS[1]], 1, "FAILED: the run has left the recorded path of the tape tape.json: no conversation begins with",
+        "", [PLAN, TURNS[1]], 1, "FAILED: the run has diverged from the tape tape.json: no conversation begins with",
     ),
     "calls that could not be made": (
         "", ['<block type="command" name="triple">14</block><block type="command">x</block>', *TURNS], 0,
@@ -240,8 +240,8 @@ def test_ctrl_c_results_in_status_130_and_a_log_of_what_happened_so_far(tmp_path
 
 @pytest.mark.mcp
 @pytest.mark.parametrize("server, said", [
-    ('{"command": "no-such-command-here"}', "is started by 'no-such-command-here', which is not on this machine: install it\n"),
-    ('{"command": "npx", "env": {"PATH": "/nowhere"}}', "install Node.js, https://nodejs.org"),
+    ('{"command": "no-such-command-here"}', "is started by 'no-such-command-here', which is not installed: install it\n"),
+    ('{"command": "npx", "env": {"PATH": "/nowhere"}}', "install Node.js (https://nodejs.org)"),
 ])
 def test_a_server_that_cannot_be_started_is_one_clear_line(tmp_path: Path, server: str, said: str) -> None:
     (tmp_path / "mcp.json").write_text(f'{{"servers": {{"files": {server}}}}}')
@@ -313,7 +313,7 @@ def test_a_file_that_is_not_a_tape_is_not_overwritten_and_nothing_is_run(tmp_pat
     demo.tape.write_text(text)
     done = demo.run("mine-1", "mine", "--save-tape", "--tape", demo.tape)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"--save-tape: {demo.tape} exists and is no tape, so it is left as it is" in done.stderr
+    assert f"--save-tape: {demo.tape} exists and is not a tape, so it is left unchanged" in done.stderr
     assert demo.tape.read_text() == text
 
 
@@ -321,7 +321,7 @@ def test_the_tape_of_a_bad_run_is_saved_with_a_warning(tmp_path: Path) -> None:
     demo = Demo(tmp_path, MODEL + "scenario.expect(lambda outcome: False, name='never so')")
     done = demo.run("", "mine", "--save-tape", "--tape", demo.tape)
     assert done.returncode == 1
-    assert "warning: it is the tape of a run that was not good: this does not hold: never so" in done.stdout
+    assert "warning: the run that it was made from failed: expectation not met: never so" in done.stdout
 
 
 @pytest.mark.parametrize("turns", [TURNS[:1], [*TURNS, "more"]], ids=["one turn missing", "one turn too many"])
@@ -330,23 +330,23 @@ def test_a_tape_that_was_only_partly_replayed_is_not_overwritten(demo: Demo, tur
     before = demo.saved
     done = demo.replay("--save-tape")
     assert done.returncode == 2
-    assert "so it stays as it is" in done.stderr
+    assert "so the tape is left unchanged" in done.stderr
     (log,) = demo.log_files
-    assert "so it stays as it is" in demo.run("--save-tape", log, "--tape", demo.tape).stderr
+    assert "so the tape is left unchanged" in demo.run("--save-tape", log, "--tape", demo.tape).stderr
     assert demo.saved == before
 
 
 @pytest.mark.parametrize("content, complaint", [
     (None, "to make the tape from a run, put --save-tape last"),
     ("{", "not JSON"),
-    ("[]", "no log of a scenario"),
-    ('{"scenario": "demo"}', "no log of a scenario"),
+    ("[]", "is not a scenario's log"),
+    ('{"scenario": "demo"}', "is not a scenario's log"),
     ('{"scenario": "other", "events": []}', "a log of the scenario 'other', not of 'demo'"),
     ('{"scenario": "demo", "events": []}', 'lacks its "provider" or "model"'),
-    ('{"scenario": "demo", "provider": "a", "model": "b", "events": []}', "no model has answered"),
+    ('{"scenario": "demo", "provider": "a", "model": "b", "events": []}', "no model answered"),
     ('{"scenario": "demo", "provider": "a", "model": "b", "events": [3]}', "entry 1 is not an event"),
-    ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "llm_response"}]}', "is broken"),
-    ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "messages_sent", "data": 3}]}', "is broken"),
+    ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "llm_response"}]}', "is damaged"),
+    ('{"scenario": "demo", "provider": "a", "model": "b", "events": [{"event": "messages_sent", "data": 3}]}', "is damaged"),
 ])
 def test_a_file_that_is_not_a_log_of_the_scenario_is_one_clear_error_line(demo: Demo, content: str | None, complaint: str) -> None:
     log = demo.file.with_name("log.json")

@@ -104,8 +104,8 @@ def test_two_matrices_without_a_common_cell_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize("text, complaint", [
-    *((text, "no matrix of format 1") for text in ("[]", '{"format": 2, "cells": []}', '{"format": 1}')),
-    ('{"format": 1, "cells": [7]}', r"cells\[0\] is no object"),
+    *((text, "not a matrix of format 1") for text in ("[]", '{"format": 2, "cells": []}', '{"format": 1}')),
+    ('{"format": 1, "cells": [7]}', r"cells\[0\] is not an object"),
     ('{"format": 1, "cells": [{"scenario": "a", "pair": "b"}]}', r'cells\[0\] has no "passed" of type bool'),
     ('{"format": 1, "cells": [{"scenario": 1}]}', r'cells\[0\] has no "scenario" of type str'),
     ("[" * 100_000, "is not JSON"),

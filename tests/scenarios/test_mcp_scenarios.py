@@ -242,14 +242,14 @@ def test_the_servers_are_installed_once_and_a_line_says_so_but_other_versions_ar
     npm(WRITES_PACKAGES)
     about = folder / "node_modules" / "@modelcontextprotocol" / "server-memory" / "package.json"
     about.write_text('{"version": "0.6.2"}')
-    with pytest.raises(UsageError, match="does not hold what it should: remove it and try again"):
+    with pytest.raises(UsageError, match="is incomplete: delete it and try again"):
         node_servers.installed()
 
 
 @pytest.mark.parametrize("script, reason", [
     ("echo 'npm warn old'; printf 'npm error code E404\\nnpm error 404 Not Found\\n' >&2; exit 1", "404 Not Found"),
     ("exit 3", "npm ended with status 3"),
-    ("exit 0", "does not hold what it should: remove it and try again"),
+    ("exit 0", "is incomplete: delete it and try again"),
 ], ids=["npm says why", "npm says nothing", "npm does nothing"])
 def test_an_installation_that_fails_is_reported_in_one_line(
     npm: Callable[[str], None], script: str, reason: str

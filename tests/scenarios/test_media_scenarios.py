@@ -47,7 +47,7 @@ def test_the_expectation_detects_that_a_skill_for_vision_was_run() -> None:
         charts.draw("Spring harvest", charts.harvest("spring"), 40, numbered=True), mime_type="image/png"
     )
     call = f'<command name="measure_bars">{json.dumps({"image": picture.id, "line_kg": 40})}</command>'
-    assert not text_only_fallback.no_skill_for_eyes_was_run(with_vision_model(call, "<final>Seen: yes</final>"))
+    assert not text_only_fallback.no_vision_skill_was_run(with_vision_model(call, "<final>Seen: yes</final>"))
 
 
 def test_the_expectation_detects_a_picture_that_reaches_a_vendor(monkeypatch: pytest.MonkeyPatch) -> None:

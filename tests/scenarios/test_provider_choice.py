@@ -57,7 +57,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any)
     ([], {"XAI_API_KEY": "k", "GROQ_API_KEY": "k"}, "groq", "openai/gpt-oss-120b", "GROQ_API_KEY is set"),
     (["m"], {"CO_API_KEY": "k"}, "cohere", "m", "CO_API_KEY is set"),
     ([], {"AZURE_OPENAI_API_KEY": "k", "XAI_API_KEY": "k"}, "xai", "grok-4",
-     "XAI_API_KEY is set; passed over: azure has a key and no default model"),
+     "XAI_API_KEY is set; skipped: azure has a key and no default model"),
     ([], {"PROVIDER": "ollama"}, "ollama", "llama3.2", "PROVIDER in the environment"),
     # the tape
     ([], {}, "tape", "hand-written", "no model vendor is configured"),
@@ -84,12 +84,12 @@ def test_the_choice_is_the_argument_then_the_environment_then_a_key_then_the_tap
     (["m", "gemini"], {}, "gemini needs a key: set GEMINI_API_KEY or GOOGLE_API_KEY;"),
     (["openai/"], {"OPENAI_API_KEY": "k"}, "'openai/' lacks its model: name one, or say 'openai' alone"),
     (["m", "local"], {}, "LOCAL_BASE_URL"),
-    (["m"], {}, "no model vendor is configured, so there is nobody to run 'm'"),
+    (["m"], {}, "no model vendor is configured, so nothing can run 'm'"),
     (["", "azure"], {"AZURE_OPENAI_API_KEY": "k"}, "azure has no default model: name one"),
     (["m", "tape"], {}, "leave 'm' out"),
     (["m", "openai", "--tape", "x.json"], {}, "--tape replays a tape: leave 'm' out"),
     (["--tape", "none.json"], {}, "there is no tape none.json: make it with MODEL PROVIDER --save-tape, or by hand"),
-    (["--capabilities", "text,sight"], {}, "'text,sight' is no list of text, vision"),
+    (["--capabilities", "text,sight"], {}, "'text,sight' is not a list of words from text, vision"),
 ])
 def test_an_impossible_choice_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str], complaint: str
@@ -117,7 +117,7 @@ def test_a_model_is_declared_with_the_capabilities_that_the_scenario_needs_or_re
 def test_a_vendor_whose_default_model_lacks_a_capability_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     found = chosen(monkeypatch, capabilities=SEES, DEEPSEEK_API_KEY="k", XAI_API_KEY="k")
     assert (found.name, found.reason) == (
-        "xai", "XAI_API_KEY is set; passed over: deepseek-chat of deepseek cannot take text, vision",
+        "xai", "XAI_API_KEY is set; skipped: deepseek-chat of deepseek cannot take text, vision",
     )
 
 
@@ -226,7 +226,7 @@ def test_a_running_ollama_on_this_machine_is_chosen(
 
 
 @pytest.mark.parametrize("answer, why", [
-    ((200, "not JSON"), ""), ((500, '{"models": []}'), ""), ((200, '{"models": []}'), "; passed over: Ollama has no model for text"),
+    ((200, "not JSON"), ""), ((500, '{"models": []}'), ""), ((200, '{"models": []}'), "; skipped: Ollama has no model for text"),
 ])
 def test_an_ollama_without_a_fit_model_and_another_server_in_its_place_are_passed_over(
     monkeypatch: pytest.MonkeyPatch, server: Answers, answer: tuple[int, str], why: str
@@ -245,7 +245,7 @@ def test_an_ollama_on_another_machine_is_not_contacted_by_default(monkeypatch: p
 def test_ollama_is_asked_for_the_models_that_it_has(monkeypatch: pytest.MonkeyPatch, server: Answers) -> None:
     server.said["/api/tags"] = models("qwen3:8b")
     assert chosen(monkeypatch, "", "ollama", OLLAMA_HOST=server.host).model.id == "qwen3:8b"
-    with pytest.raises(UsageError, match="passed over: Ollama has no model gpt-4o, so there is nobody to run"):
+    with pytest.raises(UsageError, match="skipped: Ollama has no model gpt-4o, so nothing can run"):
         chosen(monkeypatch, "gpt-4o", OLLAMA_HOST=server.host)
 
 

@@ -100,7 +100,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 @pytest.mark.process
 @pytest.mark.parametrize("name, reason", [
     ("passes", None),
-    ("disagrees", "this does not hold: it is seven; [31mno[0m"),
+    ("disagrees", "expectation not met: it is seven; [31mno[0m"),
     ("crashes", "exit status 3"),
     ("is_killed", "killed by signal SIGKILL"),
     ("says_nothing", "it wrote no log"),
@@ -208,7 +208,7 @@ def test_ctrl_c_stops_the_children_and_writes_the_finished_cells(tmp_path: Path,
     wait_for_its_end(connection)
     matrix = json.loads(output.read_text())
     assert process.returncode == 130
-    assert "interrupted: 2 not run to the end" in printed
+    assert "interrupted: 2 not finished" in printed
     assert [(cell["scenario"], cell["passed"]) for cell in matrix["cells"]] == [("a_passes", True)]
     assert [one["scenario"] for one in matrix["not_run"]] == ["b_hangs", "c_never_begins"]
     assert matrix["interrupted"] is True
@@ -255,8 +255,8 @@ def test_the_list_shows_descriptions_and_runs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    (["--jobs", "0"], "'0' is no whole number above 0"),
-    (["--timeout", "nan"], "'nan' is no number of seconds above 0"),
+    (["--jobs", "0"], "'0' is not a whole number above 0"),
+    (["--timeout", "nan"], "'nan' is not a number of seconds above 0"),
     (["--list", "--offline"], "--list runs nothing: leave --offline out"),
     (["--compare", "a.json", "b.json", "--pair", "openai"], "--compare runs nothing: leave --pair out"),
     (["triage", "--compare", "a.json", "b.json"], "--compare runs nothing: leave triage out"),
@@ -267,7 +267,7 @@ def test_the_list_shows_descriptions_and_runs_nothing(tmp_path: Path) -> None:
     (["--folder", str(ROOT / "docs")], "holds no scenario"),
     (["--ofline"], "unrecognized arguments: --ofline"),
     (["--output", str(ROOT), "--offline"], "--output takes a file"),
-    (["--output", str(MATRIX), "--offline"], "run_matrix.py exists and is no matrix, so it is left as it is"),
+    (["--output", str(MATRIX), "--offline"], "run_matrix.py exists and is not a matrix, so it is left unchanged"),
     (["--logs", str(MATRIX), "--offline"], "cannot write to"),
     (["--compare", "one.json"], "--compare: expected 2 arguments"),
     (["--compare", "none.json", "none.json"], "cannot read none.json: No such file or directory"),

@@ -197,7 +197,7 @@ BAD_RUNS: list[tuple[str, Change, str]] = [
     ("fork_another_way", replaced("the regional trains", "the night train"), "each run chose what"),
     ("inventory_lookup", answered("EL-1008 x 80", "EL-1008 x 81"), ORDER),
     ("inventory_lookup", answered("104 pieces", "140 pieces"), "the customer learns how many clamps osaka has"),
-    ("inventory_lookup", lambda tape: turns(tape).pop(), "the run has left the recorded path"),
+    ("inventory_lookup", lambda tape: turns(tape).pop(), "the run has diverged from the tape"),
     ("describe_image", answered("Cedar 97", "Cedar 96"), "most and least are those of the books; answered Cedar 96"),
     ("describe_image", answered("Alder, Cedar, Elder", "Alder, Cedar"), "the hives on target are those of the books"),
     ("describe_image", answered("369", "370"), "the total is that of the books; answered 370, the books say 369"),

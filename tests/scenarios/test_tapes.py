@@ -122,7 +122,7 @@ def test_a_turn_that_is_not_on_the_tape_is_an_error_that_says_where_and_why(
     provider = provider_of(conversation("hello, you", "a"), conversation("work", "2", scope="0.a"))
     for texts in before:
         ask(provider, *texts)
-    with pytest.raises(ProviderError, match=r"the run has left the recorded path of the tape demo\.json: ") as caught:
+    with pytest.raises(ProviderError, match=r"the run has diverged from the tape demo\.json: ") as caught:
         ask(provider, *asked)
     assert message in str(caught.value)
     assert caught.value.retryable is False
@@ -168,13 +168,13 @@ def with_turn(turn: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("data, complaint", [
-    (GOOD | {"format": 1}, "no tape of format 2"),
-    ([GOOD], "no tape of format 2"),
+    (GOOD | {"format": 1}, "not a tape of format 2"),
+    ([GOOD], "not a tape of format 2"),
     (GOOD | {"scenario": "triage"}, "a tape of the scenario 'triage', not of 'demo'"),
     (GOOD | {"provider": None}, 'must have its "provider"'),
     (GOOD | {"model": 4}, 'must have its "model"'),
-    (GOOD | {"conversations": []}, '"conversations", a list with one at least'),
-    (GOOD | {"conversations": {}}, '"conversations", a list with one at least'),
+    (GOOD | {"conversations": []}, '"conversations", a list that is not empty'),
+    (GOOD | {"conversations": {}}, '"conversations", a list that is not empty'),
     (GOOD | {"conversations": ["x"]}, 'conversation 1 must be an object with "turns"'),
     (GOOD | {"conversations": [{"input": "", "turns": [{"content": ""}]}]}, 'must have its "scope"'),
     (GOOD | {"conversations": [{"scope": "", "turns": [{"content": ""}]}]}, 'must have its "input"'),
@@ -302,7 +302,7 @@ def test_a_tape_continues_after_turns_of_another_process_only_when_asked() -> No
         agent = kernai.Agent(instructions="x", provider=provider)
         return kernai.run(agent, messages[2].text, history=messages[:2])
 
-    with pytest.raises(kernai.ProviderError, match="left the recorded path"):
+    with pytest.raises(kernai.ProviderError, match="has diverged from"):
         ask(TapeProvider(tape))
     taken_up = TapeProvider(tape)
     taken_up.skip_to_recorded()

@@ -247,7 +247,7 @@ class Command(NamedTuple):
 
 
 class _Word(str):
-    """An argument that follows ``--``, so it is no option, whatever it begins with."""
+    """An argument that follows ``--``, so it is not an option, even if it begins with ``-``."""
 
     __slots__ = ()
 
@@ -291,7 +291,7 @@ class Parser(argparse.ArgumentParser):
         """Raises `CommandError` instead of printing the usage and exiting."""
         hint = f"`{self.prog} --help` lists the arguments"
         if message.startswith("unrecognized arguments: -"):
-            hint = f"what follows -- is no option; {hint}"
+            hint = f"what follows -- is never an option; {hint}"
         raise CommandError(message, hint)
 
 
