@@ -126,14 +126,6 @@ def test_hostile_text_is_shown_as_a_whole_but_has_no_effect(tmp_path: Path, argu
 
 
 @pytest.mark.process
-def test_no_color_turns_colours_off(tmp_path: Path) -> None:
-    terminal = on_terminal(Demo(tmp_path), NO_COLOR="1")
-    assert terminal.end() == 0
-    assert b"\x1b[" in terminal.raw  # bold text and cursor control are still allowed
-    assert not re.search(rb"\x1b\[[0-9;]*(3[0-7]|4[0-7]|9[0-7]|38;5|38;2)[0-9;]*m", terminal.raw)
-
-
-@pytest.mark.process
 @pytest.mark.parametrize("options, arguments, environment", [
     ([], ["--plain"], {}), ([], [], {"TERM": "dumb"}), (["-S"], [], {}),  # -S hides rich
 ])

@@ -280,9 +280,3 @@ def test_wrong_usage_is_one_clear_line_and_status_2(arguments: list[str], compla
     (line,) = done.stderr.splitlines()
     assert line.startswith("run_matrix: error: ")
     assert complaint in line
-
-
-def test_the_help_shows_examples_and_the_exit_status() -> None:
-    done = ran_here(MATRIX, "--help")
-    assert done.returncode == 0
-    assert all(word in done.stdout for word in ("run_matrix.py --offline", "--compare before.json now.json", "Exit status"))

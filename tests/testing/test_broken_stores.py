@@ -358,14 +358,6 @@ def test_a_fault_of_a_store_is_found(rule: str, said: str, faulty: type[Any], tm
 
 
 @pytest.mark.parametrize("rules", [StoreRules, RunStoreRules])
-def test_rules_without_a_store_to_make_fail(rules: Any) -> None:
-    for name in vars(rules):
-        if name.startswith("test_") and "process" not in name:
-            with pytest.raises(NotImplementedError):
-                getattr(rules(), name)()
-
-
-@pytest.mark.parametrize("rules", [StoreRules, RunStoreRules])
 def test_the_rules_need_no_pytest(rules: Any) -> None:
     source = Path(rules.make.__code__.co_filename).read_text(encoding="utf-8")
     assert "import pytest" not in source

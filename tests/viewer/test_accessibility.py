@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, ViewportSize, expect
 
 from tests.viewer.conftest import Show
-from tests.viewer.recordings import PNG, Script, small
+from tests.viewer.recordings import PNG, Script
 
 #: so high that everything is visible, because axe checks contrast only there
 WINDOWS = {"desk": ViewportSize(width=1440, height=6000), "phone": ViewportSize(width=390, height=9000)}
@@ -99,11 +99,3 @@ def test_axe_finds_nothing(
         if state not in ALIKE:
             found[state] = faults(page, rules)
     assert not any(found.values()), found
-
-
-@pytest.mark.parametrize("entries", [[], small().entries], ids=["nothing", "one run"])
-def test_axe_finds_nothing_in_a_short_recording(show: Show, entries: list[dict[str, Any]]) -> None:
-    page = show(entries)
-    assert faults(page) == []
-    page.keyboard.press("2")
-    assert faults(page) == []

@@ -64,11 +64,6 @@ def test_characters_that_hide_or_reorder_are_shown(show: Show) -> None:
     expect(page.locator("#e1 .text")).to_have_text("a␀b␛[31m ⟨U+202E⟩txt.exe⟨U+2066⟩ ⟨U+200B⟩ ⟨U+009B⟩ ⟨U+2028⟩ ⟨U+D800⟩.")
 
 
-def test_right_to_left_text_does_not_affect_other_lines(show: Show) -> None:
-    page = show(Script().add("final", "שלום עולם").entries, at="#e1")
-    assert page.locator("#e1 .text").evaluate("(block) => getComputedStyle(block).unicodeBidi") == "plaintext"
-
-
 def test_incomplete_and_malformed_recordings_are_shown_as_far_as_possible(show: Show) -> None:
     page = show(ODD)
     for key, pane in VIEWS.items():
