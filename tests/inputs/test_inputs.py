@@ -6,6 +6,7 @@ import enum
 import json
 import math
 import re
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -76,7 +77,7 @@ class Even:
 
     def __post_init__(self) -> None:
         if self.number % 2:
-            raise ValueError("number must be even")
+            raise (ValueError if self.number == 3 else SystemExit)("number must be even")
 
 
 class WordlessError(Exception):
@@ -247,6 +248,8 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Ticket, {"title": "t", "labels": ["ok", 5]}, "x.labels[1]", "string", "integer 5"),
     (Ticket, "t", "x", "Ticket object with title", 'string "t"'),
     (Even, {"number": 3}, "x", "number must be even", 'object with key "number"'),
+    (Even, {"number": 5}, "x", "number must be even", 'object with key "number"'),
+    (Annotated[int, Predicate(sys.exit)], 5, "x", "that passes exit", "5"),
     (Node, {"name": "a", "children": [{"name": "b", "parent": {}}]}, "x.children[0].parent.name", "string", "nothing"),
     (Media, "media_000000000000", "x", "the id of a media in this conversation", "string"),
     (Media, "/etc/passwd", "x", "the id of a media", 'string "/etc/passwd"'),

@@ -83,7 +83,7 @@ class Constraint(NamedTuple):
         """Whether a converted value satisfies it. A predicate that raises refuses the value."""
         try:
             return bool(_CHECKS[self.name](value, self.value))
-        except Exception:  # noqa: BLE001 - the author's own function may not expect this value
+        except (Exception, SystemExit):  # noqa: BLE001 - the author's own function may not expect this value
             return False
 
 

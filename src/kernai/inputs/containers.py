@@ -294,7 +294,7 @@ class RecordType(InputType):
             return None
         try:
             return self._build(made)
-        except Exception as error:  # noqa: BLE001 - `__post_init__` may refuse values in its own ways
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - `__post_init__` may refuse values in its own ways
             faults.extend(_faults_of(error, value))
             return None
 
@@ -354,7 +354,7 @@ class ModelType(InputType):
             return value
         try:
             return self.model.model_validate(copy_of(value))
-        except Exception as error:  # noqa: BLE001 - a model's own validators may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a model's own validators may raise anything
             validation.faults.extend(_faults_of(error, value))
             return None
 
@@ -369,7 +369,7 @@ class ModelType(InputType):
         return adopted(schema, self.model.__name__)
 
 
-def _faults_of(error: Exception, value: object) -> list[Fault]:
+def _faults_of(error: BaseException, value: object) -> list[Fault]:
     """The faults that a model's validation error lists, or one with the exception's own text."""
     entries = getattr(error, "errors", None)
     try:
