@@ -17,16 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import is_async
-from kernai.errors import (
-    Control,
-    KernaiError,
-    Pause,
-    ProviderError,
-    RunCancelledError,
-    StoreNeededError,
-    as_failure,
-    copied,
-)
+from kernai.errors import Control, KernaiError, Pause, ProviderError, RunCancelledError, StoreNeededError, as_failure
 from kernai.events import ModelWaitingRow
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.builtin_commands import run_builtin
@@ -296,7 +287,7 @@ class Driver:
 
     def _cannot_pause(self, pause: Pause, effect: Effect) -> BaseException:
         if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
-            run, pause = self.root.runs[effect.scope], copied(pause)
+            run = self.root.runs[effect.scope]
             pause.reason = run.scrub(effect.call_id, pause.reason)
             if run.middleware:
                 return pause  # it may redact the reason; the pause comes again, with a `Raise`

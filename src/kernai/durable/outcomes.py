@@ -139,12 +139,9 @@ def _part(reference: Mapping[str, Any], media: MediaStore) -> Media | Outside:
 
 @cache
 def _named(name: str, base: type[BaseException]) -> type[BaseException]:
-    return base if name == base.__name__ else type(name, (base,), {"__reduce__": _reduced})
-
-
-def _reduced(error: BaseException) -> tuple[Any, ...]:
-    """For `pickle`, which could not find the class: it is made again, by its name."""
-    return _remade, (type(error).__name__, type(error).__base__, error.args), vars(error)
+    # pickle could not find the class
+    made = {"__reduce__": lambda error: (_remade, (name, base, error.args), vars(error))}
+    return base if name == base.__name__ else type(name, (base,), made)
 
 
 def _remade(name: str, base: Any, args: tuple[Any, ...]) -> BaseException:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from kernai.values.context import Context
 
 LONGEST_SHOWN = 300
-#: rows of a sub-run that failed
-_FAILURES = (events.SkillErrorRow, events.TaskErrorRow)
 
 
 class ReplayCursor(Gate):
@@ -107,8 +105,8 @@ class ReplayCursor(Gate):
         return super().why_stopped() if end is None else outcomes.stop_error(end)
 
     def child_context(self, run: Run, scope: str, task_id: str | None) -> Context:
-        one = self.rows[self._written()] if self.is_on_record() else None
-        if one is not None and one.call == scope and not self._history.of(scope) and isinstance(one.row, _FAILURES):
+        one = self.rows[self._written()] if self.is_on_record() and not self._history.of(scope) else None
+        if one is not None and one.call == scope and isinstance(one.row, (events.SkillErrorRow, events.TaskErrorRow)):
             failed = outcomes.error(one.row, ends=getattr(one.row, "stop_reason", None) is not None)
             if isinstance(failed, Exception):  # otherwise the run was stopped here
                 raise failed

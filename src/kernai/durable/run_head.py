@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import islice
 from operator import attrgetter
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
@@ -470,8 +469,10 @@ class MemoryStore(LeasedStore):
             for head in heads:
                 head.now = now
             found = [info for info in (head.shown() for head in heads) if wanted.matches(info)]
-        ordered = newest_first(found if after is None else [info for info in found if info.is_behind(after)])
-        return list(islice(ordered, limit))
+        if after is not None:
+            last, last_id = after.updated_at, after.run_id
+            found = [one for one in found if one.updated_at < last or (one.updated_at == last and one.run_id > last_id)]
+        return newest_first(found)[:limit]
 
     def _now(self) -> float:
         return monotonic() + _SINCE

@@ -180,15 +180,6 @@ class RunInfo(Value):
         """The ids of calls whose `until` has passed at `now`, by the store's clock."""
         return tuple([one.call_id for one in self.pending if one.until is not None and one.until <= events.stamp(now)])
 
-    def due_at(self) -> str | None:
-        """The earliest `until` of the waiting calls; None if no call has one."""
-        return min((one.until for one in self.pending if one.until is not None), default=None)
-
-    def is_behind(self, other: RunInfo) -> bool:
-        """Whether this run comes after `other` in a list, newest first."""
-        same_time = self.updated_at == other.updated_at
-        return self.run_id > other.run_id if same_time else self.updated_at < other.updated_at
-
     def to_dict(self) -> dict[str, Any]:
         """The summary as JSON data, without the lease."""
         return {

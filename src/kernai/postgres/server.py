@@ -58,10 +58,12 @@ class Server:
         channel = f"kernai_{schema}"
         self.channel = channel if len(channel.encode()) <= LONGEST_NAME else schema
         self._conninfo, self._schema, self._pool_size = conninfo, schema, pool_size
-        self._begin()
+        self._closed = False
+        self.begin()
         _SERVERS.add(self)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begins without connections, also in a forked child."""
         self._lock = threading.Lock()
         self._own = threading.local()  # the connection of this thread's transaction
         self._pool: ConnectionPool[Connection] | None = None
@@ -69,7 +71,6 @@ class Server:
         self._separate_lock = threading.Lock()
         self._watchers: dict[str, list[threading.Event]] = {}
         self._listener: threading.Thread | None = None
-        self._closed = False
 
     def connect(self) -> Connection:
         connection = Connection.connect(self._conninfo, autocommit=True)
@@ -204,11 +205,6 @@ class Server:
         if separate is not None:
             separate.close()
 
-    def after_fork(self) -> None:
-        closed = self._closed
-        self._begin()
-        self._closed = closed
-
 
 _SERVERS: WeakSet[Server] = WeakSet()
 _CONNECTIONS: WeakSet[Connection] = WeakSet()
@@ -220,7 +216,7 @@ def _in_child() -> None:
             os.close(connection.fileno())  # the child's copy: nothing is sent, and the parent's stays open
     _CONNECTIONS.clear()
     for server in _SERVERS:
-        server.after_fork()
+        server.begin()
 
 
 if hasattr(os, "register_at_fork"):  # not on every system

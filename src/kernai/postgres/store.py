@@ -392,9 +392,10 @@ def row_of(head: Head) -> dict[str, Any]:
 
 def listed(info: RunInfo) -> dict[str, Any]:
     """Returns the columns for searching runs, and the run's summary."""
+    waits = [one.until for one in info.pending if one.until is not None]
     return {
         "status": info.status, "updated_at": info.updated_at, "agent": dumps_data(info.agent),
-        "parent": dumps_data(info.parent), "due": info.due_at(), "tags": tagged(info.tags.items()),
+        "parent": dumps_data(info.parent), "due": min(waits, default=None), "tags": tagged(info.tags.items()),
         "waiting": [dumps_data(one.skill) for one in info.pending], "info": dumps_data(info.to_dict()),
     }
 

@@ -224,7 +224,9 @@ class Workers:
                 _block(store, run_id, _unknown(info.agent, self.agents))
                 return
             try:
-                result = resume(agent, run_id, accept=self._accept, **self._options_for(info, store))
+                options: ResumeOptions = {} if self._options is None else self._options(info)
+                options = {"lease": self._lease, **options, "store": store}
+                result = resume(agent, run_id, accept=self._accept, **options)
             except RunConflictError:
                 if self._stopping.is_set():
                     store.enqueue(run_id)
@@ -243,10 +245,6 @@ class Workers:
             is_due = after is not None and (after.decisions or after.due) and after.length != info.length
             if result.stop_reason != StopReason.INTERRUPT or not is_due:
                 return
-
-    def _options_for(self, info: RunInfo, store: PostgresStore) -> ResumeOptions:
-        options: ResumeOptions = {} if self._options is None else self._options(info)
-        return {"lease": self._lease, **options, "store": store}
 
     def _view(self, tenant: str) -> PostgresStore:
         return self._store.for_worker(tenant, self._stopping)
