@@ -140,10 +140,17 @@ ORIGINS = [
 ]
 
 
-def test_a_page_of_another_origin_is_forbidden(served: Any) -> None:
-    with Server(served.SKILLS, port=0, allowed_origins=["https://App.example"]) as server:
-        for origin, status in ORIGINS:
-            assert post(server.url, ("Origin", origin))[0] == status, origin
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_a_page_of_another_origin_is_forbidden_and_an_allowed_one_works_in_a_browser(served: Any, token: Any) -> None:
+    with Server(served.SKILLS, port=0, allowed_origins=["https://App.example"], token=token) as server:
+        for origin, expected in ORIGINS:
+            assert post(server.url, ("Origin", origin), bearer(TOKEN))[0] == expected, origin
+        page = ("Origin", "https://app.example")
+        wishes = ("Access-Control-Request-Method", "POST"), ("Access-Control-Request-Headers", "authorization, mcp-method")
+        status, asked, _ = post(server.url, page, *wishes, method="OPTIONS", content=None)  # as a browser does first
+        assert (status, asked["Access-Control-Allow-Headers"]) == (200, "authorization, mcp-method")
+        for answer in (asked, post(server.url, page, bearer(TOKEN))[1], post(server.url, page, bearer("wrong"))[1]):
+            assert answer["Access-Control-Allow-Origin"] == "https://app.example"
 
 
 def test_without_a_token_only_this_machine_is_served(served: Any) -> None:

@@ -29,6 +29,7 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from kernai._util.worker_pool import WorkerPool, in_worker
@@ -338,10 +339,15 @@ async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> Non
         auth=auth,
         token_verifier=address.verifier,
     )
+    # a browser asks first, and hides every answer from a page of another origin that is not named there
+    for_browsers = CORSMiddleware(
+        inner, allow_origins=address.security.allowed_origins, allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["*"], expose_headers=["Mcp-Session-Id"],
+    )
 
     async def served(scope: Any, receive: Any, send: Any) -> None:
         with suppress(ClientDisconnect):  # the client has left while it sent the request
-            await inner(scope, receive, send)
+            await for_browsers(scope, receive, send)
 
     server = _Server(uvicorn.Config(
         served, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
