@@ -23,7 +23,13 @@ FILE = {
 }
 STRICT = {**FILE, "additionalProperties": False}
 
+REFERS = {
+    "$defs": {"Color": {"enum": ["red", "blue"]}, "At": {"properties": {"x": {"type": "integer"}}, "required": ["x"]}},
+    "allOf": [{"properties": {"color": {"$ref": "#/$defs/Color"}, "at": {"$ref": "#/$defs/At"}}, "required": ["color", "at"]}],
+}
+
 TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+    (REFERS, {"at": {"x": 1}}, ['arguments.color: required, but missing (one of "red", "blue")']),
     (FILE, {"path": "a"}, []),
     (FILE, {"path": "a", "extra": 1}, []),
     (FILE, {}, ["arguments.path: required, but missing (string)"]),
@@ -153,9 +159,14 @@ def test_each_thread_has_its_own_budget_of_work() -> None:
     assert found == [[f"arguments.a[2000].path: expected string, received integer {n}"] for n in range(8)]
 
 
-def test_a_listing_marks_a_required_argument_with_a_default_as_optional() -> None:
-    schema = {"type": "object", "properties": {"raw": {"type": "boolean", "default": False}, "url": {}}, "required": ["raw", "url"]}
-    assert tool_line(Tool(name="shoot", input_schema=schema)) == "- shoot(raw?: boolean, url: any value)"
+@pytest.mark.parametrize("schema, line", [
+    # a required argument with a default is optional
+    ({"properties": {"raw": {"type": "boolean", "default": False}, "url": {}}, "required": ["raw", "url"]}, "raw?: boolean, url: any value"),
+    (REFERS, 'color: one of "red", "blue", at: any value'),
+    ({"properties": {"a": {"$ref": "#/gone"}}}, "a?: any value"),
+])
+def test_a_listing_shows_the_arguments_of_a_tool(schema: dict[str, Any], line: str) -> None:
+    assert tool_line(Tool(name="shoot", input_schema={"type": "object", **schema})) == f"- shoot({line})"
 
 
 @pytest.mark.parametrize("schema, kind", [
@@ -195,6 +206,7 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     many = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x"]}, "c": {"default": [1]}}, "required": ["a", "b", "c"]}
     assert example(many, {}) == {"a": 1, "b": "x", "c": [1]}
     assert faults(many, example(many, {})) == []
+    assert example(REFERS, {"at": {"x": "1"}}) == {"at": {"x": 1}, "color": "red"}
     assert example({"type": "object", "additionalProperties": False}, {"other": 1}) == {}  # it takes none
     rows = {"properties": {"rows": {"items": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}}, "minProperties": 2}
     assert example(rows, {"rows": [{"n": "3", "s": 4}]}) == {"rows": [{"n": 3, "s": "4"}]}

@@ -22,7 +22,7 @@ from kernai._util.api import close_matches
 from kernai.jsonio.json_data import loads
 from kernai.jsonio.tolerant_json import read_tolerantly
 from kernai.mcp.errors import McpError
-from kernai.mcp.schemas import example, missing, one_line, properties_of, type_of
+from kernai.mcp.schemas import example, missing, one_line, properties_of, resolved, type_of
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
 
@@ -233,10 +233,11 @@ def section(server: str, what: str, lines: Iterable[str], *, is_cut: bool = Fals
 
 def tool_line(tool: types.Tool) -> str:
     """``- name(path: string, tail?: number): what it does``."""
-    required = missing(tool.input_schema, {})
+    schema = resolved(tool.input_schema)
+    required = missing(schema, {})
     signature = [
         f"{one_line(name)}{'' if name in required else '?'}: {one_line(type_of(one), MAX_TYPE)}"
-        for name, one in properties_of(tool.input_schema).items()
+        for name, one in properties_of(schema).items()
     ]
     return f"- {one_line(tool.name)}({', '.join(signature)}){_about(tool.description or tool.title)}"
 

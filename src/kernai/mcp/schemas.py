@@ -21,10 +21,12 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # h
 from jsonschema.exceptions import ValidationError  # type: ignore[import-untyped]  # as above
 from jsonschema.validators import extend, validator_for  # type: ignore[import-untyped]  # as above
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # as above
-from referencing.jsonschema import specification_with
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012, specification_with
 
 from kernai._util.api import close_matches
-from kernai.inputs.schema import is_multiple, label_of, sample_of
+from kernai.inputs.schema import Schema, is_multiple, label_of, sample_of
 from kernai.inputs.table import in_other_form
 from kernai.inputs.types import dotted, shown
 from kernai.jsonio.json_data import copy_of
@@ -35,6 +37,9 @@ MAX_LINE, MAX_TEXT = 160, 200
 MAX_SHOWN = 50
 #: the path of a fault, and its text
 Found = tuple[tuple[str | int, ...], str]
+#: limit for the parts of a schema that is written out; one with more keys than usual counts as several
+MAX_PARTS, KEYS_OF_PART = 5000, 20
+_MOST_INSIDE = 100  # references that lead to one another
 _KIND = ("type", "enum", "const", "items", "anyOf", "oneOf")
 #: limit for checking data, about half a second; a keyword is one step, plus one for each item that it looks at
 MAX_STEPS = 50_000
@@ -61,22 +66,22 @@ def found_faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> lis
     found: dict[Found, None] = {}
     with suppress(Exception):  # the schema cannot be used, so the server must check
         for error in errors_of(schema, dict(arguments)):
-            found |= dict.fromkeys(islice(_explained(error), MAX_FAULTS))
+            found |= dict.fromkeys(islice(_explained(error, schema), MAX_FAULTS))
             if len(found) >= MAX_FAULTS:
                 break
         else:
             if found:  # an unknown argument may be the missing one under another name
-                found |= dict.fromkeys(islice(_unknown((), arguments, properties_of(schema)), MAX_FAULTS))
+                found |= dict.fromkeys(islice(_unknown((), arguments, properties_of(resolved(schema))), MAX_FAULTS))
         return list(found)[:MAX_FAULTS]
     return []
 
 
-def _explained(error: ValidationError) -> Iterator[Found]:
+def _explained(error: ValidationError, root: Mapping[str, Any]) -> Iterator[Found]:
     place = tuple(error.absolute_path)
     instance, rule = error.instance, error.validator_value
     if error.validator == "required" and isinstance(instance, Mapping):
         for name in missing(error.schema, instance):
-            kind = type_of(properties_of(error.schema).get(name))
+            kind = type_of(properties_of(error.schema if place else resolved(root)).get(name))
             yield (*place, name), f"required, but missing ({kind})"
     elif error.validator == "additionalProperties" and isinstance(instance, Mapping) and rule is False:
         yield from _unknown(place, instance, properties_of(error.schema))
@@ -87,7 +92,7 @@ def _explained(error: ValidationError) -> Iterator[Found]:
         deepest = max(error.context, key=lambda one: len(one.absolute_path))
         lacking = [" and ".join(missing(one.schema, instance)) for one in error.context if one.validator == "required"]
         if len(deepest.absolute_path) > len(error.absolute_path):
-            yield from _explained(deepest)
+            yield from _explained(deepest, root)
         elif lacking:
             yield place, f"needs {' or '.join(dict.fromkeys(lacking))}"
         else:
@@ -129,14 +134,14 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     because most of their content is right. A missing required argument gets the value that was given under a similar
     name, or a placeholder.
     """
-    known = properties_of(schema)
-    takes_any = not known and schema.get("additionalProperties") is not False
-    definitions = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
+    full = resolved(schema)
+    known = properties_of(full)
+    takes_any = not known and full.get("additionalProperties") is not False
 
     def fits(name: str, value: Any) -> bool:
         if takes_any or (name in known and isinstance(value, (list, dict))):
             return True
-        return name in known and not faults({**definitions, "properties": {name: known[name]}}, {name: value})
+        return name in known and not faults({"properties": {name: known[name]}}, {name: value})
 
     made = copy_of(dict(islice(given.items(), MAX_SHOWN)))
     for path, _ in found_faults(schema, made):
@@ -145,7 +150,7 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
             holder = reduce(getitem, above, made)
             holder[last] = in_other_form(holder[last])
     made = {name: value for name, value in made.items() if fits(name, value)}
-    lacking = [name for name in _required_names(schema) if name not in made]
+    lacking = [name for name in _required_names(full) if name not in made]
     meant: dict[str, Any] = {}
     for one in islice((one for one in given if one not in known), MAX_FAULTS):
         for name in close_matches(one, known):
@@ -158,6 +163,96 @@ def _placeholder(schema: Any) -> Any:
     with suppress(Exception):  # as in `type_of`
         return sample_of(schema)
     return "..."
+
+
+# --------------------------------------------------------------------------------------------------------- references
+
+
+def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema with its references resolved, for a description; unchanged if that is not possible."""
+    with suppress(Exception):  # a server may send anything as a schema
+        return _Writer(schema, lambda _: True).written(schema, ("#",))
+    return schema
+
+
+def written_out(schema: Mapping[str, Any]) -> Schema:
+    """A schema with all references resolved, as one tree of limited size. Raises `ValueError` if there is none."""
+    if not is_schema(schema):
+        raise ValueError("it is not a valid JSON schema")
+    try:
+        return _Writer(schema, is_schema).written(schema, ("#",))
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+
+
+class _Writer:
+    """Writes a schema out. A recursive reference is not followed: its value is checked, but not described."""
+
+    def __init__(self, root: Mapping[str, Any], check: Callable[[Any], bool]) -> None:
+        self._resolver = Registry().with_resource("", DRAFT202012.create_resource(root)).resolver()
+        self._check = check
+        self._found: dict[str, Any] = {}
+        self._left = MAX_PARTS
+
+    def written(self, schema: Any, inside: tuple[str, ...]) -> Schema:
+        self._left -= 1 + len(schema) // KEYS_OF_PART if isinstance(schema, Mapping) else 1
+        if self._left < 0:
+            raise ValueError(f"with its references written out it has more than {MAX_PARTS} parts")
+        if not isinstance(schema, Mapping):  # True accepts any value, False none; the check reports that
+            return {}
+        if "$ref" in schema:
+            return self._referred(schema, inside)
+        if "$dynamicRef" in schema or "$recursiveRef" in schema:
+            raise ValueError("it contains a dynamic reference")
+        made = {key: one for key, one in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
+        if "properties" in made:
+            made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
+        for key in ("items", "additionalProperties"):
+            if isinstance(made.get(key), Mapping):
+                made[key] = self.written(made[key], inside)
+        if "prefixItems" in made:
+            made["prefixItems"] = [self.written(one, inside) for one in made["prefixItems"]]
+        for one in made.pop("allOf", ()):
+            made = _merged(made, self.written(one, inside))
+        for key in ("anyOf", "oneOf"):
+            if key in made:
+                made["anyOf"] = [self.written(one, inside) for one in made.pop(key)]
+        if isinstance(made.get("type"), list):
+            kinds = made.pop("type")
+            made |= {"type": kinds[0]} if len(kinds) == 1 else {"anyOf": [{**made, "type": kind} for kind in kinds]}
+        return made
+
+    def _referred(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Schema:
+        reference = str(schema["$ref"])
+        siblings = self.written({key: one for key, one in schema.items() if key != "$ref"}, inside)
+        if reference not in self._found:
+            self._found[reference] = self._looked_up(reference)
+        found = self._found[reference]
+        if len(inside) > _MOST_INSIDE:
+            raise RecursionError
+        if reference in inside:
+            kind = found.get("type") if isinstance(found, Mapping) else None
+            return {**siblings, **({"type": kind} if isinstance(kind, str) else {})}
+        return _merged(self.written(found, (*inside, reference)), siblings)
+
+    def _looked_up(self, reference: str) -> Any:
+        try:
+            found = self._resolver.lookup(reference).contents
+        except Unresolvable:
+            raise ValueError(f"it refers to {reference!r}, which it does not contain") from None
+        if not self._check(found):  # it may be any part of the document, such as a default
+            raise ValueError(f"it refers to {reference!r}, which is no schema")
+        return found
+
+
+def _merged(one: Schema, other: Schema) -> Schema:
+    """Combines two schemas that both apply to a value, as far as listings need it."""
+    both = {**one, **other}
+    if "properties" in both:
+        both["properties"] = {**one.get("properties", {}), **other.get("properties", {})}
+    if "required" in both:
+        both["required"] = list(dict.fromkeys([*one.get("required", ()), *other.get("required", ())]))
+    return both
 
 
 # ----------------------------------------------------------------------------------------------------------- checking

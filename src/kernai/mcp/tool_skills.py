@@ -10,9 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from mcp_types import Tool
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
 
 from kernai._util.api import likely
 from kernai.blocks.block import neutralize
@@ -25,15 +22,11 @@ from kernai.jsonio.json_data import copy_of
 from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError
 from kernai.mcp.language import Returned
-from kernai.mcp.schemas import found_faults, is_schema
+from kernai.mcp.schemas import found_faults, written_out
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 
-#: limit for the parts of a schema that is written out
-MAX_PARTS = 5000
-_MOST_INSIDE = 100  # references that lead to one another
 _PYTHON: Mapping[str, tuple[type, ...]] = {"integer": (int,), "number": (float,), "boolean": (bool,)}
-_SEVERAL = ("anyOf", "oneOf")
 
 
 class SchemaType(InputType):
@@ -55,7 +48,7 @@ class SchemaTable(InputTable):
 
     def __init__(self, skill_name: str, schema: Mapping[str, Any], trusted: Collection[str]) -> None:
         self._own = schema
-        self._written_out = written_out(schema)
+        self._written_out = _for_inputs(schema)
         properties = self._written_out.get("properties", {})
         for name in trusted:
             if name not in properties:
@@ -93,21 +86,16 @@ class SchemaTable(InputTable):
         return {**super().sample(), **{one.name: sample_of(one.type.schema) for one in needed}}
 
 
-def written_out(schema: Mapping[str, Any]) -> Schema:
+def _for_inputs(schema: Mapping[str, Any]) -> Schema:
     """Resolves all references in a schema of arguments. Raises `ValueError` if it cannot be a skill's."""
-    if not is_schema(schema):
-        raise ValueError("it is not a valid JSON schema")
-    try:
-        made = _Writer(schema).written(schema, ("#",))
-    except RecursionError:
-        raise ValueError("it nests too deeply") from None
+    made = written_out(schema)
     if made.get("type", "object") != "object":
         raise ValueError(f"its arguments are not an object, but {label_of(made)}")
     others = made.get("additionalProperties", False)  # {} also stands for any value
     free = made.get("patternProperties") or (not made.get("properties") and others is not False)
     if free:
         raise ValueError("it takes arguments of any name, and an input must have a fixed name")
-    if "properties" not in made and any(key in made for key in (*_SEVERAL, "if", "not")):
+    if "properties" not in made and any(key in made for key in ("anyOf", "oneOf", "if", "not")):
         raise ValueError("it does not list its arguments as properties")
     listed = made.get("properties", {})
     unlisted: dict[str, Any] = {name: {} for name in made.get("required", ()) if name not in listed}
@@ -137,68 +125,6 @@ def _is_closed(schema: Schema) -> bool:
     if members:
         return all(map(_is_closed, members))
     return "enum" in schema or "const" in schema or schema.get("type") in ("boolean", "null")
-
-
-class _Writer:
-    """Writes a schema out. A recursive reference is not followed: its value is checked, but not described."""
-
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self._resolver = Registry().with_resource("", DRAFT202012.create_resource(root)).resolver()
-        self._left = MAX_PARTS
-
-    def written(self, schema: Any, inside: tuple[str, ...]) -> Schema:
-        self._left -= 1
-        if self._left < 0:
-            raise ValueError(f"with its references written out it has more than {MAX_PARTS} parts")
-        if not isinstance(schema, Mapping):  # True accepts any value, False none; the check reports that
-            return {}
-        if "$ref" in schema:
-            return self._referred(schema, inside)
-        if "$dynamicRef" in schema or "$recursiveRef" in schema:
-            raise ValueError("it contains a dynamic reference")
-        made = {key: one for key, one in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
-        if "properties" in made:
-            made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
-        for key in ("items", "additionalProperties"):
-            if isinstance(made.get(key), Mapping):
-                made[key] = self.written(made[key], inside)
-        if "prefixItems" in made:
-            made["prefixItems"] = [self.written(one, inside) for one in made["prefixItems"]]
-        for one in made.pop("allOf", ()):
-            made = _merged(made, self.written(one, inside))
-        for key in _SEVERAL:
-            if key in made:
-                made["anyOf"] = [self.written(one, inside) for one in made.pop(key)]
-        if isinstance(made.get("type"), list):
-            kinds = made.pop("type")
-            made |= {"type": kinds[0]} if len(kinds) == 1 else {"anyOf": [{**made, "type": kind} for kind in kinds]}
-        return made
-
-    def _referred(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Schema:
-        reference = str(schema["$ref"])
-        siblings = self.written({key: one for key, one in schema.items() if key != "$ref"}, inside)
-        try:
-            found = self._resolver.lookup(reference).contents
-        except Unresolvable:
-            raise ValueError(f"it refers to {reference!r}, which it does not contain") from None
-        if len(inside) > _MOST_INSIDE:
-            raise RecursionError
-        if not is_schema(found):  # it may be any part of the document, such as a default
-            raise ValueError(f"it refers to {reference!r}, which is no schema")
-        if reference in inside:
-            kind = found.get("type") if isinstance(found, Mapping) else None
-            return {**siblings, **({"type": kind} if isinstance(kind, str) else {})}
-        return _merged(self.written(found, (*inside, reference)), siblings)
-
-
-def _merged(one: Schema, other: Schema) -> Schema:
-    """Combines two schemas that both apply to a value, as far as listings need it."""
-    both = {**one, **other}
-    if "properties" in both:
-        both["properties"] = {**one.get("properties", {}), **other.get("properties", {})}
-    if "required" in both:
-        both["required"] = list(dict.fromkeys([*one.get("required", ()), *other.get("required", ())]))
-    return both
 
 
 #: calls a tool by its name
