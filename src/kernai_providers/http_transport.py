@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from kernai._util.api import ForkSafeLock
 from kernai_providers.network import BLOCK, Connection, CutHeadError, Deadline, connection_class
-from kernai_providers.request_checks import Outgoing, Route, outgoing, route_of
+from kernai_providers.request_checks import Outgoing, Route, routed
 from kernai_providers.transport import Request, StreamedResponse, TransportError, ends_for_certain, joined
 
 
@@ -49,8 +49,7 @@ class HttpTransport:
 
         Raises `TransportError` if there is no response, and `ValueError` for an invalid request.
         """
-        call = outgoing(request)
-        route = route_of(call)
+        call, route = routed(request)
         connection = self._pool.take(route)
         if connection is not None:
             connection.deadline = deadline = Deadline(request, call.peer)
@@ -69,29 +68,23 @@ class HttpTransport:
         proxy, timeouts = route.proxy, request.timeouts
         uses_tls = "https" in (route.scheme, proxy and proxy.scheme)
         connection = Connection(route, Deadline(request, route.peer), self.context() if uses_tls else None)
-        connection.deadline.begin(timeouts.connect)
+        connection.deadline.begin(timeouts.connect, connecting=True)
         try:
             connection.http.connect()
         except BaseException as error:
             connection.hang_up()
-            if isinstance(error, (OSError, http.client.HTTPException, UnicodeError)):
-                # without its cause: a proxy's response may repeat what was sent to it
-                raise not_connected(error, route, timeouts.connect) from (error if proxy is None else None)
+            if isinstance(error, (OSError, UnicodeError)):
+                raise not_connected(error, route, timeouts.connect) from error
             raise
         connection.deadline.begin(timeouts.read)
         return connection
 
     def _ask(self, connection: Connection, request: Request, call: Outgoing) -> HttpResponse:
         """Sends a request and reads the head of its response. If this raises, the connection is closed."""
-        proxy, target, headers = connection.route.proxy, call.target, call.headers
         pool: ConnectionPool | None = self._pool
-        if proxy is not None and not proxy.is_socks and call.scheme == "http":
-            target = f"http://{call.peer}{target}"
-            if proxy.authorization:
-                headers = {**headers, "Proxy-Authorization": proxy.authorization}
         try:
             try:
-                connection.http.request(request.method, target, request.body or None, headers)
+                connection.http.request(request.method, call.target, request.body or None, call.headers)
             except (BrokenPipeError, ConnectionResetError):  # there may be a response that says why
                 pool = None
             return HttpResponse(connection.http.getresponse(), connection, request.max_bytes, pool)
@@ -249,19 +242,11 @@ def not_connected(error: Exception, route: Route, seconds: float) -> TransportEr
     if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return TransportError(f"no TLS with {peer} ({error.reason or 'no reason given'})", "tls")
     reason = None
-    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+    if isinstance(error, UnicodeError):
+        reason = "this is not the name of a host"
+    elif isinstance(error, ssl.SSLError):
+        reason = "the connection was closed while TLS was negotiated"
+    elif isinstance(error, OSError):
         # asyncio has the address in place of the reason
         reason = os.strerror(error.errno or 0) if error.errno in errno.errorcode else error.strerror
-    return TransportError(f"no connection to {peer}: {reason or _refusal(error)}", "connect")
-
-
-def _refusal(error: Exception) -> str:
-    """Returns why there is no tunnel. Only the status is taken from the proxy's text, which may repeat the password."""
-    if isinstance(error, UnicodeError):
-        return "this is not the name of a host"
-    status = [word for word in str(error).split() if word.isdecimal() and len(word) == 3][:1]  # noqa: PLR2004 - RFC 9110
-    if status:
-        return f"it was refused with status {status[0]}"
-    if isinstance(error, ssl.SSLError):  # the handshake broke off; all other errors of TLS have their own texts
-        return "the connection was closed while TLS was negotiated"
-    return "the connection was closed" if isinstance(error, OSError) else "the proxy refused, or is of another kind"
+    return TransportError(f"no connection to {peer}: {reason or 'the connection was closed'}", "connect")

@@ -18,10 +18,9 @@ from contextlib import contextmanager, suppress
 from http.client import IncompleteRead
 from typing import Any, TypeAlias
 
-from kernai_providers.failures import HIDDEN
 from kernai_providers.http_transport import HttpTransport, broken, cause_of, not_connected
-from kernai_providers.network import BLOCK, Deadline
-from kernai_providers.request_checks import Proxy, Route, outgoing, route_of
+from kernai_providers.network import BLOCK, Deadline, tunnel
+from kernai_providers.request_checks import Endpoint, Proxy, Route, routed
 from kernai_providers.transport import (
     DRAIN_BYTES,
     DRAIN_SECONDS,
@@ -64,15 +63,14 @@ class HttpxTransport:
 
     async def asend(self, request: Request) -> HttpxResponse:
         """Sends a request on the running event loop. If the task is cancelled, the connection is closed."""
-        call = outgoing(request)
-        route = route_of(call)
+        call, route = routed(request)
         transport = await self._transport(route)
         deadline = _Progress(request, call.peer)
         sent = httpx.Request(
-            request.method, f"{call.scheme}://{call.peer}{call.target}", headers=list(call.headers.items()),
-            content=request.body,
-            # httpcore hands these down to the network, which is ours
-            extensions={"timeout": dict.fromkeys(("connect", "read", "write"), deadline)},
+            request.method, f"{call.scheme}://{call.peer}", headers=list(call.headers.items()), content=request.body,
+            # httpcore hands the deadline down to the network, which is ours
+            extensions={
+                "timeout": dict.fromkeys(("connect", "read", "write"), deadline), "target": call.target.encode()},
         )
         while True:
             try:
@@ -111,16 +109,9 @@ class HttpxTransport:
         if key not in transports:
             # http needs no certificate authorities, and reading them takes longer than a local request
             context = self._threads.context() if route.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            via = route.proxy
-            proxy = None if via is None else httpx.Proxy(
-                f"{via.scheme}://{via.peer}", auth=via.credentials,
-                ssl_context=self._threads.context() if via.scheme == "https" else None)
-            made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False, proxy=proxy)
-            # httpx has no parameter for httpcore's network backend, and httpcore logs the credentials as they are
-            inside = vars(made._pool)  # noqa: SLF001 - see above
-            inside["_network_backend"] = _WatchedBackend()
-            if via is not None and via.is_socks and via.credentials is not None:
-                inside["_proxy_auth"] = tuple(map(_Unshown, map(str.encode, via.credentials)))
+            made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False)
+            # httpx has no parameter for httpcore's network backend
+            vars(made._pool)["_network_backend"] = _WatchedBackend(route, self._threads)  # noqa: SLF001 - see above
             transports[key] = made
         return transports[key]
 
@@ -221,49 +212,54 @@ def _plain_errors(unknown: type[OSError] = ConnectionError) -> Iterator[None]:
         raise (origin if isinstance(origin, OSError) else unknown()) from None
 
 
-class _Unshown(bytes):
-    """A part of a SOCKS proxy's credentials. httpcore writes their `repr` into its log."""
-
-    def __repr__(self) -> str:
-        return HIDDEN
-
-
 class _Progress(Deadline):
     """The deadline of a request, and how far the request is."""
 
     def __init__(self, request: Request, peer: str) -> None:
         super().__init__(request, peer)
         self.timeouts = request.timeouts
-        #: how httpcore begins the request
-        self.method = request.method.upper().encode()
-        #: whether it waits for a connection, which includes a proxy's handshake
-        self.connecting = False
         #: the connection that was opened for it, if any
         self.dialed: httpcore.AsyncNetworkStream | None = None
 
 
 class _WatchedBackend(httpcore.AsyncNetworkBackend):
-    """httpcore's own network, with the `Deadline` of each request. A task that waits is ended by cancelling it."""
+    """httpcore's own network, with the `Deadline` of each request. A task that waits is ended by cancelling it.
+
+    A proxy is dealt with here, unknown to httpcore, which would log its password and asks some proxies wrongly.
+    """
 
     # ruff: noqa: ASYNC109 - the names are httpcore's
 
-    def __init__(self) -> None:
+    def __init__(self, route: Route, threads: HttpTransport) -> None:
         self._inner = httpcore.AnyIOBackend()
+        self._route = route
+        self._threads = threads
 
     async def connect_tcp(
         self, host: str, port: int, timeout: Any = None, *options: Any, **named: Any
     ) -> httpcore.AsyncNetworkStream:
         deadline: _Progress = timeout
-        deadline.connecting = True
-        deadline.begin(deadline.timeouts.connect)
+        deadline.begin(deadline.timeouts.connect, connecting=True)
+        proxy, to = self._route.proxy, Endpoint(self._route.scheme, host, port)
+        first = proxy or to
         with _plain_errors():
-            stream = await self._inner.connect_tcp(host, port, deadline.seconds, *options, **named)
+            stream = await self._inner.connect_tcp(first.host, first.port, deadline.seconds, *options, **named)
         deadline.dialed = watched = _WatchedStream(stream, deadline)
+        if proxy is not None and proxy.scheme == "https":
+            watched = await watched.start_tls(self._threads.context(), proxy.host)
+        if proxy is not None and self._route.needs_tunnel:
+            steps, received = tunnel(proxy, to), None
+            with suppress(StopIteration):
+                while True:
+                    data, size = steps.send(received)  # type: ignore[arg-type]  # None begins it
+                    if data:
+                        await watched.write(data)
+                    received = await watched.read(size)
         return watched
 
 
 class _WatchedStream(httpcore.AsyncNetworkStream):
-    """One connection. A step without a timeout, as in a proxy's handshake, belongs to the same request as the last."""
+    """One connection. `timeout` is the deadline of the request; a proxy's handshake passes none."""
 
     def __init__(self, inner: httpcore.AsyncNetworkStream, deadline: _Progress) -> None:
         self._inner = inner
@@ -282,8 +278,7 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
 
     async def write(self, buffer: bytes, timeout: Any = None) -> None:
         self._deadline = deadline = timeout or self._deadline
-        if deadline.connecting and buffer.startswith(deadline.method):  # not a proxy's handshake
-            deadline.connecting = False
+        if deadline.connecting and timeout is not None:
             deadline.begin(deadline.timeouts.read)
         for at in range(0, len(buffer), BLOCK):  # or the whole body would have to be sent in that time
             with _plain_errors():
@@ -295,7 +290,7 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
 
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: Any = None
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> _WatchedStream:
         with _plain_errors(ssl.SSLEOFError):
             stream = await self._inner.start_tls(ssl_context, server_hostname, self._deadline.seconds)
         return _WatchedStream(stream, timeout or self._deadline)

@@ -20,15 +20,16 @@ import selectors
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from kernai_providers.request_checks import Endpoint, Proxy, Route
 from kernai_providers.transport import Request, TransportError
 
 T = TypeVar("T")
+Steps: TypeAlias = Generator[tuple[bytes, int], bytes, T]
 #: seconds of one wait
 SLICE: Final = 0.05
 #: bytes of one read
@@ -40,6 +41,9 @@ IN_PROGRESS: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 #: the first line of an interim response; 101 is a final one
 INTERIM: Final = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")
 BLANK: Final = (b"\r\n", b"\n")
+#: how a response begins, and how its head ends
+STATUS: Final = re.compile(rb"HTTP/1\.\d ([1-9]\d\d)\b[^\n]*\n")
+BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 #: the default selector would need a descriptor of its own, and there may be none left
 Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
@@ -53,9 +57,11 @@ class Deadline:
         self._unwanted = request.unwanted
         self._cancelled = False
 
-    def begin(self, seconds: float) -> None:
+    def begin(self, seconds: float, *, connecting: bool = False) -> None:
         """Starts a new phase, connecting or the request itself, in which the server may be silent for `seconds`."""
         self.seconds = seconds
+        #: whether the request has not begun; this includes the handshakes of a proxy and of TLS
+        self.connecting = connecting
         #: whether any byte of a response has arrived
         self.has_received = False
         self._step_until = math.inf
@@ -77,8 +83,8 @@ class Deadline:
         """Raises `TransportError` if the response is no longer wanted, and `TimeoutError` if a step takes too long."""
         if self._cancelled or (self._unwanted is not None and self._unwanted()):
             raise TransportError(f"the answer of {self._peer} is not wanted any more", "unwanted")
-        # before its first byte is read, all may be there already, if this process had no time to look
-        if self.has_received and time.monotonic() >= self._step_until:
+        # before a response's first byte is read, all may be there already, if this process had no time to look
+        if (self.has_received or self.connecting) and time.monotonic() >= self._step_until:
             raise TimeoutError
 
     def until(self, waited: float = 0.0) -> float:
@@ -141,19 +147,14 @@ class Connection:
         #: the socket, or TLS over it; None before it is open, and always for a cassette's
         self.wire: Any = None
         self._context = context
-        proxy = route.proxy
-        talks_to = proxy if proxy is not None and not proxy.is_socks else route
         options: dict[str, Any] = {}
         if context is not None and route.scheme == "https":
             # as much of a context as `http.client` uses
             options["context"] = SimpleNamespace(
                 wrap_socket=self._encrypt, verify_mode=context.verify_mode, check_hostname=context.check_hostname)
         make: Any = connection_class(route.scheme)
-        self.http = make(talks_to.host, talks_to.port, **options)
+        self.http = make(route.host, route.port, **options)
         self.http._create_connection = self._open  # noqa: SLF001 - no public way to say how a socket is made
-        if talks_to is proxy and route.scheme == "https":
-            credentials = {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
-            self.http.set_tunnel(route.host, route.port, credentials)
 
     def hang_up(self) -> None:
         """Closes the connection."""
@@ -172,12 +173,17 @@ class Connection:
             self.wire.close()
         sock = _connected(proxy or self.route, self.deadline)
         self.setsockopt = sock.setsockopt  # for `http.client`
-        self.wire = wire = _Socket(sock, self)
+        self.wire = _Socket(sock, self)
         if proxy is not None and proxy.scheme == "https":
             self._encrypt(self, proxy.host)
-        elif proxy is not None and proxy.is_socks:
+        if proxy is not None and self.route.needs_tunnel:
             self.deadline.limit_step()
-            _ask_socks(wire, proxy, self.route)
+            steps, received = tunnel(proxy, self.route), None
+            with suppress(StopIteration):
+                while True:
+                    data, size = steps.send(received)  # type: ignore[arg-type]  # None begins it
+                    self.wire.write(data)
+                    received = self.wire.read(size)
         return self
 
     def _encrypt(self, _: object, server_hostname: str) -> Connection:
@@ -307,14 +313,38 @@ class _Tls:
                 self._received.write_eof()
 
 
-def _ask_socks(wire: _Socket, proxy: Proxy, route: Route) -> None:
-    """Asks a SOCKS5 proxy for a connection to the host (RFC 1928), if need be with a password (RFC 1929)."""
-    def reply(size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            data += wire.read(size - len(data)) or _refuse()
-        return data
+# ----------------------------------------------------------------------------------------------------- proxies
 
+
+def tunnel(proxy: Proxy, to: Endpoint) -> Steps[None]:
+    """Asks a proxy for a connection to a host. Raises `OSError`, without any text from the proxy, if it refuses.
+
+    Yields what to send, and how many bytes to receive after that: at least one, or none at the connection's end.
+    """
+    return (_ask_socks if proxy.is_socks else _ask_http)(proxy, to)
+
+
+def _ask_http(proxy: Proxy, to: Endpoint) -> Steps[None]:
+    """Sends CONNECT (RFC 9110, section 9.3.6)."""
+    key = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
+    asked = f"CONNECT {to.peer} HTTP/1.1\r\nHost: {to.peer}\r\n{key}\r\n".encode()
+    received = yield from _reply(asked, 1, BLOCK)
+    while True:
+        status, end = STATUS.match(received), BLANK_LINE.search(received)
+        if status is not None and end is not None:
+            if status[1] >= b"200":
+                break
+            received = received[end.end():]  # an interim response
+        elif len(received) > BLOCK or (status is None and b"\n" in received):
+            raise _refused()
+        else:
+            received += yield from _reply(b"", 1, BLOCK)
+    if status[1] >= b"300":
+        raise OSError(0, f"it was refused with status {status[1].decode()}")
+
+
+def _ask_socks(proxy: Proxy, to: Endpoint) -> Steps[None]:
+    """Speaks SOCKS5 (RFC 1928), if need be with a password (RFC 1929)."""
     def sized(text: str) -> bytes:
         data = text.encode()
         if len(data) > 255:  # noqa: PLR2004 - its length is one byte
@@ -322,28 +352,35 @@ def _ask_socks(wire: _Socket, proxy: Proxy, route: Route) -> None:
         return bytes([len(data)]) + data
 
     method = b"\x00" if proxy.credentials is None else b"\x02"
-    wire.write(b"\x05\x01" + method)
-    if reply(2) != b"\x05" + method:
-        _refuse()
-    if proxy.credentials is not None:
-        wire.write(b"\x01" + b"".join(map(sized, proxy.credentials)))
-        if reply(2)[1]:
-            _refuse()
+    if (yield from _reply(b"\x05\x01" + method, 2)) != b"\x05" + method:
+        raise _refused()
+    if proxy.credentials is not None and (yield from _reply(b"\x01" + b"".join(map(sized, proxy.credentials)), 2))[1]:
+        raise _refused()
     try:
-        address = ipaddress.ip_address(route.host).packed
+        address = ipaddress.ip_address(to.host).packed
         target = (b"\x01" if len(address) == 4 else b"\x04") + address  # noqa: PLR2004 - bytes of IPv4
     except ValueError:
-        target = b"\x03" + sized(route.host)
-    wire.write(b"\x05\x01\x00" + target + route.port.to_bytes(2, "big"))
-    head = reply(4)
+        target = b"\x03" + sized(to.host)
+    head = yield from _reply(b"\x05\x01\x00" + target + to.port.to_bytes(2, "big"), 4)
     if head[:2] != b"\x05\x00":
-        _refuse()
-    reply({1: 4, 4: 16}.get(head[3]) or reply(1)[0])
-    reply(2)
+        raise _refused()
+    yield from _reply(b"", {1: 4, 4: 16}.get(head[3]) or (yield from _reply(b"", 1))[0])
+    yield from _reply(b"", 2)
 
 
-def _refuse() -> NoReturn:
-    raise http.client.HTTPException("the proxy refused")
+def _reply(data: bytes, size: int, most: int = 0) -> Steps[bytes]:
+    """Sends data, and returns a reply of this size, or of up to `most` bytes."""
+    received = b""
+    while len(received) < size:
+        piece = yield data, max(size, most) - len(received)
+        if not piece:
+            raise ConnectionError
+        received, data = received + piece, b""
+    return received
+
+
+def _refused() -> OSError:
+    return OSError(0, "the proxy refused, or is of another kind")
 
 
 # ---------------------------------------------------------------------------------------------------- the response

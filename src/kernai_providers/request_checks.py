@@ -15,7 +15,7 @@ import re
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -207,10 +207,21 @@ class Route(Endpoint):
 
     proxy: Proxy | None
 
+    @property
+    def needs_tunnel(self) -> bool:
+        """Whether the proxy has to be asked for a connection to the host; else it is sent the requests themselves."""
+        return self.proxy is not None and (self.proxy.is_socks or self.scheme == "https")
 
-def route_of(call: Outgoing) -> Route:
-    """Returns where a request goes, and through which proxy of the environment."""
-    return Route(call.scheme, call.host, call.port, proxy_for(call.scheme, call.host, call.port))
+
+def routed(request: Request) -> tuple[Outgoing, Route]:
+    """Like `outgoing`, also with the route: through which proxy of the environment, if any."""
+    call = outgoing(request)
+    proxy = proxy_for(call.scheme, call.host, call.port)
+    route = Route(call.scheme, call.host, call.port, proxy)
+    if proxy is None or route.needs_tunnel:
+        return call, route
+    key = {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
+    return replace(call, target=f"http://{call.peer}{call.target}", headers=call.headers | key), route
 
 
 def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:

@@ -19,7 +19,7 @@ import vcr
 
 from kernai_providers.http_transport import ConnectionPool, HttpTransport
 from kernai_providers.network import Connection, Deadline
-from kernai_providers.request_checks import Route, outgoing
+from kernai_providers.request_checks import Route, outgoing, routed
 from kernai_providers.transport import Request, Response, Timeouts
 from transport_clients import PATIENCE, failure, read
 from wire_server import Close, Gate, Reply, WireServer, plain
@@ -204,7 +204,8 @@ def test_an_answer_that_comes_while_the_body_is_being_sent_is_read(transport: Ht
         monkeypatch.setattr(http.client.HTTPConnection, "send", no_body)
         # the server waits for no body, because the request says that there is none
         monkeypatch.setattr(
-            "kernai_providers.http_transport.outgoing", lambda given: replace(call := outgoing(given), headers=call.headers | {"Content-Length": "0"}))
+            "kernai_providers.http_transport.routed",
+            lambda given: (replace(call := outgoing(given), headers=call.headers | {"Content-Length": "0"}), routed(given)[1]))
         assert read(transport, post(server, b"x" * 100)) == (413, b"too large")
         server.until(lambda: server.open_connections == 0)  # what was half sent cannot be followed by anything
 

@@ -19,7 +19,7 @@ import pytest
 from adapter_calls import shown_by
 from kernai_providers.httpx_transport import HttpxTransport
 from kernai_providers.transport import Request, Timeouts
-from transport_clients import PATIENCE, LoopClient, failure, read
+from transport_clients import PATIENCE, REAL, LoopClient, client_of, failure, read
 from wire_server import Gate, Reply, WireServer, plain
 
 
@@ -127,7 +127,6 @@ class Socks:
 @pytest.fixture
 def behind_socks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Socks]]:
     """Starts a proxy, which is then that of the environment."""
-    pytest.importorskip("socksio", reason="on an event loop, SOCKS needs pip install httpx[socks]")
     with ExitStack() as stack:
         def start(port: int, *greeting: bytes, password: str = "s3cret") -> Socks:
             proxy = stack.enter_context(Socks(port, "s3cret", *greeting))
@@ -154,7 +153,7 @@ def test_a_socks_proxy_serves_threads_and_event_loops(is_async: bool, behind_soc
         for wrong, says in (("wr0ng", "the proxy refused"), ("wr0ng" * 52, "too long for SOCKS")):
             behind_socks(server.port, password=wrong)
             error = failure(lambda: read(transport, request))
-            assert (error.kind, says in str(error) or is_async, "wr0ng" in shown_by(error)) == ("connect", True, False)
+            assert (error.kind, says in str(error), "wr0ng" in shown_by(error)) == ("connect", True, False)
         transport.close()
     assert "s3cret" not in caplog.text
 
@@ -176,10 +175,13 @@ def test_a_socks_proxy_that_does_not_serve_is_a_failed_connection(
     client.close()
 
 
+@pytest.mark.parametrize("kind", REAL)
 @pytest.mark.parametrize("host, target", [
     ("vendor.test", b"\x03\x0bvendor.test"), ("10.1.2.3", b"\x01\n\x01\x02\x03"), ("[fd00::7]", b"\x04\xfd" + bytes(14) + b"\x07"),
 ])  # fmt: skip
-def test_a_socks_proxy_is_asked_for_a_name_or_an_address(host: str, target: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socks_proxy_is_asked_for_a_name_or_an_address_and_may_answer_in_pieces(
+    host: str, target: bytes, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = b"\x05\x01\x00" + target + b"\x00\x50"
 
     def serve(listener: socket.socket) -> Iterator[bytes]:
@@ -187,7 +189,9 @@ def test_a_socks_proxy_is_asked_for_a_name_or_an_address(host: str, target: byte
             yield file.read(3)
             sock.sendall(b"\x05\x00")
             yield file.read(len(asked))
-            sock.sendall(b"\x05\x00\x00" + target + b"\x00\x50")
+            for byte in b"\x05\x00\x00" + target + b"\x00\x50":
+                sock.sendall(bytes([byte]))
+                threading.Event().wait(0.002)
             yield file.readline()
             while file.readline().strip():
                 pass
@@ -196,5 +200,6 @@ def test_a_socks_proxy_is_asked_for_a_name_or_an_address(host: str, target: byte
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as server:
         monkeypatch.setenv("http_proxy", f"socks5://127.0.0.1:{listener.getsockname()[1]}")
         got = server.submit(list, serve(listener))
-        assert read(HttpxTransport(), Request("GET", f"http://{host}/v1")) == (204, b"")
+        with client_of(kind) as client:
+            assert read(client, Request("GET", f"http://{host}/v1")) == (204, b"")
         assert got.result(PATIENCE) == [b"\x05\x01\x00", asked, b"GET /v1 HTTP/1.1\r\n"]

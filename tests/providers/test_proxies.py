@@ -49,18 +49,20 @@ def test_plain_http_is_asked_of_the_proxy_by_its_whole_url(monkeypatch: Any, kin
         assert server.accepts == 1
 
 
-def test_https_goes_through_a_tunnel_that_the_proxy_cannot_look_into(monkeypatch: Any, kind: str) -> None:
+@pytest.mark.parametrize("host", ["vendor.test", "[fd00::7]"])
+def test_https_goes_through_a_tunnel_that_the_proxy_cannot_look_into(monkeypatch: Any, kind: str, host: str) -> None:
     authority = Authority()
-    script = [tunnel(authority.server("vendor.test")), plain(b"hello"), plain(b"again")]
+    script = [tunnel(authority.server(host.strip("[]"))), plain(b"hello"), plain(b"again")]
     with WireServer(script) as server, client_of(kind, authority.client()) as client:
         use(monkeypatch, "HTTPS_PROXY", server.port)
-        assert read(client, request("https")) == (200, b"hello")
-        assert read(client, request("https")) == (200, b"again")
+        asked = replace(request("https"), url=f"https://{host}/v1/chat?a=b")
+        assert read(client, asked) == (200, b"hello")
+        assert read(client, asked) == (200, b"again")
         connect, sent, _ = server.requests
-        assert (connect.method, connect.path) == ("CONNECT", "vendor.test:443")
+        assert (connect.method, connect.path) == ("CONNECT", f"{host}:443")
         assert connect.headers["proxy-authorization"] == BASIC
         assert "x-api-key" not in connect.headers
-        assert (sent.path, sent.headers["host"], sent.headers["x-api-key"]) == ("/v1/chat?a=b", "vendor.test", KEY)
+        assert (sent.path, sent.headers["host"], sent.headers["x-api-key"]) == ("/v1/chat?a=b", host, KEY)
         assert "proxy-authorization" not in sent.headers
         assert server.accepts == 1
 

@@ -464,7 +464,7 @@ def _framed(piece: bytes, framing: Framing) -> bytes:
 async def _read_request(line: Line, number: int, client_closed: threading.Event) -> WireRequest:
     first, *rest = (await line.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
     method, target, version = first.split(" ")
-    if version != "HTTP/1.1" and method != "CONNECT":  # for that http.client speaks 1.0
+    if version != "HTTP/1.1":
         raise ValueError(f"a client speaks {version}; this server knows HTTP/1.1")
     headers: dict[str, str] = {}
     for name, _, value in (row.partition(":") for row in rest):
