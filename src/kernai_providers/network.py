@@ -41,6 +41,8 @@ IN_PROGRESS: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 #: the first line of an interim response; 101 is a final one
 INTERIM: Final = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")
 BLANK: Final = (b"\r\n", b"\n")
+#: a header, or more of one; any other line would be the last that `http.client` reads of the head
+HEADER: Final = re.compile(rb"(?:[!-9;-~]*:|[ \t])[^\r]*\Z")
 #: how a response begins, and how its head ends
 STATUS: Final = re.compile(rb"HTTP/1\.\d ([1-9]\d\d)\b[^\n]*\n")
 BLANK_LINE: Final = re.compile(rb"\n\r?\n")
@@ -409,15 +411,15 @@ class _Bytes(io.RawIOBase):
 class ResponseFile(io.BufferedReader):
     """One response as `http.client` reads it. When closed, it records whether unread bytes are left.
 
-    This corrects what `http.client` gets wrong: it takes the end of the connection for the end of the head or of a
-    chunk's size, knows no interim response but 100 (RFC 9110 section 15.2), and keeps white space at the end of values
-    (RFC 9112 section 5).
+    This corrects what `http.client` gets wrong: it takes the end of the connection, or a line that is no header, for the
+    end of the head, and the connection's end for that of a chunk's size; it knows no interim response but 100 (RFC 9110
+    section 15.2), and keeps white space at the end of values (RFC 9112 section 5).
     """
 
     def __init__(self, connection: Connection) -> None:
         self._bytes = _Bytes(connection)
         self._connection = connection
-        self._in_head = True
+        self._in_head = self._is_first_line = True
         super().__init__(self._bytes)
 
     def readline(self, size: int | None = -1) -> bytes:
@@ -432,6 +434,9 @@ class ResponseFile(io.BufferedReader):
             self._in_head = False
             self._connection.deadline.lift_limit()
         content = line.rstrip(b" \t\r\n")
+        if content and not self._is_first_line and not HEADER.match(content):
+            raise http.client.HTTPException("not a header")
+        self._is_first_line = False
         return content + b"\r\n" if content and line.endswith(b"\n") else line
 
     def _line(self, size: int | None) -> bytes:

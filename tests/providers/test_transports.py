@@ -263,7 +263,10 @@ def test_a_used_connection_that_fails_before_any_answer_is_replaced_once(wire: S
         assert ("broke: Connection reset" if reset else "closed the connection without an answer") in str(error)
 
 
-@pytest.mark.parametrize("data", [b"SSH-2.0-OpenSSH_9.6\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000 + b"\r\n\r\n"])
+@pytest.mark.parametrize("data", [
+    b"SSH-2.0-OpenSSH_9.6\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000 + b"\r\n\r\n",
+    *(b"HTTP/1.1 200 OK\r\n" + line + b"\r\nContent-Length: 2\r\n\r\nhi" for line in (b"no header", b"two words: x", b"x: a\rno header")),
+])  # fmt: skip
 def test_an_answer_that_is_not_http_is_a_permanent_error(wire: Stage, data: bytes) -> None:
     client = wire.answers(garbage(data))
     error = failure(lambda: client.send(wire.request()))
