@@ -354,6 +354,11 @@ def _json(text: str) -> Any:
         return _BROKEN
 
 
+def is_whole(text: str) -> bool:
+    """Whether a call's arguments are complete, which is the case for an object."""
+    return text.rstrip().endswith("}") and isinstance(_json(text), dict)
+
+
 def _key(kind: str, name: str) -> tuple[str, str]:
     return (kind, name) if kind == "command" else (kind, "")
 

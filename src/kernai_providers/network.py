@@ -411,8 +411,8 @@ class _Bytes(io.RawIOBase):
 class ResponseFile(io.BufferedReader):
     """One response as `http.client` reads it. When closed, it records whether unread bytes are left.
 
-    This corrects what `http.client` gets wrong: it takes the end of the connection, or a line that is no header, for the
-    end of the head, and the connection's end for that of a chunk's size; it knows no interim response but 100 (RFC 9110
+    This corrects what `http.client` gets wrong: it takes the end of the connection for the end of the head or of a
+    chunk's size, and a line that is no header for the end of the head; it knows no interim response but 100 (RFC 9110
     section 15.2), and keeps white space at the end of values (RFC 9112 section 5).
     """
 

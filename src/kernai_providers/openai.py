@@ -27,7 +27,7 @@ from kernai_providers.http_provider import (
     parts_after_results,
     sampling_options,
 )
-from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, strict
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, is_whole, strict
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
 
 #: models that think before they answer, and accept only `max_completion_tokens`
@@ -181,8 +181,7 @@ class OpenAIReader(SseReader):
         super().__init__(vendor, secrets)
         self._done_marker = done_marker
         self._answered = False
-        #: the ids of the calls so far by their keys, and the key of the newest call with each index
-        self._seen: dict[object, object] = {}
+        #: the key of the newest call with each index
         self._newest: dict[object, object] = {}
         #: reasoning that DeepSeek wants back with the calls
         self._thought: list[str] = []
@@ -232,18 +231,30 @@ class OpenAIReader(SseReader):
 
     def _on_call(self, call: Mapping[str, Any], number: int) -> None:
         name, index = at(call, "function", "name"), key_of(call.get("index"))
-        # some servers number no call, or each with 0; others repeat id and name in each piece
         key = self._newest.get(index)
-        if name and (key is None or not call.get("id") or call["id"] != self._seen[key]):
-            is_free = isinstance(index, int) and index not in self._seen
-            key = self._newest[index] = index if is_free else f"{len(self._seen)}.{number}"
-            self._seen[key] = call.get("id")
+        if name and (key is None or self._is_another(call, key)):
+            is_free = isinstance(index, int) and index not in self._calls
+            key = self._newest[index] = index if is_free else f"{len(self._calls)}.{number}"
         elif key is None:
-            key = next(reversed(self._seen), index)
+            key = self._newest[index] = next(reversed(self._calls), index)
         self.call(key, name=name, id=call.get("id"), text=at(call, "function", "arguments"))
         if key in self._calls and isinstance(call.get(EXTRA), dict):
             item = {"type": EXTRA, "vendor": self.vendor, "at": self._calls[key].index, EXTRA: call[EXTRA]}
             self.metadata.setdefault("reasoning_items", []).append(item)
+
+    def _is_another(self, piece: Mapping[str, Any], key: object) -> bool:
+        """Whether a piece with a name begins another call than the newest one with its index.
+
+        Some servers number no call, or each with 0. Others repeat the name in each piece: with the call's id, or as
+        vLLM does for a forced call, without an id or with a new one. Such a call's arguments are not complete yet.
+        """
+        call, id = self._calls.get(key), piece.get("id")
+        if call is None or not call.name or (id and id == call.id):
+            return False
+        if at(piece, "function", "name") != call.name:
+            return True
+        begins = id or str(at(piece, "function", "arguments")).lstrip().startswith("{")
+        return bool(begins) and is_whole("".join(call.pieces))
 
     def _on_content(self, content: object) -> None:
         """Handles a text, or parts, which Mistral's reasoning models send."""

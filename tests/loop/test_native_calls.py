@@ -187,14 +187,19 @@ class Speaks(MockProvider):
         return super().call(messages, model, generation, on_chunk if self.call_count else lambda text: None)
 
 
-def test_streamed_pieces_that_differ_from_the_calls_are_retracted() -> None:
-    call, seen = NativeCall("command", "search", '{"query": "tea"}'), list[Event]()
+@pytest.mark.parametrize("pieces", [['{"query": "te"}'], ['{"query": ', '{"query": "tea"}', '"tea"}']], ids=["different", "interleaved"])
+def test_streamed_pieces_that_differ_from_the_calls_or_come_mixed_up_are_retracted(pieces: list[str]) -> None:
+    calls, seen = [NativeCall("command", "search", '{"query": "tea"}')] * 2, list[Event]()
     for listener in (None, seen.append):
         recorder = Recorder()
-        provider = Speaks(lambda on_chunk: on_chunk.block(0, "command", "search", '{"query": "te"}'), LlmResponse(str(call), blocks=[call]), "Done.")
+        provider = Speaks(
+            lambda on_chunk: [on_chunk.block(at % 2, "command", "search", text) for at, text in enumerate(pieces)],
+            LlmResponse(written("", calls), blocks=calls), "Done.")
         kernai.execute(agent(provider=provider), "Hi", recorder=recorder, on_event=listener)
         assert len(recorder.for_event("model_restarted")) == 1
-        assert recorder.for_event("skill_execute")[0].data["params"] == {"query": "tea"}
+        assert [event.data["params"] for event in recorder.for_event("skill_execute")] == [{"query": "tea"}] * 2
+    live = [(event.type, event.row.block) for event in seen if event.type in ("block_start", "block_content", "block_end")]
+    assert live[-6:] == [(type, at) for at in (0, 1) for type in ("block_start", "block_content", "block_end")]
 
 
 def test_streamed_calls_that_were_not_made_are_retracted() -> None:

@@ -167,6 +167,12 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
         *(piece(half, index=0, id=id, name="search") for id, q in ("1a", "2b") for half in ('{"q": ', f'"{q}"}}'))), ["a", "b"]),
     "id and name in each piece, and no number": ("openai", openai(
         piece('{"q": ', id="1", name="search"), piece('"a"}', id="1", name="search")), ["a"]),
+    "the name again in each piece, without an id": ("openai", openai(
+        *(piece(text, index=0, name="search") for text in ("", '{"q"', ': "a"', "}"))), ["a"]),
+    "the name and another id in each piece": ("openai", openai(
+        *(piece(text, index=0, id=str(at), name="search") for at, text in enumerate(('{"q"', ': "a"', "}")))), ["a"]),
+    "whole calls without ids, all number 0": ("openai", openai(
+        piece(A, index=0, name="search"), piece(B, index=0, name="search")), ["a", "b"]),
     "no call has a number": ("openai", openai(piece(A, id="1", name="search"), piece(B, id="2", name="search")), ["a", "b"]),
     "no piece has a number": ("openai", openai(piece("", id="1", name="search"), piece('{"q": '), piece('"a"}')), ["a"]),
     "an index that is none": ("openai", openai(piece(A, index=[], id="1", name="search")), ["a"]),

@@ -246,6 +246,8 @@ class ModelStream:
             return self.caught_up
         self._calls = calls = {} if self._calls is None else self._calls
         is_new = index not in calls
+        if not is_new and index != self._last_call:
+            return self.caught_up  # its block has ended; since the piece is missing, `response` retracts all of them
         calls.setdefault(index, (type, name, []))[2].append(text)
         if self._parser is not None:
             if is_new:
