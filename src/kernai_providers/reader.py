@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from kernai import LlmResponse, NativeCall, ProviderError, Usage
-from kernai.values.llm_response import CUT, UNFINISHED, written
+from kernai.values.llm_response import CUT, LARGEST_COUNT, UNFINISHED, written
 from kernai_providers.failures import REQUEST_IDS, failure_in_stream, one_line, redactor
 from kernai_providers.native import Toolbox
 
@@ -134,7 +134,6 @@ PREVIEW, MAX_CODE = 80, 100
 _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}[{\[]")
 _EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}(?:data|event|id|retry)?:")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
 
 
 #: index, type, name and text of a piece of a native call

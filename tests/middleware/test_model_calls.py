@@ -368,7 +368,7 @@ def test_a_provider_reports_a_wait_with_seconds_and_a_reason() -> None:
         def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
             for seconds, reason in (("1", "busy"), (True, "busy"), (1, None)):
                 for wrong in (Usage(prompt_tokens=1.5), Usage(completion_tokens=True), Usage(cost=float("nan")), 5):  # type: ignore[arg-type]
-                    with pytest.raises((TypeError, ValueError), match=r"must be an int of at least 0|cost must be dollars|takes a Usage, got int"):
+                    with pytest.raises((TypeError, ValueError), match=r"must be an int from 0 to|cost must be dollars|takes a Usage, got int"):
                         on_chunk.report_usage(wrong)
                 with pytest.raises(TypeError, match="waiting takes seconds"):
                     on_chunk.waiting(seconds, reason, 1)

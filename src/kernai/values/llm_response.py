@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import Value
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from kernai.values.model import Model
     from kernai.values.result import Usage
 
+LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cache_write_tokens")
 #: finish reasons of a turn that the model has not ended
 UNFINISHED = frozenset({"tool", "other"})
@@ -58,9 +58,9 @@ class LlmResponse(Value):
             raise TypeError(f"content must be str, got {type(self.content).__name__}")
         prompt, completion, total = self.prompt_tokens, self.completion_tokens, self.total_tokens
         if (  # without a loop, since every step runs this
-            (prompt is not None and (type(prompt) is not int or prompt < 0))
-            or (completion is not None and (type(completion) is not int or completion < 0))
-            or (total is not None and (type(total) is not int or total < 0))
+            (prompt is not None and (type(prompt) is not int or not 0 <= prompt <= LARGEST_COUNT))
+            or (completion is not None and (type(completion) is not int or not 0 <= completion <= LARGEST_COUNT))
+            or (total is not None and (type(total) is not int or not 0 <= total <= LARGEST_COUNT))
             or self.cached_tokens is not None or self.cache_write_tokens is not None or self.cost is not None
             or self.model is not None or self.ends_turn is not None or self.blocks is not None
             or type(self.latency_ms) is not int or type(self.metadata) is not dict
@@ -75,7 +75,7 @@ class LlmResponse(Value):
     def _check_rest(self) -> None:
         check_numbers(self)
         latency: object = self.latency_ms or 0  # often measured as a float
-        if not isinstance(latency, (int, float)) or not 0 <= latency < inf:
+        if not isinstance(latency, (int, float)) or not 0 <= latency <= LARGEST_COUNT:
             raise TypeError(f"latency_ms must be a number of milliseconds, at least 0, got {latency!r}")
         self.latency_ms = int(latency)
         if self.metadata is None:
@@ -124,10 +124,12 @@ def check_numbers(used: LlmResponse | Usage) -> None:
     """Raises `TypeError` or `ValueError` for a number of tokens, or a cost, that a recording could not hold."""
     for name in TOKEN_COUNTS:
         count = getattr(used, name)
-        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
-            raise TypeError(f"{name} must be an int of at least 0, or None for unknown, got {count!r}")
+        is_count = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= LARGEST_COUNT
+        if count is not None and not is_count:
+            raise TypeError(f"{name} must be an int from 0 to 2**53, or None for unknown, got {count!r:.80}")
     cost = used.cost
-    if cost is not None and (isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 <= cost < inf):
+    is_cost = isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost <= LARGEST_COUNT
+    if cost is not None and not is_cost:
         raise ValueError(f"cost must be dollars, at least 0, or None, got {cost!r}")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from math import inf, isfinite
+from math import isfinite
+from sys import float_info
 from typing import Any, NamedTuple
 
 from kernai._util.api import Value
@@ -109,7 +110,7 @@ def _cost(cost: object) -> Cost:
 def _is_rate(rate: object, *, optional: bool) -> bool:
     if rate is None:
         return optional
-    return isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 <= rate < inf
+    return isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 <= rate <= float_info.max
 
 
 class Models:
