@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -609,3 +611,26 @@ def test_a_channel_may_be_closed_during_any_of_its_own_calls_in_the_same_thread(
     assert all(ended)
     # the event is there if the channel was not left, or was left just as the event was put in
     assert len(taken) - taken.count(None) == 2
+
+
+IN_A_FORK = """
+import os, kernai
+events = kernai.stream(kernai.Agent(instructions="x", provider=kernai.MockProvider("Hello.")), "go")
+next(events)
+if not (child := os.fork()):
+    try:
+        next(events)
+    except kernai.KernaiError as error:
+        events.close()
+        del events
+        os._exit(0 if "another process" in str(error) else 2)
+    os._exit(1)
+print(os.waitpid(child, 0)[1], [event.type for event in events][-1], events.result.text)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_stream_belongs_to_the_process_that_began_it() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_A_FORK], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    assert done.stdout == "0 result Hello.\n"

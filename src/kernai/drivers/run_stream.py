@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -62,7 +63,7 @@ class RunStream(NotCopied, Generic[Output_co]):
         A skill that does not end is abandoned. Called from within the run (a callback, a skill), it only cancels.
         """
         self._driving.abandon()
-        if not self._driving.works_here():
+        if not self._driving.is_elsewhere and not self._driving.works_here():
             INTERRUPTS.during(self._driving.end)
 
     def __iter__(self) -> Self:
@@ -142,13 +143,22 @@ class Driving:
         self._context = copy_context()
         self._beginning = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._process = 0
         self._failure: BaseException | None = None
         self._stopped: float | None = None
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether another process has begun the run, and this one is its fork, which has no threads."""
+        return self._thread is not None and self._process != os.getpid()
+
     def begin(self) -> None:
         """Starts the thread on the first call."""
+        if self.is_elsewhere:
+            raise KernaiError("this run belongs to another process, which began it: begin one here with stream()")
         with self._beginning:
             if self._thread is None:
+                self._process = os.getpid()
                 self._thread = threading.Thread(
                     target=self._context.run, args=(self._work,), name="kernai-stream", daemon=True
                 )
@@ -164,6 +174,8 @@ class Driving:
 
     def abandon(self) -> None:
         """Cancels the run and drops its further events."""
+        if self.is_elsewhere:
+            return
         self._driver.root.cancellation.set()
         self._channel.leave()
 
