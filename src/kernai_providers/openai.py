@@ -140,6 +140,8 @@ class OpenAIProvider(HttpProvider):
         for result in turn.results:
             yield {"role": "tool", "tool_call_id": result.call.id, "content": result.marked}
         if parts := parts_after_results(turn):
+            if turn.results and self.merges_roles:  # Mistral refuses a user's message after a result
+                yield {"role": "assistant", "content": "OK"}
             yield {"role": "user", "content": one_text(self.encode(parts, model))}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:

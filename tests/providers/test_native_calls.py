@@ -382,9 +382,12 @@ def test_the_vendors_schema_mode_holds_a_typed_answer(vendor: str, with_skills: 
 ])  # fmt: skip
 @pytest.mark.parametrize("vendor", ["openai", "openai-responses"])
 def test_other_answers_are_the_parameters_of_a_final_tool(vendor: str, kind: Any, value: Any, arguments: str) -> None:
-    server = Server(vendor, [f'<block type="final" name="final">{arguments}</block>'])
+    final = f'<block type="final" name="final">{arguments}</block>'
+    server = Server(vendor, ['<block type="final" name="final">{"value": "?", "size": "?"}</block>', final, final])
     result = kernai.execute(server.agent(output=kind), "How many?")
-    assert result.output == value
+    assert (result.output, kernai.execute(server.agent(output=kind), "Now?", history=result.messages).output) == (value, value)
+    sent = [one.get("content", one.get("output")) for body in server.bodies[1:] for one in [*body.get("messages", body.get("input"))][-2:]]
+    assert ("cannot be used" in sent[1], sent[2:]) == (True, ["accepted", "Now?"])  # what the model reads of its answers
 
 
 def test_a_wrong_typed_answer_is_corrected_without_a_word_of_blocks() -> None:
@@ -399,13 +402,14 @@ def test_a_wrong_typed_answer_is_corrected_without_a_word_of_blocks() -> None:
 # ---------------------------------------------------------------------------------------------------- translation
 
 
-def test_a_compatible_vendor_gets_ids_that_it_takes_and_no_strict_mode() -> None:
-    streams = WIRES["openai"].spoken("", [Called("search", '{"query": "a"}', "toolu_01-x")]), WIRES["openai"].stream(["x"])
+def test_a_compatible_vendor_gets_ids_and_an_order_of_roles_that_it_takes_and_no_strict_mode() -> None:
+    streams = WIRES["openai"].spoken("", [Called("photo", "{}", "toolu_01-x")]), WIRES["openai"].stream(["x"])
     transport = MemoryTransport(*(MemoryReply(200, {"content-type": "text/event-stream"}, stream) for stream in streams))
     provider, model = resolve("mistral/large", api_key="k", transport=transport)
-    kernai.execute(Agent(instructions="", provider=provider, model=model, skills=[search], calls="native"), "Go.")
+    kernai.execute(Agent(instructions="", provider=provider, model=model, skills=[photo], calls="native"), "Go.")
     bodies = bodies_to(provider)
-    (said, heard) = bodies[1]["messages"][-2:]
+    (said, heard, *rest) = bodies[1]["messages"][-4:]
+    assert [one["role"] for one in (said, heard, *rest)] == ["assistant", "tool", "assistant", "user"]
     assert said["tool_calls"][0]["id"] == heard["tool_call_id"]
     assert len(heard["tool_call_id"]) == 9
     assert "strict" not in bodies[0]["tools"][0]["function"]
