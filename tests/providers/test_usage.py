@@ -173,6 +173,9 @@ def test_the_usage_of_a_retried_attempt_is_counted_and_recorded() -> None:
     replayed = kernai.replay(agent, "r", store=store).result
     assert replayed is not None
     assert replayed.usage == result.usage
+    provider.transport = transport = MemoryTransport(MemoryReply(200, head, failing))
+    result = kernai.execute(agent, "Hi.", limits=kernai.Limits(max_tokens=1000))  # used up: no further attempt
+    assert (result.stop_reason, result.usage.prompt_tokens, len(transport.requests)) == ("max_tokens", 1200, 1)
 
 
 # Prices from the list of genai-prices, which is data that ages.

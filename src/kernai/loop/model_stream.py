@@ -164,8 +164,13 @@ class ModelStream:
     def waiting(self, seconds: float, reason: str, attempt: int) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not isinstance(reason, str):
             raise TypeError(f"waiting takes seconds, a reason and a number, got {seconds!r:.60} and {reason!r:.60}")
-        if not self._ended:
-            self._run.write_now(ModelWaitingRow(seconds, reason, attempt))
+        if self._ended:
+            return
+        try:
+            self._run.root.budget.check_call(-1)  # the failed attempts may have used up a limit
+        except LimitReachedError as error:
+            raise LimitStop(error.reason, str(error)) from None
+        self._run.write_now(ModelWaitingRow(seconds, reason, attempt))
 
     def _priced(self, usage: Usage) -> Usage | None:
         """Returns `usage` as that of one failed call, with its cost if the price is known."""
