@@ -202,12 +202,6 @@ class HttpProvider(NotCopied, Provider):
         """Adds what the model may call, and the schema of its answer. For adapters that set `calls_natively`."""
         raise NotImplementedError
 
-    def answers_by_schema(self, schema: Mapping[str, Any], *, has_tools: bool) -> bool:
-        """Whether the vendor can enforce this schema of the answer, which is an object, in this request."""
-        if self.enforces_schema == "closed":
-            return strict(schema, nullable=False) is not None
-        return self.enforces_schema == "without tools" and not has_tools
-
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Returns options that are set but that this model would reject. They are not sent; `metadata` lists them."""
         del model, generation
@@ -292,9 +286,10 @@ class HttpProvider(NotCopied, Provider):
         )
 
     def _toolbox(self, tools: Tools) -> Toolbox:
-        schema = root_of(tools.output)
-        by_schema = schema is not None and schema.get("type") == "object" and self.answers_by_schema(
-            schema, has_tools=bool(tools.tools))
+        schema, by_schema = root_of(tools.output), False  # whether the vendor can enforce the schema of the answer
+        if schema is not None and schema.get("type") == "object":
+            by_schema = not tools.tools if self.enforces_schema == "without tools" else (
+                self.enforces_schema == "closed" and strict(schema, nullable=False) is not None)
         return Toolbox(tools, by_schema=by_schema, ids=self.call_ids, nullable=self.strict_tools)
 
     @property
@@ -390,14 +385,12 @@ def _json(body: Mapping[str, Any]) -> bytes:
 
 def _timeouts(timeout: float | tuple[float, float]) -> Timeouts:
     pair = timeout if isinstance(timeout, tuple) else (timeout, timeout)
-    if len(pair) != 2 or not all(_is_seconds(one) for one in pair):  # noqa: PLR2004 - a pair
+    if len(pair) != 2 or not all(  # noqa: PLR2004 - a pair
+        isinstance(one, (int, float)) and not isinstance(one, bool) and 0 < one <= MAX_TIMEOUT for one in pair
+    ):
         raise ValueError(
             f"timeout must be seconds up to {MAX_TIMEOUT}, or a pair (to connect, to be silent), got {timeout!r:.60}"
         )
     connect, read = pair
     # a single number is for the model's silence; a host that cannot be reached should fail sooner
     return Timeouts(float(connect) if pair is timeout else min(MAX_CONNECT, float(connect)), float(read))
-
-
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT
