@@ -260,6 +260,7 @@ def test_a_stack_without_a_bound_is_not_used_up() -> None:
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(10**6)
     try:
+        assert loads_flat('{"a": ' + "[" * 500_000) is None
         with pytest.raises(JsonRefusedError, match="nested deeper"):
             loads("[" * 500_000)
     finally:

@@ -268,11 +268,13 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
 
 def loads_flat(text: str) -> dict[str, Any] | None:
     """Like `loads`, for an object whose only colons follow its keys, as in most calls; None for other texts."""
+    if (size := len(text)) > _STACK:  # each character may be a level
+        return None
     try:
         found, end = _STRICT.scan_once(text, 0)  # type: ignore[attr-defined]  # faster than `decode`
     except (StopIteration, ValueError, RecursionError):
         return None
-    return found if end == len(text) and type(found) is dict and len(found) == text.count(":") else None
+    return found if end == size and type(found) is dict and len(found) == text.count(":") else None
 
 
 def _brackets(text: str) -> int:
