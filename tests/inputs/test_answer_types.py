@@ -125,6 +125,12 @@ class Order(pydantic.BaseModel):
     note: str | None = None
 
 
+@pydantic.dataclasses.dataclass
+class Sale:
+    amount: int = pydantic.Field(ge=1)
+    note: str = pydantic.Field(default="-")
+
+
 class Paid(pydantic.BaseModel):
     to: Trusted[str]
 
@@ -185,6 +191,7 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Node[int], {"value": 1, "next": {"value": 2}}, Node(1, Node(2)), {"value": 1, "next": {"value": "a"}}),
     (OWN[int], {"value": 1, "next": {"value": 2}}, OWN(1, OWN(2)), {"value": 1, "next": {"value": "a"}}),
     (Order, {"number": 1}, Order(number=1), {"number": "a"}),
+    (Sale, {"amount": 1}, Sale(1), {"amount": 0}),
     (UserId, 5, 5, "a"),
     (dict[Code, int], {"a": 1}, {"a": 1}, {"a": "b"}),
     (Names, ["a"], ["a"], [1]),
@@ -328,7 +335,7 @@ class HalfAModel:
 @pytest.mark.parametrize("output, message", [
     (Annotated[int, at.MinLen(1)], "does not apply to integer"),
     (Annotated[date, at.Ge(1)], "does not apply to date"),
-    (Annotated[bool, at.Ge(0)], "does not apply to boolean"),
+    (Annotated[bool, at.Ge(0)], "does not apply to boolean"), (Annotated[int, at.Ge], "Ge is a class"),
     (Annotated[int, at.MultipleOf(True)], "does not apply to integer"),  # type: ignore[arg-type]
     (Annotated[float, at.MultipleOf(0)], "does not apply to number"),
     (Annotated[str, at.MinLen(-1)], "does not apply to string"),

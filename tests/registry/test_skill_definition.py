@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypeAlias, TypedDict
 
+import pydantic
 import pytest
 
 from kernai import (
@@ -440,13 +441,14 @@ def lost(x: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 def numbers() -> Iterator[int]: yield 1
 async def more() -> AsyncIterator[int]: yield 1
 def method(self, n: int) -> None: ...  # type: ignore[no-untyped-def]
+def fielded(n: int = pydantic.Field(ge=1)) -> None: ...
 
 
 @pytest.mark.parametrize("given, said", [
     *((one, rf"skill '{one.__name__}': parameter '\*+\w+' cannot be an input") for one in (positional, keywords, mixed)),
     (greedy, "'a' and 'b' are both a SkillContext"),
     (lost, "skill 'lost': parameter 'x': the annotation 'Nowhere' cannot be resolved"),
-    (numbers, "does not yield"), (more, "does not yield"),
+    (numbers, "does not yield"), (more, "does not yield"), (fielded, r"parameter 'n': its default, a FieldInfo,"),
     (method, r"make a skill of the bound method: skill\(instance.method\)"),
     (functools.partial(of_a_module), r"no name of its own; give one with skill\(name="),
     ("search", r"a name is given as @skill\(name="),

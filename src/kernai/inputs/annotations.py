@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any
 
 from kernai._util.api import Once, inside_partials, signature_of
-from kernai.inputs.constraints import ConstrainedType, constrained, description_of
+from kernai.inputs.constraints import ConstrainedType, constrained, description_of, is_field
 from kernai.inputs.containers import (
     SETS,
     DictType,
@@ -28,6 +28,7 @@ from kernai.inputs.containers import (
     ReferenceType,
     TupleType,
     UnionType,
+    check_default,
 )
 from kernai.inputs.schema import NO_VALUE
 from kernai.inputs.types import ANY, MEDIA, NULL, PLAIN, ChoiceType, InputType, text_types
@@ -250,6 +251,7 @@ class TypeBuilder:
         otherwise_described: str = "",
     ) -> Field:
         try:
+            check_default(default)
             made, description = self.build(defaulted(annotation, default))
         except TypeError as error:
             raise TypeError(f"field {name!r} of {record.__name__}: {error}") from error
@@ -278,11 +280,15 @@ def _fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
         kind: Any = record
         fields = [one for one in dataclasses.fields(kind) if one.init]
         for one in fields:
-            default: object = NO_VALUE if one.default is dataclasses.MISSING else one.default
+            default: Any = NO_VALUE if one.default is dataclasses.MISSING else one.default
             required = default is NO_VALUE and one.default_factory is dataclasses.MISSING
             if default is NO_VALUE and one.default_factory in (list, dict):
                 default = one.default_factory()
-            yield one.name, hints[one.name], required, default, str(one.metadata.get("description", ""))
+            about = str(one.metadata.get("description", ""))
+            if is_field(default) and hasattr(kind, "__pydantic_validator__"):  # pydantic checks its constraints
+                about, required = default.description or about, default.is_required()
+                default = NO_VALUE if required or default.default_factory else default.default
+            yield one.name, hints[one.name], required, default, about
         try:
             signature_of(kind).bind(**dict.fromkeys(one.name for one in fields))
         except TypeError as error:  # its fields alone are not enough: it has an `InitVar`, say

@@ -189,10 +189,12 @@ def constrained(kind: InputType, metadata: Iterable[object]) -> InputType:
 
 def constraints_of(given: Any) -> Iterator[Constraint]:
     """The constraints in one piece of metadata, if any."""
+    if isinstance(given, type) and given.__module__.startswith("annotated_types"):
+        raise TypeError(f"the constraint {given.__name__} is a class; write {given.__name__}(...)")
     if isinstance(given, (str, bytes, type)) or given is None:
         return
     several = given if getattr(given, "__is_annotated_types_grouped_metadata__", False) else None
-    if hasattr(given, "is_required") and isinstance(getattr(given, "metadata", None), list):  # pydantic's `Field(...)`
+    if is_field(given):
         for name in getattr(given, "_attributes_set", {}):
             if name not in _DESCRIPTIVE:
                 raise TypeError(f"Field({name}=...) in Annotated is not supported here")
@@ -212,6 +214,11 @@ def constraints_of(given: Any) -> Iterator[Constraint]:
             yield Constraint("func", wanted)
         elif module in ("annotated_types", "pydantic") and name not in _HINTS:
             raise TypeError(f"the constraint {name}={value!r} is not supported")
+
+
+def is_field(given: object) -> bool:
+    """Whether this is pydantic's `Field(...)`."""
+    return hasattr(given, "is_required") and isinstance(getattr(given, "metadata", None), list)
 
 
 def _attributes(given: object) -> Mapping[str, Any]:

@@ -248,6 +248,15 @@ class Field(NamedTuple):
         return made if default is NO_VALUE else {**made, "default": default}
 
 
+def check_default(default: Any) -> None:
+    """Raises `TypeError` for a pydantic `Field`, a dataclass `field` or an `Input`: it would be passed as the value."""
+    if hasattr(default, "default") and (hasattr(default, "default_factory") or hasattr(default, "required")):
+        raise TypeError(
+            f"its default, a {type(default).__name__}, describes a value and is none; write this into the annotation: "
+            "Annotated[int, 'how many'] or Annotated[int, Field(ge=1)], say"
+        )
+
+
 def object_schema(fields: Sequence[Field]) -> Schema:
     """The schema of an object with these fields. Other keys are allowed: a call with unknown parameters drops them."""
     made: Schema = {"type": "object", "properties": {one.name: one.schema() for one in fields}}

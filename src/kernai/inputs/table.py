@@ -20,7 +20,7 @@ from kernai._util.api import Once, Value
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
-from kernai.inputs.containers import Field, RecordType, misspelled, object_schema, unknown_fields
+from kernai.inputs.containers import Field, RecordType, check_default, misspelled, object_schema, unknown_fields
 from kernai.inputs.schema import (
     NO_VALUE,
     Schema,
@@ -102,6 +102,7 @@ class InputTable:
         for name, one in inputs.items():
             try:
                 kind, description = builder.build(one.type)
+                check_default(one.default)
                 self._plan.append((name, kind.exact, kind, one.default, _is_mutable(one.default)))
             except TypeError as error:
                 raise TypeError(f"skill {skill_name!r}: parameter {name!r}: {error}") from error
