@@ -189,8 +189,11 @@ class AsyncioDriver(Driver):
                 if perf_counter() - began < BRIEF:
                     self._hold = BRIEF
 
+        return self._in_worker(timed, hold=hold, not_begun=NotBegun)
+
+    def _in_worker(self, call: Callable[[], Any], **options: Any) -> Coroutine[Any, Any, Any]:
         self._pool = self._pool or WorkerPool(keep=True)
-        return in_worker(self._pool, timed, hold=hold, not_begun=NotBegun)
+        return in_worker(self._pool, call, **options)
 
     async def _call_model(self, effect: CallModel) -> Any:
         run, provider, stream = self.begin_call(effect)
@@ -201,8 +204,7 @@ class AsyncioDriver(Driver):
             stream.caught_up = self._delivery.caught_up(run.outbox)
             if type(provider).acall is Provider.acall:
                 call = partial(provider.call, messages, model, generation, stream)
-                self._pool = self._pool or WorkerPool(keep=True)
-                answer: Awaitable[Any] = in_worker(self._pool, call, in_place=effect.timeout is None)
+                answer: Awaitable[Any] = self._in_worker(call, in_place=effect.timeout is None)
             else:
                 answer = provider.acall(messages, model, generation, stream)
             if effect.timeout is None:
