@@ -141,9 +141,7 @@ _HARMFUL = "[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 def printable(text: str) -> str:
-    """Removes control characters, except newline and tab, and replaces characters that could reorder or hide text with
-    U+FFFD.
-    """
+    """Removes control characters except newline and tab; characters that could reorder or hide text become U+FFFD."""
     if re.fullmatch(r"[\n\t -~]*", text):
         return text
     import unicodedata  # most text is ASCII

@@ -92,9 +92,7 @@ class AsyncioDelivery:
         self._closed = True
 
     def _deliver_soon(self, event: Row, outbox: Outbox) -> None:
-        """Delivers an event emitted on the event loop itself, in order and as soon as possible: the loop cannot wait
-        for itself.
-        """
+        """Delivers an event emitted on the event loop, which cannot wait for this, in order and as soon as possible."""
         outbox.waiting.append(event)
         self._soon = self._soon or set()
         if outbox not in self._soon:

@@ -251,9 +251,7 @@ class DurableRun:
                 reading(one, run.trust.restore, [one.row])
 
     def settle(self, run: Run, call: CallSkill | CallProtocol) -> Completion | None:
-        """Returns the outcome of a call that was announced but has no recorded outcome; None if it is to be made again,
-        or waits.
-        """
+        """Returns the outcome of a call that was announced but has none yet; None if it waits or must be made again."""
         facts, decision = self.history.facts, self.decisions.get(call.call_id)
         refused = decision is not None and decision.refusal is not None
         if refused or call.call_id in facts.waiting or call.call_id in self.history.never_ran:
@@ -371,9 +369,7 @@ class DurableRun:
         return self._state
 
     def changed_state(self, run: Run) -> list[Saved]:
-        """The changes of an outcome to the host's state. If the state cannot be saved, the run ends, as if the store
-        had failed.
-        """
+        """The changes of an outcome to the host's state. If saving fails, the run ends as if the store had failed."""
         assert self.journal is not None
         return self._state.changes(run, self.journal.fail)
 

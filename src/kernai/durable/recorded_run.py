@@ -147,9 +147,7 @@ class Facts:
             return None
 
     def approved_below(self, scope: str) -> Iterable[str]:
-        """The calls within a sub-run that were approved since the last resume. If the sub-run never began, neither did
-        they.
-        """
+        """The calls within a sub-run that were approved since the last resume. If it never began, neither did they."""
         return [call for call in self._approved if call.startswith(f"{scope}/")]
 
 

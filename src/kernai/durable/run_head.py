@@ -62,9 +62,7 @@ _SINCE = time() - monotonic()
 
 @dataclass(slots=True)
 class Head:
-    """What a store keeps of one run. Times are in seconds by the store's clock. A run without entries was deleted, or
-    never existed.
-    """
+    """What a store keeps of one run. Without entries, it does not exist. Times are in seconds by the store's clock."""
 
     info: RunInfo
     entries: int = 0
@@ -214,9 +212,7 @@ class Head:
         self.cancel = reason or self.cancel or "somebody cancelled the run"
 
     def delete(self) -> bool:
-        """Empties the head, except for `token` and `number`: the id may be used again, and no worker of the old run may
-        write to the new one.
-        """
+        """Empties the head but for `token` and `number`: no worker of this run may write to a later one of its id."""
         if self.entries == 0:
             return False
         self.check_free()

@@ -324,9 +324,7 @@ class DurableScope:
             yield effects.Commit()
 
     def _leave_to_others(self) -> effects.Work:
-        """Appends the rows so far, except those of calls that were about to begin: another worker will make them. The
-        caller parks the work.
-        """
+        """Appends the rows so far, except those of calls that another worker will begin. The caller parks the work."""
         waiting = self.run.outbox.waiting
         kinds = (events.CallBegunRow, events.MessagesSentRow)
         announced = (at for at, row in enumerate(waiting) if isinstance(row, kinds))
@@ -359,9 +357,7 @@ class DurableScope:
         return self._done.pop(next(iter(self._done)))
 
     def _begin_spawned(self) -> effects.Work:
-        """Begins all spawned work. All approvals are requested first, so that the waiting calls are recorded before
-        anything is performed.
-        """
+        """Begins all spawned work. Requests all approvals first, to record waiting calls before others are made."""
         asked, self._to_spawn = self._to_spawn, []
         if self._durable.must_leave:
             self._parked.extend(spawn.key for spawn in asked)

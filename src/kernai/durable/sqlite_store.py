@@ -580,9 +580,7 @@ def _format(connection: sqlite3.Connection) -> int:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Migrates a file from format 1, which had no leases and no tenants. Damaged rows stay unchanged, and are reported
-    when they are read.
-    """
+    """Migrates a file from format 1, without leases or tenants. Damaged rows stay, and raise when they are read."""
     for column in _ADDED:
         connection.execute(f"ALTER TABLE runs ADD COLUMN {column}")
     _execute(connection, _INDEXES)

@@ -133,9 +133,7 @@ class RunInfo(Value):
     due: tuple[str, ...] = ()
 
     def after(self, entries: Iterable[Mapping[str, Any]]) -> RunInfo:
-        """Returns the summary after these entries. A store keeps it beside the run, so that `runs` need not read every
-        entry.
-        """
+        """Returns the summary after these entries. A store keeps it with the run, so that `runs` reads no entries."""
         changes: dict[str, Any] = {}
         for entry in entries:
             changes["updated_at"] = at = entry.get("timestamp") or changes.get("updated_at", self.updated_at)
@@ -257,9 +255,7 @@ class RunFilter:
 
 
 class Codec(Protocol):
-    """Encrypts stored entries and media. The summaries that `runs` returns are not encrypted, so that runs can be
-    searched.
-    """
+    """Encrypts stored entries and media, but not the summaries that `runs` returns, so that runs can be searched."""
 
     def encode(self, data: bytes) -> bytes: ...
     def decode(self, data: bytes) -> bytes: ...

@@ -74,9 +74,7 @@ class Calls(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer: a final's content, or prose unchanged (`final` is None). `cut`: the vendor cut it off; `dialect` as
-    in `Calls`.
-    """
+    """The answer: a final's content or prose (no `final`). `cut`: the vendor cut it off; `dialect` as in `Calls`."""
 
     text: str
     final: Block | None

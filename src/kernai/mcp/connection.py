@@ -362,9 +362,7 @@ class Connection:
         return await self._open()  # some older servers, such as those of rmcp 1, end at the request for their revision
 
     def _lost(self, attempt: Attempt, error: Exception, what: str, *, repeatable: bool) -> bool:
-        """Whether the request may have been executed before the connection was lost. Raises `McpError` if the
-        connection was not lost.
-        """
+        """Whether the request may have run before the connection was lost. Raises `McpError` if it was not lost."""
         session, statuses = attempt.session, attempt.statuses
         if attempt.timeout.expired():
             late = "; ".join([f"did not answer {what} within {self.config.timeout:g} s", *session.noise_lines()])

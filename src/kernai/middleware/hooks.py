@@ -105,9 +105,7 @@ class Hooks:
             return getattr(ctx, outcome)
 
     def _check_returns_none(self, hook: Callable[..., object], returned: object, outcome: str) -> None:
-        """Raises `TypeError` if a hook returned a value. It would be ignored, so a guard returning False would not stop
-        anything.
-        """
+        """Raises `TypeError` if a hook returned a value: it would be ignored, so a guard's False would stop nothing."""
         if returned is not None:
             name = f"{type(self).__name__}.{getattr(hook, '__name__', 'a hook')}"
             raise TypeError(f"{name} returned {returned!r:.80}, which has no effect: raise, or set ctx.{outcome}")

@@ -42,9 +42,7 @@ LOOKS = 2.0
 
 
 class Connection(psycopg.Connection[Any]):
-    """A connection with a shared cursor for appends: it caches how to convert parameters, which would otherwise take a
-    third of an append's time.
-    """
+    """Reuses one cursor for appends, because it caches how to convert parameters; that saves a third of their time."""
 
     @Once
     def appends(self) -> psycopg.Cursor[Any]:
@@ -153,9 +151,7 @@ class Server:
 
     @contextmanager
     def listening(self, note: str) -> Iterator[threading.Event]:
-        """Yields an event that is set when the run is written to. One connection listens for all watchers in this
-        process.
-        """
+        """Yields an event that is set when the run is written to. One connection listens for the whole process."""
         news = threading.Event()
         with self._lock:
             self._watchers.setdefault(note, []).append(news)

@@ -63,9 +63,7 @@ class MemorySink:
 
 
 class CompositeSink:
-    """Passes every event to several sinks. If one raises, the others still get the event; then the first error is
-    raised.
-    """
+    """Passes every event to several sinks. If one raises, the others still get it; then the first error is raised."""
 
     def __init__(self, *sinks: Sink) -> None:
         self.sinks = tuple(map(_checked, sinks))

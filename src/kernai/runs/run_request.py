@@ -301,9 +301,7 @@ class RunRequest:
 
 
 def check_options(options: Mapping[str, Any], known: type, *others: str) -> None:
-    """Raises `TypeError` for an option that the TypedDict `known` lacks. For an agent's option or a limit, the error
-    says where it belongs.
-    """
+    """Raises `TypeError` for an option that `known` lacks, which says where an agent's option or a limit belongs."""
     if options.keys() <= known.__annotations__.keys():
         return
     names = [*known.__annotations__, *others]
