@@ -48,8 +48,7 @@ if TYPE_CHECKING:
         is_warning: bool
         is_note: bool
 
-#: the version of the recording format, recorded in each `run_start`; increased if older recordings would otherwise be
-#: misread
+#: the version of the recording format, recorded in each `run_start`; increased if older recordings would be misread
 RECORDING_FORMAT = 2
 
 Role = Literal["outcome", "decision", "aside", "live"]

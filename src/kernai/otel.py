@@ -86,8 +86,7 @@ class SpanSink:
 
     `tracer_provider` and `meter_provider` default to the global ones. `provider_name` is the value of
     ``gen_ai.provider.name``, which events do not contain. With `content`, spans also have instructions, messages,
-    arguments and results as JSON; without it, none of these leave the process. `close` ends the spans of runs whose end
-    was never recorded.
+    arguments and results as JSON; otherwise these do not leave the process. `close` ends the spans of unfinished runs.
     """
 
     def __init__(

@@ -271,8 +271,7 @@ class _NotStrictError(Exception):
 def strict(schema: Mapping[str, Any], *, nullable: bool = True) -> dict[str, Any] | None:
     """Returns the schema for a vendor's strict mode, which has neither open objects nor optional properties.
 
-    With `nullable`, an optional property becomes a required one that may be null. Returns None if there is no such
-    schema.
+    With `nullable`, an optional property becomes a required one that may be null. Returns None if that is impossible.
     """
     try:
         return _strict(schema, nullable)

@@ -1,8 +1,7 @@
 """Files that may contain private data: written completely or not at all, readable only by their owner.
 
 A file is written under a new name and then moved into place. So the mode of an old file does not apply, the target of a
-link is not overwritten, and a process that has the old file open cannot read the new one. Only regular files are opened
-for reading.
+link is not overwritten, and a process that has the old file open cannot read the new one. Only regular files are read.
 """
 
 from __future__ import annotations

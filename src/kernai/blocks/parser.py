@@ -99,8 +99,7 @@ def parts_of(text: str) -> Iterator[Part]:
 def text_with_stray_close(text: str) -> str | None:
     """The text after the last block, if it ends with another closing tag of that block.
 
-    Perhaps the block was meant to end there. None if only the tag follows, which is a slip, or if the last block is not
-    closed.
+    Perhaps the block was meant to end there. None if only the tag follows, a slip, or if the last block is not closed.
     """
     if text.count("</") < 2 or not text.rstrip(ASCII_SPACE).endswith(">"):  # noqa: PLR2004 - the block's own tag and another
         return None

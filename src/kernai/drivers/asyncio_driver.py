@@ -324,8 +324,7 @@ def _involves_a_group(error: BaseException | None) -> bool:
 async def _in_task(value: Awaitable[Any], variables: Context | None = None) -> Any:
     """Awaits an async skill's call in a separate task.
 
-    A failing `TaskGroup` cancels the task that it runs in, and up to Python 3.12 may not undo that: the run's own task
-    would look cancelled.
+    A failing `TaskGroup` cancels its task, and up to Python 3.12 may not undo it: the run's task would look cancelled.
     """
     try:
         result, error = await asyncio.get_running_loop().create_task(outcome_of(value), context=variables)

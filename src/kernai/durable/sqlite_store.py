@@ -1,7 +1,6 @@
 """`SqliteStore`: runs in one SQLite file, for many threads and processes at once.
 
-- Each store has one connection and one lock: SQLite has a single writer anyway. Processes take turns with
-  `BEGIN IMMEDIATE`.
+- Each store has one connection and one lock: SQLite has one writer anyway. Processes take turns by `BEGIN IMMEDIATE`.
 - If the database is locked, this module waits, not SQLite: Ctrl-C can interrupt the wait, and SQLite does not wait at
   all when it opens a new file.
 - A connection must not survive a fork: parent and child would share one set of locks, and the first to close would
@@ -293,8 +292,7 @@ class _File:
         #: whether the connection is read-only and immutable; see `_frozen`
         self._is_frozen = False
         self._closed = False
-        # The last head written and the data version at that time. While no other connection writes, the head need not
-        # be read again.
+        # the last head written, and the data version then; while no other connection writes, it is not read again
         self._last: tuple[str, Head] | None = None
         self._version = -1
         with _FORKING:

@@ -130,9 +130,8 @@ def type_of(schema: Any) -> str:
 def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments that fit the schema, based on those given.
 
-    Numbers in quotes and the like are corrected. Arguments that exist and fit are kept, and so are lists and objects,
-    because most of their content is right. A missing required argument gets the value that was given under a similar
-    name, or a placeholder.
+    Numbers in quotes and the like are corrected. Arguments that fit are kept; so are lists and objects, because most of
+    their content is right. A missing required argument gets the value given under a similar name, or a placeholder.
     """
     full = resolved(schema)
     known = properties_of(full)

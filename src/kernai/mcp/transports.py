@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from kernai.mcp.connection import Session
 
-#: bytes that are kept of a server's standard error: beyond the first limit, they are cut to the second, which is longer
-#: than any secret
+#: bytes kept of a server's standard error: if there are more, they are cut to the second, which exceeds any secret
 MAX_STDERR, LEAST_STDERR = 65536, 16384
 #: characters and lines of standard error that an error shows
 STDERR_CHARACTERS, STDERR_LINES = 4096, 8
@@ -59,8 +58,7 @@ async def watched(transport: Any, session: Session) -> AsyncGenerator[Any]:
 class _Watched:
     """A stream of incoming messages that reports its end, and unreadable messages, to the session.
 
-    The SDK drops a response that it cannot parse, and its caller would wait for the timeout. It is replaced by an
-    error response.
+    The SDK drops a response that it cannot parse, so its caller would wait for the timeout. It gets an error instead.
     """
 
     def __init__(self, stream: Any, session: Session) -> None:

@@ -5,8 +5,7 @@
 - A thread in each worker, the reaper, also goes by the recording. If a worker has died, it ends the old job and submits
   another in one transaction. It also wakes runs whose `Pause(until=...)` has passed. Only one reaper works at a time.
 - A run that no worker can continue is blocked, with the reason, until a person decides. Nothing is guessed.
-- Runs block, so each has a thread. These are daemon threads: a call that outlasts the grace time does not keep the
-  process alive.
+- Runs block, so each has a daemon thread: a call that outlasts the grace time does not keep the process alive.
 """
 
 from __future__ import annotations
