@@ -122,6 +122,9 @@ def test_a_cancelled_run_is_cancelled_whatever_its_provider_does(way: Way, react
     assert isinstance(result.error, RunCancelledError)
     assert results(recorder) == {"": "cancelled"}
     assert recorder.for_event("llm_response") == []
+    if react == "passes it on":  # not a failure of the provider
+        (broken_off,) = recorder.for_event("model_failed")
+        assert (broken_off.data["error"], broken_off.data["exception"]) == ("the run was cancelled", None)
 
 
 @WAYS

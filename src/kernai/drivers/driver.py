@@ -17,7 +17,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import is_async
-from kernai.errors import Control, KernaiError, Pause, ProviderError, RunCancelledError, StoreNeededError, as_failure
+from kernai.errors import (
+    Control,
+    KernaiError,
+    Pause,
+    ProviderError,
+    RunCancelledError,
+    RunStoppedError,
+    StoreNeededError,
+    as_failure,
+)
 from kernai.events import ModelWaitingRow
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.builtin_commands import run_builtin
@@ -266,15 +275,16 @@ class Driver:
             provider = effect.provider or self.root.runs[effect.scope].provider
             if provider is not None and provider.raises_assertions:
                 return self.delivery_failed(error)
-        if self.root.trace is not None and isinstance(effect, (CallModel, CallSkill, CallProtocol)):
-            self._trace(raised, effect)
+        if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
+            if self.root.trace is not None:
+                self._trace(raised, effect)
+            ended = RunStoppedError if isinstance(effect, CallModel) else RunCancelledError  # `on_chunk` raises either
+            if isinstance(error, ended) and self.root.cancellation.is_set():
+                return Cancelled()  # because the run must stop: the call may or may not have taken effect
         if is_spawned and isinstance(error, KeyboardInterrupt):
             self.failure, is_spawned = self.failure or error, False
         if not is_spawned and not isinstance(error, (Exception, Control)):
             self.stop()
-        is_call = isinstance(effect, (CallSkill, CallProtocol))
-        if is_call and isinstance(error, RunCancelledError) and self.root.cancellation.is_set():
-            return Cancelled()  # the call ended because the run must stop: it may or may not have taken effect
         return error
 
     def _trace(self, raised: BaseException, effect: CallModel | CallSkill | CallProtocol) -> None:
