@@ -131,12 +131,12 @@ def test_blocks_written_as_text_are_still_calls() -> None:
     assert (result.text, len(recorder.for_event("skill_result"))) == ("Found.", 1)
 
 
-@pytest.mark.parametrize("first,second", [("native", "blocks"), ("blocks", "native")])
+@pytest.mark.parametrize("first,second", [("native", "blocks"), ("blocks", "native"), ("native", "native")])
 @pytest.mark.parametrize("stop_at", [1, 2])
-def test_a_run_can_be_resumed_with_the_other_format_of_calls(first: Any, second: Any, stop_at: int) -> None:
+def test_a_run_can_be_resumed_with_the_same_or_the_other_format_of_calls(first: Any, second: Any, stop_at: int) -> None:
     store, whole = MemoryStore(), MemoryStore()
-    full, half = Recorder(), Recorder()
-    wanted = kernai.execute(agent(first, provider=tape(native=first == "native")), "Tea?", store=whole, run_id="r", recorder=full)
+    full, half, unbroken = Recorder(), Recorder(), tape(native=first == "native")
+    wanted = kernai.execute(agent(first, provider=unbroken), "Tea?", store=whole, run_id="r", recorder=full)
     broken = tape(*TAPE[:stop_at], native=first == "native").fail_on_step(stop_at, kernai.ProviderError("down"))
     assert kernai.execute(agent(first, provider=broken), "Tea?", store=store, run_id="r").error is not None
     rest = tape(*TAPE[stop_at:], native=second == "native")
@@ -147,6 +147,7 @@ def test_a_run_can_be_resumed_with_the_other_format_of_calls(first: Any, second:
     sent = rest.calls[0].messages
     if second == "native":
         assert (rest.calls[0].tools is None, sent[0].text) == (False, "Be brief.")
+    assert first != second or rest.calls[-1].messages == unbroken.calls[-1].messages
 
 
 def pieces(event: Event) -> Any:
