@@ -321,9 +321,11 @@ def test_context_variables_reach_every_model_call_and_skill_even_in_tasks(way: W
 
 async def test_an_async_skill_cleans_up_with_its_own_context_variables() -> None:
     ended: list[str] = []
+    begun = asyncio.Event()
 
     async def waits() -> str:
         USER.set("waits")
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -339,8 +341,7 @@ async def test_an_async_skill_cleans_up_with_its_own_context_variables() -> None
     assert (await aexecute(failing, "go")).messages[2].text == '<block type="error" name="s">fails</block>'
     waiting = failing.replace(provider=MockProvider(command("s")), skills=[Skill("s", execute=waits)])
     task = asyncio.create_task(aexecute(waiting, "go"))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

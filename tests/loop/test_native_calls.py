@@ -62,7 +62,7 @@ def test_native_calls_run_like_blocks(way: Way, parallel: bool) -> None:
         recorder, provider = Recorder(), tape(native=native)
         one = agent("native" if native else "blocks", provider=provider, parallel_skills=parallel)
         result = way(one, "Tea?", recorder=recorder)
-        outcomes.append((result.text, result.stop_reason, result.steps, decided(recorder)))
+        outcomes.append((result.text, result.stop_reason, result.steps, sorted(decided(recorder), key=repr)))
     assert outcomes[0] == outcomes[1]
     assert outcomes[0][0] == "Found it."
     assert len(outcomes[0][3]) == 6
