@@ -71,7 +71,7 @@ class AsyncioDriver(Driver):
         """Drives the root's stack to its end."""
         self._root_task = asyncio.current_task()
         self._cancelled_before = 0 if self._root_task is None else self._root_task.cancelling()
-        if self.root.cancellation.must_be_watched:
+        if not self.root.cancellation.is_quiet:
             self._watch = _Watch(self.root.cancellation, self._cancellations)
         value = None
         try:

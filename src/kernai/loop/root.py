@@ -48,7 +48,7 @@ class Cancellation:
     It is set from within (Ctrl-C, a closed stream), by the caller's `cancel` object, or by the timeout.
     """
 
-    __slots__ = ("_clock", "_outer", "_set", "_stop", "_timeout", "deadline", "is_quiet", "must_be_watched")
+    __slots__ = ("_clock", "_outer", "_set", "_stop", "_timeout", "deadline", "is_quiet")
 
     def __init__(self, clock: Clock, outer: Any = None) -> None:
         is_set = getattr(outer, "is_set", None)
@@ -64,21 +64,18 @@ class Cancellation:
         self._timeout: float | None = None
         #: in the clock's monotonic seconds; None without a timeout
         self.deadline: float | None = None
-        #: whether it can become set without a call to `set`, so that it has to be polled
-        self.must_be_watched = outer is not None
-        #: whether it is not set and need not be polled
+        #: whether it is not set, and only a call to `set` can change that, so that it need not be polled
         self.is_quiet = outer is None
 
     def may_come_from_outside(self) -> None:
         """Has this polled, because another thread may stop the run at any time."""
-        self.must_be_watched, self.is_quiet = True, False
+        self.is_quiet = False
 
     def begin(self, timeout: float | None, spent: float = 0.0) -> None:
         """Starts the timeout, in seconds. `spent` is how much of it the run had used before it was resumed."""
         if timeout is not None:
             self._timeout = timeout
             self.deadline = self._clock.monotonic() + max(timeout - spent, 0.0)
-            self.must_be_watched = True
             self.is_quiet = False
 
     def set(self) -> None:
