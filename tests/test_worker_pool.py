@@ -280,15 +280,17 @@ async def test_a_call_that_ends_just_as_the_loop_turns_to_other_work_is_not_miss
 
 @pytest.mark.parametrize("hold", [0.0, 0.000_2])
 async def test_cancelling_the_wait_for_a_call_lets_the_call_finish(hold: float) -> None:
-    pool, leave, ended = WorkerPool(1, keep=True), threading.Event(), threading.Event()
+    pool, begun, leave, ended = WorkerPool(1, keep=True), *(threading.Event() for _ in range(3))
 
     def call() -> None:
+        begun.set()
         leave.wait(PATIENCE)
         ended.set()
 
     with closing(pool):
         waiting = asyncio.ensure_future(in_worker(pool, call, hold=hold))
         await asyncio.sleep(0)
+        assert begun.wait(PATIENCE)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
