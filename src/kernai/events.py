@@ -924,9 +924,11 @@ class TaskStartRow(Row, type="task_start", group="flow"):
 class TaskEndedRow(_OutcomeRow, group="flow"):
     """How a task ended."""
 
-    __slots__ = ()
+    __slots__ = ("input",)
     uncompared = frozenset({"duration_ms", "drained"})
     task_id: str
+    #: the task's text, for `on_task_complete`; not recorded
+    input: str
     drained: bool | None
 
 

@@ -15,6 +15,7 @@ from kernai import (
     Block,
     Context,
     Limits,
+    MemoryStore,
     Message,
     MockProvider,
     Model,
@@ -27,7 +28,7 @@ from kernai import (
 )
 from tests.loop.loop_cases import Unprintable
 from tests.scripted import AsyncScripted
-from tests.ways import ALL, PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute
+from tests.ways import ALL, DRIVERS, PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute
 from tests.written import command, final
 
 #: what a model answers: called with the text of the last message and the whole conversation
@@ -293,3 +294,17 @@ def test_the_hook_is_called_once_a_task_also_for_two_workflows_with_the_same_ids
         {"task_id": "a", "input": "do a", "result": "done", "error": None},
         {"task_id": "b", "input": "do b", "result": None, "error": "MockProvider raised OSError: connection lost"},
     ] * 2
+
+
+@DRIVERS
+def test_the_hook_gets_the_input_of_a_task_that_a_resume_ends(run: Way, again: Way) -> None:
+    cancel, store, hooked = threading.Event(), MemoryStore(), list[Any]()
+
+    def answer(asked: str, messages: Sequence[Message]) -> str:
+        if asked == "do a":
+            cancel.set()
+        return planned([task("a")]) if asked == "go" else final("done")
+
+    assert run(agent_of(answer), store=store, run_id="r", cancel=cancel).stop_reason == "cancelled"
+    assert again(agent_of(answer), "r", store=store, on_task_complete=lambda **given: hooked.append(given["input"])).text == "done"
+    assert hooked == ["do a"]

@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError, wait
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from kernai.drivers.delivery import Callback, EventWriter, TaskCompletions, TaskHook
+from kernai.drivers.delivery import Callback, EventWriter, TaskHook, arguments_of
 from kernai.drivers.driver import POLL
 from kernai.events import Event
 
@@ -42,8 +42,8 @@ class AsyncioDelivery:
         self.listening = bool(callbacks)
         self._writer = writer
         self._callbacks = callbacks
-        self._tasks = None if on_task_complete is None else TaskCompletions(on_task_complete)
-        self._observed = self.listening or self._tasks is not None
+        self._on_task_complete = on_task_complete
+        self._observed = self.listening or on_task_complete is not None
         self.kept = None if self._observed else writer.kept
         #: held while an event is delivered, so that callbacks are called one at a time
         self._order = asyncio.Lock() if self._observed else _ANY_ORDER
@@ -134,8 +134,8 @@ class AsyncioDelivery:
         self._writer.write(event)
         for callback in self._callbacks:
             await self._call(event, callback, Event.of(event))
-        if self._tasks is not None and (arguments := self._tasks.after(event)) is not None:
-            await self._call(event, self._tasks.hook, **arguments)
+        if self._on_task_complete is not None and (arguments := arguments_of(event)) is not None:
+            await self._call(event, self._on_task_complete, **arguments)
 
     async def _call(self, event: Row, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
         try:

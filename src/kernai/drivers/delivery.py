@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kernai.errors import Control, Stop, as_failure
-from kernai.events import Event, ResultRow, Row, TaskEndedRow, TaskStartRow
+from kernai.events import Event, ResultRow, Row, TaskEndedRow
 from kernai.interrupts import calls_out
 from kernai.loop.root import Outbox
 from kernai.recording.recorder import MemorySink, Recorder
@@ -122,9 +122,9 @@ class ThreadsDelivery:
     ) -> None:
         self._writer = writer
         self._on_event = on_event
-        self._tasks = None if on_task_complete is None else TaskCompletions(on_task_complete)
+        self._on_task_complete = on_task_complete
         self._channel = channel
-        self._observed = on_event is not None or self._tasks is not None or channel is not None
+        self._observed = on_event is not None or on_task_complete is not None or channel is not None
         self.listening = on_event is not None or channel is not None
         self.kept = None if self._observed else writer.kept
         # reentrant: a callback may emit an event through a skill context
@@ -168,8 +168,8 @@ class ThreadsDelivery:
     def _notify(self, event: Row) -> None:
         if self._on_event is not None:
             self._call(event, self._on_event, Event.of(event))
-        if self._tasks is not None and (arguments := self._tasks.after(event)) is not None:
-            self._call(event, self._tasks.hook, **arguments)
+        if self._on_task_complete is not None and (arguments := arguments_of(event)) is not None:
+            self._call(event, self._on_task_complete, **arguments)
         if self._channel is not None:
             self._channel.put(Event.of(event))
 
@@ -181,24 +181,15 @@ class ThreadsDelivery:
             self._writer.observer_failed("callback", event, error)
 
 
-class TaskCompletions:
-    """Turns the events of tasks into calls of `on_task_complete`."""
-
-    def __init__(self, hook: TaskHook) -> None:
-        self.hook = hook
-        self._inputs: dict[tuple[str, str], str] = {}
-
-    def after(self, row: Row) -> dict[str, Any] | None:
-        """If this row ends a task, returns the arguments for calling the hook."""
-        if isinstance(row, TaskStartRow):
-            self._inputs[row.place[3], row.task_id] = row.input
-        if not isinstance(row, TaskEndedRow):
-            return None
-        data = row.fields()
-        return {
-            "task_id": row.task_id,
-            "input": self._inputs.pop((row.place[3], row.task_id), ""),
-            "result": data.get("result"),
-            "duration_ms": data["duration_ms"],
-            "error": data.get("error"),
-        }
+def arguments_of(row: Row) -> dict[str, Any] | None:
+    """If this row ends a task, returns the arguments for calling `on_task_complete`."""
+    if not isinstance(row, TaskEndedRow):
+        return None
+    data = row.fields()
+    return {
+        "task_id": row.task_id,
+        "input": row.input,
+        "result": data.get("result"),
+        "duration_ms": data["duration_ms"],
+        "error": data.get("error"),
+    }

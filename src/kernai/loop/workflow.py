@@ -16,6 +16,7 @@ from kernai.blocks.plan import Plan, Task
 from kernai.errors import LimitReachedError, error_text
 from kernai.events import (
     TaskCompleteRow,
+    TaskEndedRow,
     TaskErrorRow,
     TaskStartRow,
     WorkflowCompleteRow,
@@ -164,7 +165,7 @@ class Workflow:
             error = error or result.error
         if error is None and result is not None and result.text is not None:
             outcome = self._data_of(task_id, result)
-            run.write(TaskCompleteRow(task_id, result.text, duration))
+            row: TaskEndedRow = TaskCompleteRow(task_id, result.text, duration)
         else:
             broken_off = None
             if error is not None and (broken_off := how_broken_off(error)) is not None:
@@ -173,10 +174,12 @@ class Workflow:
             text = text if broken_off is None else "the run was stopped"
             outcome = failure(RuntimeError(text))
             self.failed.add(task_id)
-            run.write(TaskErrorRow(
+            row = TaskErrorRow(
                 task_id, text, duration, not_run=broken_off == "not_run" or None,
                 interrupted=broken_off == "interrupted" or None,
-            ))
+            )
+        row.input = self.scheduler.running[task_id].input
+        run.write(row)
         self.scheduler.finish(task_id, outcome)
         run.context.task_results[task_id] = outcome
 
