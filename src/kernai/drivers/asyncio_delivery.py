@@ -57,10 +57,7 @@ class AsyncioDelivery:
     async def flush(self, outbox: Outbox) -> None:
         """Delivers the waiting rows. If cancelled, the rest stays in the outbox."""
         if not self._observed:
-            if outbox.is_kept:
-                self._writer.log(outbox.waiting)
-            else:
-                self._writer.write_all(outbox.waiting)
+            self._writer.write_all(outbox)
             return
         async with self._order:
             # one by one, so that a cancellation during a callback leaves the rest in the outbox

@@ -55,7 +55,8 @@ class AsyncRunStream(NotCopied, Generic[Output_co]):
 
         Called from within the run (an async callback, an async skill), it only cancels.
         """
-        self._channel.abandon()
+        self._channel.cancellation.set()
+        self._channel.leave()
         if _inside.get() is self._channel:
             return
         task = self._start()
@@ -184,11 +185,6 @@ class _Channel:
         """Notes that the run has ended: after the last event, `take` returns None."""
         self._ended = True
         self._there.set()
-
-    def abandon(self) -> None:
-        """Cancels the run and drops its further events."""
-        self.cancellation.set()
-        self.leave()
 
     def leave(self) -> None:
         """Notes that the consumer has left: events are dropped, and nobody waits."""

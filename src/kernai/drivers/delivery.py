@@ -56,18 +56,16 @@ class EventWriter:
         """The recorder's list, if no more than warnings are logged and there is no store."""
         return self._entries if self._loud is not None and self.journal is None else None
 
-    def log(self, rows: deque[Row]) -> None:
-        """Logs rows that are recorded already, and removes them."""
-        while rows:
-            row = rows.popleft()
-            if self._loud is None or row.type in self._loud:
-                self._log.write(row)
-
-    def write_all(self, events: deque[Row]) -> None:
-        """Writes events and removes them from the deque. If a sink raises Ctrl-C or the like, the rest stays in it."""
-        entries, loud = self._entries, self._loud
+    def write_all(self, outbox: Outbox) -> None:
+        """Writes the waiting rows. If a sink raises Ctrl-C or the like, the rest stays in the outbox."""
+        events, entries, loud = outbox.waiting, self._entries, self._loud
         is_list = entries is not None or self._recorder is None
-        if not is_list or loud is None or not loud.isdisjoint(map(_TYPE, events)):
+        if outbox.is_kept:  # they are recorded already, and wait only for the log
+            while events:
+                row = events.popleft()
+                if loud is None or row.type in loud:
+                    self._log.write(row)
+        elif not is_list or loud is None or not loud.isdisjoint(map(_TYPE, events)):
             while events:
                 self.write(events.popleft())
         else:  # the usual case: nothing to log, and the journal and the recorder are plain lists
@@ -137,10 +135,7 @@ class ThreadsDelivery:
             self._deliver(outbox.waiting)
             return
         with self._lock:
-            if outbox.is_kept:
-                self._writer.log(outbox.waiting)
-            else:
-                self._writer.write_all(outbox.waiting)
+            self._writer.write_all(outbox)
 
     def deliver_now(self, event: Row, outbox: Outbox) -> None:
         """Delivers one event at once; callable from any thread."""
