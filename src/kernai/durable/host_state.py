@@ -218,20 +218,15 @@ def _save(context: Context) -> Any:
 
 
 def _saved(run: Run) -> Any:
-    """The saved state; None if the host saves nothing.
-
-    Raises `TypeError` for data that JSON would not restore unchanged.
-    """
-    kind = type(run.context)
-    if kind.save is Context.save:
-        return None
+    """The saved state. Raises `TypeError` for data that JSON would not restore unchanged."""
+    name = type(run.context).__name__
     try:
         data = _save(run.context)
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # raised unchanged, it would be treated as Ctrl-C
-        raise KernaiError(f"{kind.__name__}.save raised {type(error).__name__}: {error_text(error)}") from error
-    return _JsonCheck(kind.__name__).of(data)
+        raise KernaiError(f"{name}.save raised {type(error).__name__}: {error_text(error)}") from error
+    return _JsonCheck(name).of(data)
 
 
 class _JsonCheck(Conversion):

@@ -26,6 +26,7 @@ import psycopg
 from procrastinate.exceptions import ConnectorException
 from psycopg import sql
 
+from kernai._util.api import check_function
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
@@ -96,8 +97,8 @@ class Workers:
             raise ValueError(f"concurrency must be a whole number of at least 1, got {concurrency!r}")
         if not isinstance(queue, str) or not queue:  # a run without a queue would never start
             raise ValueError(f"queue must be a name, got {queue!r}")
-        if options is not None and not callable(options):
-            raise TypeError(f"options must be callable, got {type(options).__name__}")
+        if options is not None:
+            check_function("options", options, "the run's RunInfo", None)
         self.agents = {name: agent.replace(name=name) for name, agent in agents.items()}
         self._store, self._concurrency, self._queue, self._options = store, concurrency, queue, options
         self._lease, self._grace = check_seconds("lease", lease), check_seconds("grace", grace)

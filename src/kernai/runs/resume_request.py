@@ -36,7 +36,7 @@ from kernai.errors import (
 )
 from kernai.events import Event, RunStartRow, SkillErrorRow, SkillResultRow
 from kernai.loop.calls import recorded_result as recorded_skill_result
-from kernai.loop.effects import CallSkill, Effect, Raise, Sleep, Work, alone
+from kernai.loop.effects import CallSkill, Completion, Effect, Raise, Sleep, Work, advance, alone
 from kernai.loop.run_state import Run
 from kernai.middleware.chain import wrap
 from kernai.recording_file import read_recording
@@ -332,17 +332,15 @@ class _SkillChecks:
 
     def _called(self, run: Run, call: CallSkill, context: SkillContext[Any]) -> Any:
         work = wrap(run, call, alone(call))
-        try:
-            effect = next(work)
-            while True:
-                try:
-                    value = self._performed(run, effect, context)
-                except (Exception, SystemExit, Control) as error:  # noqa: BLE001 - the middleware may handle it
-                    effect = work.throw(error)
-                else:
-                    effect = work.send(value)
-        except StopIteration as end:
-            return end.value
+        effect = advance(work, None, None)
+        while not isinstance(effect, Completion):
+            try:
+                effect = advance(work, self._performed(run, effect, context), None)
+            except (Exception, SystemExit, Control) as error:  # noqa: BLE001 - the middleware may handle it
+                effect = advance(work, None, error)
+        if effect.error is not None:
+            raise effect.error
+        return effect.value
 
     def _performed(self, run: Run, effect: Effect, context: SkillContext[Any]) -> Any:
         if isinstance(effect, Sleep):
