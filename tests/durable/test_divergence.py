@@ -13,7 +13,6 @@ import pytest
 
 import kernai
 from kernai import Agent, Context, KernaiError, MemoryStore, ReplayDivergenceError, RunConflictError, Skill, events
-from kernai.durable.history import History
 from kernai.durable.recorded_run import Facts, Recorded
 from kernai.durable.store import Entry
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, provider
@@ -215,24 +214,6 @@ def test_approvals_below_a_scope_are_those_of_its_own_calls_since_the_run_was_re
         row.place = (0, 0, None, "", "r", None)
         facts.note(Recorded(seq, row))
     assert list(facts.approved_below(scope)) == found
-
-
-@pytest.mark.parametrize("rows, undone, resumed", [
-    ({}, [], False), ({}, [7], True), ({}, [3], False),
-    ({9: events.ResultRow}, [], False), ({9: events.ResultRow}, [7], True), ({9: events.ResultRow}, [3, 12], False),
-    ({6: events.SkillResultRow, 9: events.ResultRow}, [7], True), ({2: events.MessagesSentRow}, [], False), ({8: events.MessagesSentRow}, [], True),
-])
-def test_a_run_was_resumed_after_an_outcome_if_it_continued_or_an_end_after_it_was_undone(
-    rows: dict[int, Any], undone: list[int], resumed: bool
-) -> None:
-    def made(seq: int, kind: Any) -> Recorded:
-        row = object.__new__(kind)
-        row.place = (0, 0, None, "0.a", "r", None)
-        return Recorded(seq, row)
-
-    history = History(scopes={"0.a": [made(*row) for row in rows.items()]})
-    history._undone = {"0.a": undone, "": [7]}
-    assert history.was_resumed_after(made(5, events.SkillResultRow)) is resumed
 
 
 def changed_at(at: int, **changes: Any) -> Callable[[list[Entry]], list[Any]]:

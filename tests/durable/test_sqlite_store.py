@@ -19,12 +19,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kernai import KernaiError, Media, MemoryStore, RunConflictError, RunDamagedError, SqliteStore
 from kernai.durable import sqlite_store
-from kernai.jsonio.json_data import dumps
 from kernai.testing.store_rules import entry
 from tests.durable.durable_cases import Reversed
 
@@ -208,26 +205,6 @@ def test_a_conflict_says_what_to_do(store: SqliteStore, first_seq: int, message:
 
 
 # ------------------------------------------------------------------------------------------------------- the data
-
-JSON_DATA = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec=None)), inner, max_size=4),
-    max_leaves=20,
-)
-
-
-@pytest.mark.slow
-def test_every_entry_is_loaded_as_it_was_recorded(store: SqliteStore) -> None:
-    @given(st.lists(JSON_DATA, min_size=1, max_size=5))
-    def check(values: list[Any]) -> None:
-        entries = [entry(data=value) for value in values]
-        recorded = json.loads(dumps(entries))
-        for one in (store, MemoryStore()):
-            one.delete("r")
-            one.append("r", 0, entries, [])
-            assert one.load("r") == recorded
-
-    check()
 
 
 @pytest.mark.parametrize("wrong", [ValueError("wrong key"), LookupError("wrong key")])

@@ -181,18 +181,6 @@ def test_a_middleware_may_stop_the_run(way: Way, parallel: bool) -> None:
     assert [one["result"] for one in data_of(recorder, "skill_result")] == ["good"]
 
 
-@WAYS
-@pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
-def test_a_pause_raised_by_a_middleware_needs_a_store_like_a_calls(way: Way, parallel: bool) -> None:
-    def ask(effect: CallSkill) -> Flow:
-        raise kernai.Pause("over 100 €")
-        yield
-
-    calls = MockProvider(command("echo", "a") * 2, FINAL)
-    with pytest.raises(kernai.KernaiError, match=r"paused \(over 100 €\), and a pause needs a store"):
-        way(agent_with(for_skills(ask), provider=calls, parallel_skills=parallel))
-
-
 def test_a_call_that_is_dropped_while_it_is_performed_ends_quietly() -> None:
     flow = through(CallSkill("", "0.0", "echo", {}), [passing])
     next(flow)
