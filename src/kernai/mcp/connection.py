@@ -11,8 +11,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
@@ -33,7 +33,7 @@ Answer = TypeVar("Answer")
 CLOSING_SECONDS = 8.0
 #: seconds to find out why a session ended
 REASON_SECONDS = 1.0
-#: seconds for which the circuit breaker sends a server no requests
+#: seconds for which a server that failed is not asked by requests that do not name it
 RETRY_SECONDS = 30.0
 #: seconds until a server that has stopped reporting changed tools is asked again to report them
 LISTEN_AGAIN_SECONDS = 10.0
@@ -256,26 +256,23 @@ class Connection:
             "before": {key: before.get(key) for key in changed}, "after": {key: after.get(key) for key in changed},
         }
 
-    @contextmanager
-    def circuit_breaker(self, *, is_named: bool) -> Iterator[None]:
-        """For listing what a server has. After a failure, raises `McpError` for `RETRY_SECONDS` unless the request
-        names the server, because a server that hangs must not delay every request to all servers.
+    async def list(self, exchange: Exchange, kind: str, *, is_named: bool) -> Listing:
+        """Asks the server for everything it has of one kind.
+
+        After a failure, raises `McpError` for `RETRY_SECONDS` unless the request names the server, because a server
+        that hangs must not delay every request to all servers.
         """
         if not is_named and self._failure is not None and time.monotonic() < self._failure[0]:
             raise McpError(f"{self._failure[1]}\nFor now it is asked only by requests that name it as their 'server'")
+        what = "tools/list" if kind == "tools" else f"listing its {kind.replace('_', ' ')}"
+        ask = self._list_tools if kind == "tools" else lambda attempt: every_page(attempt.client, kind)
         try:
-            yield
+            listed = await self.use(exchange, ask, what=what, repeatable=True)
         except McpUnavailableError as error:
             self._failure = time.monotonic() + RETRY_SECONDS, error
             raise
         self._failure = None
-
-    async def list(self, exchange: Exchange, kind: str) -> Listing:
-        """Asks the server for everything it has of one kind."""
-        if kind == "tools":
-            return await self.use(exchange, self._list_tools, what="tools/list", repeatable=True)
-        what = f"listing its {kind.replace('_', ' ')}"
-        return await self.use(exchange, lambda attempt: every_page(attempt.client, kind), what=what, repeatable=True)
+        return listed
 
     async def _list_tools(self, attempt: Attempt) -> Listing:
         session, changes = attempt.session, attempt.session.changes

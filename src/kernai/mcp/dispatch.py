@@ -46,7 +46,7 @@ class Dispatch:
     background: Background
     context: SkillContext[Any]
     pauses: bool
-    #: the server that the request names; the circuit breaker does not apply to it
+    #: the server that the request names; it is asked even if it failed a moment ago
     named: object = None
     restarted: set[str] = field(default_factory=set)
 
@@ -199,16 +199,15 @@ class Dispatch:
     ) -> tuple[Listings, Failures]:
         """What the servers have of one kind, and the errors of those that could not be asked.
 
-        All are asked at the same time, with the `circuit_breaker`. Without `again`, a server is not asked whose last
-        listing of tools is up to date.
+        All are asked at the same time. Without `again`, a server whose tools are known to be up to date is not asked.
         """
         listed: Listings = {one: one.tools for one in servers if kind == "tools" and one.has_listed and not again}
         failures: Failures = {}
 
         async def ask(connection: Connection, exchange: Exchange) -> None:
+            is_named = connection.name == self.named or len(self.servers) == 1
             try:
-                with connection.circuit_breaker(is_named=connection.name == self.named or len(self.servers) == 1):
-                    listed[connection] = await connection.list(exchange, kind)
+                listed[connection] = await connection.list(exchange, kind, is_named=is_named)
             except McpError as error:
                 failures[connection] = error
 

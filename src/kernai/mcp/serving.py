@@ -92,7 +92,7 @@ def serve(
         )
     tools = Tools(source, **_known(options))
     stop = asyncio.Event()
-    run_to_end(tools.until_end(serve_stdio(tools.app, stop), GRACE), asyncio.new_event_loop(), stop)
+    run_to_end(serve_stdio(tools.app, stop), asyncio.new_event_loop(), stop)
 
 
 class Server:
@@ -157,7 +157,7 @@ class Server:
 
         async def main() -> None:
             on_ready(self.url)  # clients can connect already: the socket is listening
-            await tools.until_end(serve_http(tools, address, self._stop), GRACE)
+            await serve_http(tools, address, self._stop)
 
         with address.listener:
             run_to_end(main(), self._loop, self._stop)

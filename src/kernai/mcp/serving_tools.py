@@ -19,7 +19,6 @@ import os
 import re
 import threading
 from base64 import b64decode
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -148,14 +147,6 @@ class Tools:
         """Answers every running call with an error, and cancels it."""
         if self._ending is not None and not self._ending.done():
             self._ending.set_result(None)
-
-    async def until_end(self, serving: Awaitable[None], seconds: float) -> None:
-        """Serves, then waits at most `seconds` for cancelled calls to clean up."""
-        try:
-            await serving
-        finally:
-            if self._running:
-                await asyncio.wait(self._running, timeout=seconds)
 
     async def _list(self, *_: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=self.all())
@@ -357,6 +348,7 @@ def _content(part: Part) -> types.ContentBlock:
 Send = Callable[[float, float | None, str | None], Awaitable[None]]
 #: progress notifications kept for a client that reads slowly
 MAX_WAITING = 1000
+_END = object()
 _LARGEST = 1e300  # larger numbers are not progress; it leaves room to add to them without overflow
 
 
@@ -370,39 +362,33 @@ class Progress:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Any] = deque(maxlen=MAX_WAITING)
-        self._ended = False
+        self._waiting: asyncio.Queue[Any] = asyncio.Queue()
         self._last: float | None = None
-        self._sending: asyncio.Task[None] | None = None
+        self._sending = self._loop.create_task(self._send_all())
 
     def add(self, data: Any) -> None:
         """Adds a notification; may be called from any thread. `data` must be JSON data."""
-        if not self._ended:
-            self._waiting.append(data)
         with suppress(RuntimeError):  # the event loop is closed, because the server has ended before the call
-            self._loop.call_soon_threadsafe(self._begin)
+            self._loop.call_soon_threadsafe(self._put, data)
+
+    def _put(self, data: Any) -> None:
+        if self._waiting.qsize() >= MAX_WAITING:
+            self._waiting.get_nowait()
+        self._waiting.put_nowait(data)
 
     async def finish(self) -> None:
         """Waits until everything added so far is sent. Nothing is sent afterwards."""
-        self._begin()
-        self._ended = True
-        if self._sending is not None:
-            await self._sending
+        self._loop.call_soon(self._waiting.put_nowait, _END)
+        await self._sending
 
     def abandon(self) -> None:
         """Stops sending."""
-        self._ended = True
-        if self._sending is not None:
-            self._sending.cancel()
-
-    def _begin(self) -> None:
-        if self._waiting and not self._ended and (self._sending is None or self._sending.done()):
-            self._sending = asyncio.create_task(self._send_all())
+        self._sending.cancel()
 
     async def _send_all(self) -> None:
-        while self._waiting:
+        while (data := await self._waiting.get()) is not _END:
             with suppress(Exception):  # the client has left, or refuses notifications; the call continues
-                await self._send(*self._read(_sendable(self._waiting.popleft())))
+                await self._send(*self._read(_sendable(data)))
 
     def _read(self, data: Any) -> tuple[float, float | None, str | None]:
         """Converts emitted data to progress, total and message.

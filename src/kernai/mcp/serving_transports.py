@@ -58,10 +58,14 @@ def run_to_end(main: Awaitable[None], loop: asyncio.AbstractEventLoop, stop: asy
 
 
 async def _cancel_rest() -> None:
-    """Cancels all other tasks and waits for them at most `GRACE` seconds; `asyncio.run` might wait for ever."""
+    """Cancels all other tasks and waits for them at most `GRACE` seconds; `asyncio.run` might wait for ever.
+
+    Calls that are cancelled already are left to clean up.
+    """
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
-        task.cancel()
+        if not task.cancelling():
+            task.cancel()
     if left:
         _, stubborn = await asyncio.wait(left, timeout=GRACE)
         for task in stubborn:

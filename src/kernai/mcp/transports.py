@@ -235,10 +235,7 @@ async def _streamable_http(config: ServerConfig, auth: httpx2.Auth | None, make_
 
 
 def _http_client(
-    redactor: Redactor,
-    headers: dict[str, str] | None = None,
-    timeout: httpx2.Timeout | None = None,
-    auth: httpx2.Auth | None = None,
+    redactor: Redactor, headers: dict[str, str], timeout: httpx2.Timeout, auth: httpx2.Auth | None
 ) -> httpx2.AsyncClient:
     async def on_request(request: httpx2.Request) -> None:
         """Adds the token from `auth` to the redactor: it is as secret as one in the configuration."""
