@@ -280,13 +280,14 @@ def test_a_port_in_use_is_an_error_that_names_it(served: Any) -> None:
             Server(served.SKILLS, port=port).start()
 
 
-def test_a_server_starts_once_and_may_be_stopped_repeatedly(served: Any) -> None:
-    server = Server(served.SKILLS, port=0)
+def test_a_server_may_use_another_path_starts_once_and_may_be_stopped_repeatedly(served: Any) -> None:
+    server = Server(served.SKILLS, port=0, path="/tools/here")
     with pytest.raises(RuntimeError, match="no URL before it is started"):
         _ = server.url
     server.stop()
     with server:
-        assert post(server.url)[0] == 200
+        assert server.url.endswith("/tools/here")
+        assert [post(one)[0] for one in (server.url, server.url.replace("/tools/here", "/mcp"))] == [200, 404]
         for again in (server.start, lambda: server.run(print)):
             with pytest.raises(RuntimeError, match="started only once"):
                 again()
@@ -325,13 +326,6 @@ def test_a_stopped_server_leaves_no_thread_and_no_descriptor_and_frees_its_port(
     assert len(os.listdir("/dev/fd")) <= before  # files left open by other tests may be closed by now
     with Server(served.SKILLS, port=urlsplit(server.url).port or 0) as server:
         assert post(server.url)[0] == 200
-
-
-def test_a_server_may_use_another_path(served: Any) -> None:
-    with Server(served.SKILLS, port=0, path="/tools/here") as server:
-        assert server.url.endswith("/tools/here")
-        assert post(server.url)[0] == 200
-        assert post(server.url.replace("/tools/here", "/mcp"))[0] == 404
 
 
 @pytest.mark.parametrize("tool,mode", [

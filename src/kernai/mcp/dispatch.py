@@ -385,7 +385,6 @@ def _arguments_of(request: Request, tool: Tool) -> dict[str, Any]:
 
 
 def _joined(reasons: Iterable[object]) -> McpError:
-    """One error for several reasons, such as why each server failed."""
     return McpError("\n".join(map(str, reasons)))
 
 

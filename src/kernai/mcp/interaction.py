@@ -64,13 +64,12 @@ class Interaction:
         shown = {"requestState": "", "inputRequests": self._asked.get("requests")}
         requests = types.InputRequiredResult.model_validate(shown).input_requests or {}
         state, task, answer = self._asked.get("state"), self._asked.get("task"), self._answer
+        if task is not None:
+            return await self._of_task(str(task), await self._responses(requests, {"task": task}, answer))
         is_resumed = state is not None
         for _ in range(MAX_ROUNDS):
-            place = {"state": state} if task is None else {"task": task}
-            responses = await self._responses(requests, place, answer)
+            responses = await self._responses(requests, {"state": state}, answer)
             answer = None  # it answers only the requests that the person has seen
-            if task is not None:
-                return await self._of_task(str(task), responses)
             try:
                 found = await send(input_responses=responses, request_state=state)
             except MCPError as error:
@@ -95,7 +94,6 @@ class Interaction:
     async def _responses(
         self, requests: types.InputRequests, place: Mapping[str, Any], answer: Any
     ) -> types.InputResponses | None:
-        """Collects the responses to a server's requests for input."""
         if not requests:
             return None
         responses = self._answers(requests, place, answer) if self._pauses or answer is not None else {}

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from itertools import islice
 from operator import getitem
 from typing import Any
@@ -190,7 +190,7 @@ class _Writer:
     def __init__(self, root: Mapping[str, Any], check: Callable[[Any], bool]) -> None:
         self._resolver = Registry().with_resource("", DRAFT202012.create_resource(root)).resolver()
         self._check = check
-        self._found: dict[str, Any] = {}
+        self._found = cache(self._looked_up)
         self._left = MAX_PARTS
 
     def written(self, schema: Any, inside: tuple[str, ...]) -> Schema:
@@ -224,9 +224,7 @@ class _Writer:
     def _referred(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Schema:
         reference = str(schema["$ref"])
         siblings = self.written({key: one for key, one in schema.items() if key != "$ref"}, inside)
-        if reference not in self._found:
-            self._found[reference] = self._looked_up(reference)
-        found = self._found[reference]
+        found = self._found(reference)
         if len(inside) > _MOST_INSIDE:
             raise RecursionError
         if reference in inside:

@@ -382,7 +382,6 @@ class Progress:
         await self._sending
 
     def abandon(self) -> None:
-        """Stops sending."""
         self._sending.cancel()
 
     async def _send_all(self) -> None:

@@ -133,7 +133,6 @@ class StderrTail:
 
     @contextmanager
     def file(self) -> Iterator[TextIO]:
-        """Yields the file to pass to the process."""
         if sys.platform == "win32":  # the event loop there cannot wait for a pipe
             with Path(os.devnull).open("w", encoding="utf-8") as nothing:
                 yield nothing
