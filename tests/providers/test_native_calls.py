@@ -154,16 +154,18 @@ def test_the_same_turns_have_the_same_outcome_natively_and_with_blocks(vendor: s
 
 @pytest.mark.parametrize("tape", [name for name, texts in TAPES.items() if len(texts) > 1])
 @pytest.mark.parametrize("vendor", VENDORS)
-@pytest.mark.parametrize("native", [True, False])
-def test_a_run_may_change_between_native_calls_and_blocks(vendor: str, tape: str, native: bool) -> None:
-    whole = kernai.execute(Server(vendor, TAPES[tape]).agent(), "Go.")
-    store = MemoryStore()
+@pytest.mark.parametrize("native, then", [(True, True), (True, False), (False, True)])
+def test_a_resumed_run_may_change_between_native_calls_and_blocks(vendor: str, tape: str, native: bool, then: bool) -> None:
+    uninterrupted, store = Server(vendor, TAPES[tape]), MemoryStore()
+    whole = kernai.execute(uninterrupted.agent(), "Go.")
     first = Server(vendor, TAPES[tape][:1], native=native)
     assert kernai.execute(first.agent(), "Go.", store=store, run_id="r").stop_reason == "error"
-    second = Server(vendor, TAPES[tape][1:], native=not native)
+    rest = [spoken(vendor, text, turn) if then else text for turn, text in enumerate(TAPES[tape], 1)][1:]
+    second = Server(vendor, rest, native=then)
     result = kernai.resume(second.agent(), "r", store=store)
     assert result is not None
     assert (result.text, result.stop_reason) == (whole.text, "final")
+    assert not (native and then) or second.bodies == uninterrupted.bodies[1:]
     assert kernai.replay(second.agent(), "r", store=store).result is not None
 
 

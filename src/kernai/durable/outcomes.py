@@ -76,7 +76,7 @@ def payload(row: events.CallEndedRow | events.BuiltinResultRow | events.BuiltinE
         return Message("user", error_block(row.command, neutralize(row.error)))
     name = str(row.fields().get("skill") or row.fields().get("protocol") or "")
     if isinstance(row, events.SkillErrorRow) and row.exception == SkillInputError.__name__:
-        return Message("user", str(corrections.invalid_call(name, SkillInputError(row.error))))
+        return Message("user", corrections.invalid_call(name, SkillInputError(row.error)))
     if isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow)):
         is_answer = row.stop_reason == StopReason.FINAL
         return Message("user", (result_block if is_answer else error_block)(name, neutralize(row.error)))
