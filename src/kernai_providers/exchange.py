@@ -175,7 +175,6 @@ class Turn:
             await self._wait_for_observers(show(*piece))
 
     def _report(self, what: str, *details: object) -> None:
-        """Reports to the run, if it listens."""
         listener = getattr(self._on_chunk, what, None)
         if listener is not None:
             listener(*details)

@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeAlias
 
 from kernai.errors import ProviderError
@@ -196,9 +195,8 @@ class LlamaTransport:
                 raise ValueError(f"{name} must be an int from 1 to {most}, got {given!r:.60}")
         if chat_template is not None and not isinstance(chat_template, str):
             raise TypeError(f"chat_template must be a template's text, got {type(chat_template).__name__}")
-        threads = threads or max(1, (os.cpu_count() or 2) // 2)
-        self._load = partial(_load, path, context, threads, chat_template or "")
-        self._model = _Model(self._load)
+        self._options = path, context, threads or max(1, (os.cpu_count() or 2) // 2), chat_template or ""
+        self._model = _Model(*self._options)
 
     def send(self, request: Request) -> LlamaResponse:
         """Starts a response. Errors are reported in its stream."""
@@ -206,14 +204,14 @@ class LlamaTransport:
 
     def close(self) -> None:
         """Unloads the model. The next request loads it again."""
-        self._model = _Model(self._load)
+        self._model = _Model(*self._options)
 
 
 class _Model:
     """A model, loaded on first use and unloaded when it is no longer referenced."""
 
-    def __init__(self, load: Callable[[], Any]) -> None:
-        self._load = load
+    def __init__(self, path: str, context: int, threads: int, template: str) -> None:
+        self._path, self._context, self._threads, self._template = path, context, threads, template
         self._lock = threading.Lock()
         self._server: Any = None
 
@@ -221,24 +219,20 @@ class _Model:
         """Returns the server, loading the model if necessary; a large one takes a minute."""
         with self._lock:
             if self._server is None:
-                self._server = self._load()
+                llama = importlib.import_module("xllamacpp")
+                params = llama.CommonParams()
+                params.model.path = self._path
+                params.n_ctx = self._context
+                params.n_parallel = 1
+                params.verbosity = -1
+                if self._template:
+                    params.chat_template = self._template
+                params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._threads
+                try:
+                    self._server = llama.Server(params)
+                except Exception as error:
+                    raise TransportError(f"llama.cpp cannot load {self._path!r}: {error}", "protocol") from error
             return self._server
-
-
-def _load(path: str, context: int, threads: int, template: str) -> Any:
-    llama = importlib.import_module("xllamacpp")
-    params = llama.CommonParams()
-    params.model.path = path
-    params.n_ctx = context
-    params.n_parallel = 1
-    params.verbosity = -1
-    if template:
-        params.chat_template = template
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    try:
-        return llama.Server(params)
-    except Exception as error:
-        raise TransportError(f"llama.cpp cannot load {path!r}: {error}", "protocol") from error
 
 
 class LlamaResponse(StreamedResponse):

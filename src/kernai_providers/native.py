@@ -169,10 +169,6 @@ class Toolbox:
         inputs = [] if tool is None else list(tool.schema.get("properties", ()))
         return {inputs[0] if len(inputs) == 1 else "input": content.strip()}
 
-    def type_of(self, call: Call) -> str | None:
-        """Returns the type of the block that a call was; None if this tool is no longer offered."""
-        return self.tools[call.name].type if call.name in self.tools else None
-
     def id_of(self, given: object, place: str) -> str:
         """Returns a call's id if this vendor accepts it, else one derived from it or from the call's place."""
         if isinstance(given, str) and self._ids.fullmatch(given):
@@ -190,8 +186,10 @@ def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTur
         if message.role == "assistant":
             turn, calls = _assistant_turn(message, box, at, used)
             results = {index: ToolResult(call) for index, call in calls.items()}
-            if [box.type_of(call) for call in calls.values()] == ["final"]:  # if it was refused, a message says so
-                results = {index: ToolResult(call, "accepted", is_error=False) for index, call in calls.items()}
+            tools = [box.tools.get(call.name) for call in calls.values()]
+            if len(tools) == 1 and tools[0] is not None and tools[0].type == "final":
+                for result in results.values():  # if the answer was refused, a message says so
+                    result.text, result.is_error = "accepted", False
             if isinstance(last, AssistantTurn) and not calls:
                 last.text = "\n\n".join(filter(None, [last.text, turn.text]))
                 last.media += turn.media

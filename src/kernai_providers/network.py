@@ -109,7 +109,6 @@ class Deadline:
         return self._step_until < math.inf
 
     def timed_out(self) -> TransportError:
-        """Returns the error for a wait that was too long."""
         if self.awaits_head and self.has_received:
             what = f"did not finish the head of its answer within {self.seconds:g} seconds"
         else:
@@ -159,7 +158,6 @@ class Connection:
         self.http._create_connection = self._open  # noqa: SLF001 - no public way to say how a socket is made
 
     def hang_up(self) -> None:
-        """Closes the connection."""
         self.http.close()
         if self.wire is not None:
             self.wire.close()
@@ -389,8 +387,6 @@ def _refused() -> OSError:
 
 
 class _Bytes(io.RawIOBase):
-    """The raw file below a `ResponseFile`."""
-
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.has_ended = False

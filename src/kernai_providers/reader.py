@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from kernai import LlmResponse, NativeCall, ProviderError, Usage
-from kernai.values.llm_response import CUT, LARGEST_COUNT, UNFINISHED, written
+from kernai.values.llm_response import CUT, UNFINISHED, written
 from kernai_providers.failures import REQUEST_IDS, failure_in_stream, one_line, redactor
 from kernai_providers.native import Toolbox
 
@@ -93,7 +93,6 @@ class SseDecoder:
         self._data: list[str] = []
 
     def feed(self, data: bytes) -> list[ServerEvent]:
-        """Returns the events that end in these bytes."""
         return self._events(self._lines.feed(data))
 
     def flush(self) -> list[ServerEvent]:
@@ -134,6 +133,7 @@ PREVIEW, MAX_CODE = 80, 100
 _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}[{\[]")
 _EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}(?:data|event|id|retry)?:")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
 
 
 #: index, type, name and text of a piece of a native call
@@ -198,7 +198,6 @@ class Reader(ABC):
 
     @property
     def text(self) -> str:
-        """The text of the answer as it was streamed."""
         return "".join(self._texts)
 
     @property
@@ -208,18 +207,12 @@ class Reader(ABC):
 
     @property
     def usage(self) -> Usage | None:
-        """The usage that the vendor has reported so far; None if it has reported nothing."""
-        prompt, completion = self._counts
-        if prompt is None and completion is None:
+        """The usage that the vendor has reported so far; None if it is unknown. Gateways that do not count report 0."""
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        if not (prompt or completion):
             return None
         cached, written = self.cached_tokens, self.cache_write_tokens
         return Usage(prompt, completion, cost=self.cost, cached_tokens=cached, cache_write_tokens=written)
-
-    @property
-    def _counts(self) -> tuple[int | None, int | None]:
-        """Prompt and completion tokens. Gateways that count nothing report 0 for both, which is taken for unknown."""
-        prompt, completion = self.prompt_tokens, self.completion_tokens
-        return (prompt, completion) if prompt or completion else (None, None)
 
     def begin(self, headers: Mapping[str, str]) -> None:
         if request_id := next(filter(None, map(headers.get, REQUEST_IDS)), None):
@@ -246,7 +239,7 @@ class Reader(ABC):
         if self._reasoning:
             self.metadata["reasoning"] = whole_characters("".join(self._reasoning))
         metadata = redactor(self.secrets).data(self.metadata)
-        prompt, completion = self._counts
+        used = self.usage or Usage()
         text, reason = self.text if self.final_text is None else self.final_text, self.finish_reason
         blocks: list[NativeCall] | None = None
         ends_turn = None
@@ -261,8 +254,8 @@ class Reader(ABC):
         return LlmResponse(
             text,
             latency_ms=latency_ms,
-            prompt_tokens=prompt,
-            completion_tokens=completion,
+            prompt_tokens=used.prompt_tokens,
+            completion_tokens=used.completion_tokens,
             finish_reason="tool" if self.called_tool and reason == "stop" else reason,
             metadata=metadata,
             cost=self.cost,
@@ -280,7 +273,6 @@ class Reader(ABC):
         """Decodes more of the body, or without data its end."""
 
     def say(self, text: object) -> None:
-        """Adds text to the answer."""
         if isinstance(text, str):
             self._give(self._characters.decode(text.encode("utf-16-le", "surrogatepass")))
 
@@ -368,7 +360,6 @@ class Reader(ABC):
             raise failure_in_stream(data if contains_error else {"error": data}, self.vendor, secrets=self.secrets)
 
     def error(self, message: str, code: str, *, retryable: bool = False) -> ProviderError:
-        """Returns a `ProviderError` of this vendor, for a response with status 200."""
         redact = redactor(self.secrets)
         return ProviderError(
             f"{self.vendor}: {one_line(message, redact)}",

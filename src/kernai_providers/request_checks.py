@@ -226,8 +226,12 @@ def routed(request: Request) -> tuple[Outgoing, Route]:
 
 def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
     """Returns the proxy for this origin, or None. Raises `TransportError` if the environment's value is not a URL."""
-    if _is_this_machine(host):
+    if host == "localhost" or host.endswith(".localhost"):
         return None
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_loopback or address.is_unspecified:
+            return None
     proxies = urllib.request.getproxies()
     url = (proxies.get(scheme) or proxies.get("all") or "").strip()
     if not url or urllib.request.proxy_bypass(authority(host, port)):
@@ -249,16 +253,6 @@ def proxy_secrets() -> list[str]:
 
 def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode("ascii")
-
-
-def _is_this_machine(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
 
 
 def _parsed(url: str, scheme: str) -> Proxy:

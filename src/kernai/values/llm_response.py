@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kernai.values.model import Model
     from kernai.values.result import Usage
 
-LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
+LARGEST_COUNT = 2**63  # more than any sum of what vendors report
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cache_write_tokens")
 #: finish reasons of a turn that the model has not ended
 UNFINISHED = frozenset({"tool", "other"})
@@ -126,7 +126,7 @@ def check_numbers(used: LlmResponse | Usage) -> None:
         count = getattr(used, name)
         is_count = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= LARGEST_COUNT
         if count is not None and not is_count:
-            raise TypeError(f"{name} must be an int from 0 to 2**53, or None for unknown, got {count!r:.80}")
+            raise TypeError(f"{name} must be an int from 0 to 2**63, or None for unknown, got {count!r:.80}")
     cost = used.cost
     is_cost = isinstance(cost, (int, float)) and not isinstance(cost, bool) and 0 <= cost <= LARGEST_COUNT
     if cost is not None and not is_cost:
