@@ -44,7 +44,7 @@ BLANK: Final = (b"\r\n", b"\n")
 #: a header, or more of one; any other line would be the last that `http.client` reads of the head
 HEADER: Final = re.compile(rb"(?:[!-9;-~]*:|[ \t])[^\r]*\Z")
 #: how a response begins, and how its head ends
-STATUS: Final = re.compile(rb"HTTP/1\.\d ([1-9]\d\d)\b[^\n]*\n")
+STATUS: Final = re.compile(rb"HTTP/1\.\d (\d\d\d)\b[^\n]*\n")
 BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 #: the default selector would need a descriptor of its own, and there may be none left
 Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
@@ -329,17 +329,11 @@ def _ask_http(proxy: Proxy, to: Endpoint) -> Steps[None]:
     key = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
     asked = f"CONNECT {to.peer} HTTP/1.1\r\nHost: {to.peer}\r\n{key}\r\n".encode()
     received = yield from _reply(asked, 1, BLOCK)
-    while True:
-        status, end = STATUS.match(received), BLANK_LINE.search(received)
-        if status is not None and end is not None:
-            if status[1] >= b"200":
-                break
-            received = received[end.end():]  # an interim response
-        elif len(received) > BLOCK or (status is None and b"\n" in received):
+    while (status := STATUS.match(received)) is None or BLANK_LINE.search(received) is None:
+        if len(received) > BLOCK or (status is None and b"\n" in received):
             raise _refused()
-        else:
-            received += yield from _reply(b"", 1, BLOCK)
-    if status[1] >= b"300":
+        received += yield from _reply(b"", 1, BLOCK)
+    if not status[1].startswith(b"2"):
         raise OSError(0, f"it was refused with status {status[1].decode()}")
 
 

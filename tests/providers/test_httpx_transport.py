@@ -10,7 +10,6 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import Any, Self
 
@@ -80,9 +79,9 @@ async def test_threads_and_loops_use_one_transport_side_by_side() -> None:
 
 
 class Socks:
-    """A SOCKS5 proxy that wants a password and connects everything to one port (RFC 1928, RFC 1929).
+    """A SOCKS5 proxy that connects everything to one port (RFC 1928, RFC 1929), and sends its answer byte by byte.
 
-    With another greeting, it says that and then nothing.
+    Its greeting wants a password or none; any other is all that it says.
     """
 
     def __init__(self, port: int, password: str, greeting: bytes = b"\x05\x02") -> None:
@@ -104,18 +103,22 @@ class Socks:
         with sock, sock.makefile("rb") as file:
             file.read(file.read(2)[1])
             sock.sendall(self._greeting)
-            if self._greeting != b"\x05\x02":
+            if self._greeting not in (b"\x05\x02", b"\x05\x00"):
                 with suppress(ConnectionResetError):  # of a client that has not read all of it
                     file.read()
                 return
-            file.read(file.read(2)[1])
-            right = file.read(file.read(1)[0]) == self._password
-            sock.sendall(b"\x01" + (b"\x00" if right else b"\x01"))
-            if not right:
-                return
-            self.asked.append(file.read(file.read(5)[4]))
+            if self._greeting == b"\x05\x02":
+                file.read(file.read(2)[1])
+                right = file.read(file.read(1)[0]) == self._password
+                sock.sendall(b"\x01" + (b"\x00" if right else b"\x01"))
+                if not right:
+                    return
+            kind, first = file.read(5)[3:]
+            self.asked.append(bytes([kind, first]) + file.read({1: 3, 4: 15}.get(kind, first)))
             file.read(2)
-            sock.sendall(b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00")
+            for byte in b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00":
+                sock.sendall(bytes([byte]))
+                threading.Event().wait(0.002)
             with socket.create_connection(("127.0.0.1", self._to)) as inner:
                 while ready := select.select([sock, inner], [], [], PATIENCE)[0]:
                     for one in ready:
@@ -144,7 +147,7 @@ def test_a_socks_proxy_serves_threads_and_event_loops(is_async: bool, behind_soc
         transport = HttpxTransport()
         client = LoopClient(transport) if is_async else transport
         assert [read(client, request) for _ in range(2)] == [(200, b"hello"), (200, b"again")]
-        assert (proxy.asked, server.accepts) == ([b"vendor.test"], 1)
+        assert (proxy.asked, server.accepts) == ([b"\x03\x0bvendor.test"], 1)
         client.close()
         server.until(lambda: server.open_connections == 0)
         if not is_async:
@@ -180,26 +183,11 @@ def test_a_socks_proxy_that_does_not_serve_is_a_failed_connection(
     ("vendor.test", b"\x03\x0bvendor.test"), ("10.1.2.3", b"\x01\n\x01\x02\x03"), ("[fd00::7]", b"\x04\xfd" + bytes(14) + b"\x07"),
 ])  # fmt: skip
 def test_a_socks_proxy_is_asked_for_a_name_or_an_address_and_may_answer_in_pieces(
-    host: str, target: bytes, kind: str, monkeypatch: pytest.MonkeyPatch
+    host: str, target: bytes, kind: str, behind_socks: Callable[..., Socks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = b"\x05\x01\x00" + target + b"\x00\x50"
-
-    def serve(listener: socket.socket) -> Iterator[bytes]:
-        with listener.accept()[0] as sock, sock.makefile("rb") as file:
-            yield file.read(3)
-            sock.sendall(b"\x05\x00")
-            yield file.read(len(asked))
-            for byte in b"\x05\x00\x00" + target + b"\x00\x50":
-                sock.sendall(bytes([byte]))
-                threading.Event().wait(0.002)
-            yield file.readline()
-            while file.readline().strip():
-                pass
-            sock.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as server:
-        monkeypatch.setenv("http_proxy", f"socks5://127.0.0.1:{listener.getsockname()[1]}")
-        got = server.submit(list, serve(listener))
-        with client_of(kind) as client:
-            assert read(client, Request("GET", f"http://{host}/v1")) == (204, b"")
-        assert got.result(PATIENCE) == [b"\x05\x01\x00", asked, b"GET /v1 HTTP/1.1\r\n"]
+    with WireServer(plain(b"hello")) as server, client_of(kind) as client:
+        for user in ("me:s3cret@", ""):
+            proxy = behind_socks(server.port, b"\x05\x02" if user else b"\x05\x00")
+            monkeypatch.setenv("http_proxy", f"socks5://{user}127.0.0.1:{proxy.port}")
+            assert read(client, Request("GET", f"http://{host}/v1")) == (200, b"hello")
+            assert proxy.asked == [target]

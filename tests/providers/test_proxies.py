@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import traceback
 from dataclasses import replace
 from typing import Any
@@ -11,9 +10,9 @@ from typing import Any
 import pytest
 
 from kernai_providers.request_checks import proxy_for, proxy_secrets
-from kernai_providers.transport import Request, Timeouts
+from kernai_providers.transport import Request
 from transport_clients import REAL, client_of, failure, read
-from wire_server import Authority, Close, Gate, Reply, WireServer, plain, tunnel
+from wire_server import Authority, Close, Reply, WireServer, plain, tunnel
 
 pytestmark = pytest.mark.slow
 
@@ -108,21 +107,6 @@ def test_a_proxy_that_cannot_be_reached_is_a_failed_connection(monkeypatch: Any,
     assert error.kind == "connect"
     assert f" through the proxy 127.0.0.1:{server.port}: Connection refused" in str(error)
     assert PASSWORD not in "".join(traceback.format_exception(error))
-
-
-def test_a_silent_proxy_fails_at_the_connect_timeout(monkeypatch: Any, kind: str) -> None:
-    with WireServer(plain(b"").stall(Gate())) as server, client_of(kind) as client:
-        use(monkeypatch, "https_proxy", server.port)
-        error = failure(lambda: client.send(replace(request("https"), timeouts=Timeouts(connect=0.2, read=15.0))))
-    assert error.kind == "connect"
-    assert re.search(r"no connection to vendor\.test:443 through .*within 0\.2 seconds", str(error))
-
-
-def test_this_machine_is_never_reached_through_a_proxy(monkeypatch: Any, kind: str) -> None:
-    use(monkeypatch, "ALL_PROXY", 9)
-    use(monkeypatch, "HTTP_PROXY", 9)
-    with WireServer(plain(b"hello")) as server, client_of(kind) as client:
-        assert read(client, Request("GET", server.url)) == (200, b"hello")
 
 
 @pytest.mark.parametrize("host, proxy, no_proxy, goes", [
