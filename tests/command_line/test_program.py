@@ -67,7 +67,6 @@ WRONG = {
     "an option like no other": (["chat", "--zzz"], "kernai: error: unknown option --zzz", "hint: `kernai chat --help` lists the options"),
     "an argument too many": (["run", "a.py", "x", "y"], "kernai: error: unrecognized arguments: y", "hint: `kernai run --help`"),
     "no store": (["runs"], "kernai: error: the following arguments are required: STORE\n", "hint: `kernai runs --help`"),
-    "what looks like an option": (["view", "runs.db", "-x"], "kernai: error: unrecognized arguments: -x", "hint: what follows -- is never an option; `kernai view --help`"),
     "quiet and verbose": (["run", "a.py", "x", "-q", "-v"], "kernai: error: argument --verbose/-v: not allowed with argument --quiet/-q", "hint: "),
     "no steps": (["run", "a.py", "x", "--max-steps", "0"], "kernai: error: argument --max-steps: must be a whole number of at least 1, got '0'", "hint: "),
     "an endless timeout": (["run", "a.py", "x", "--timeout", "inf"], "kernai: error: argument --timeout: must be a number of at least 0, got 'inf'", "hint: "),

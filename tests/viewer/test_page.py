@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from kernai import Media
 from kernai.events import KINDS
+from kernai.recording.recorder import Shortening
 from kernai.viewer import FollowServer, render_page, write_page
 from kernai.viewer import page as page_module
 from kernai.viewer.follow_server import SHOWN, Tail
-from kernai.viewer.page import MOST_PARTS, Records, Thumbnails, kinds, outline, picture_type
+from kernai.viewer.page import MOST_PARTS, Thumbnails, kinds, outline, picture_type, record
 from tests.viewer.recordings import HOSTILE, hostile, small
 
 
@@ -68,7 +69,7 @@ def test_the_data_of_a_page_is_the_recording_with_the_outline_of_each_response()
 @pytest.mark.parametrize("data", [None, {}, {"content": 5}, {"content": "<final>x</final>" * (MOST_PARTS + 1)}])
 def test_a_response_that_has_no_text_or_too_many_parts_has_no_outline(data: Any) -> None:
     entry = {"event": "llm_response", "data": data}
-    assert Records().record(entry) == {"entry": entry}
+    assert record(entry, Shortening()) == {"entry": entry}
 
 
 @pytest.mark.slow
@@ -152,11 +153,11 @@ def test_a_wrong_argument_is_named(call: Callable[[], object], error: type[Excep
     (5, {"data": 5}),
 ])
 def test_messages_are_left_out_only_if_the_others_continue_them(second: Any, kept: dict[str, Any]) -> None:
-    records = Records()
-    records.record({"event": "messages_sent", "data": ["s", "u"]})
-    assert records.record({"event": "messages_sent", "data": second})["entry"] == {"event": "messages_sent", **kept}
+    before = Shortening()
+    record({"event": "messages_sent", "data": ["s", "u"]}, before)
+    assert record({"event": "messages_sent", "data": second}, before)["entry"] == {"event": "messages_sent", **kept}
     line = {"event": "messages_sent", "since": 2, "data": second}
-    assert records.record(line)["entry"] == line, "the file has left them out already"
+    assert record(line, before)["entry"] == line, "the file has left them out already"
 
 
 @pytest.mark.parametrize("number, shown", [(2**53, 2**53), (2**53 + 1, str(2**53 + 1)), (-(10**30), "-1" + "0" * 30), (0.1, 0.1), (True, True)])
@@ -167,14 +168,14 @@ def test_integers_that_a_browser_would_round_are_kept_as_text(number: object, sh
 
 @pytest.mark.parametrize("scope", ["", "0.a", "0.a/1.0"])
 def test_a_second_run_with_the_same_id_has_its_messages_in_full(scope: str) -> None:
-    records = Records()
+    before = Shortening()
     sent = {"event": "messages_sent", "run_id": "a", "scope": scope, "data": ["s", "u"]}
-    records.record(sent)
+    record(sent, before)
     for other in ({"run_id": "b", "scope": ""}, {"run_id": "a", "scope": "0.b"}):
-        records.record({"event": "run_start", **other})
-        assert records.record(sent)["entry"]["since"] == 2
-    records.record({"event": "run_start", "run_id": "a", "scope": ""})
-    assert records.record(sent)["entry"] == sent
+        record({"event": "run_start", **other}, before)
+        assert record(sent, before)["entry"]["since"] == 2
+    record({"event": "run_start", "run_id": "a", "scope": ""}, before)
+    assert record(sent, before)["entry"] == sent
 
 
 @pytest.mark.parametrize("response, parts", [

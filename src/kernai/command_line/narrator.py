@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from kernai import events
 from kernai._util.redaction import one_line, printable
+from kernai.blocks.parser import Part, parts_of
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, OK, PROVIDER, CommandError, count
 from kernai.command_line.program import Argument, Group
@@ -84,7 +85,10 @@ _CALLS: Lines = {
     events.InFlightRow: _in_flight,
 }
 _MORE: Lines = {
-    events.LlmResponseRow: lambda row: ("dim", _answered(row), ""),
+    events.LlmResponseRow: lambda row: (
+        "dim", f"the model answered in {row.latency_ms / 1000:.1f} s"
+        + ("" if row.total_tokens is None else f", {count(row.total_tokens, 'token')}"), "",
+    ),
     events.PlanRow: lambda row: ("dim", "plan:", row.text),
     events.JsonRow: lambda row: ("dim", "json:", row.text),
     events.ProgressRow: lambda row: ("dim", "progress:", row.data_),
@@ -183,55 +187,43 @@ class TurnView(Narrator):
             self._out.flush()
 
 
-#: events that may follow the text of a response before it is known whether that text is the answer
+#: events that may follow a response before it is known whether its text is the answer
 _BEFORE_VERDICT = (
-    events.BlockEndRow, events.LlmResponseRow, events.BlocksParsedRow, events.PlanRow, events.JsonRow,
-    events.PlanRejectedRow, events.ForgedBlockRow, events.BlockIncompleteRow, events.FinalRow, events.DialectCallRow,
-    events.ModelWaitingRow,
+    events.BlocksParsedRow, events.PlanRow, events.JsonRow, events.PlanRejectedRow, events.ForgedBlockRow,
+    events.BlockIncompleteRow, events.FinalRow, events.DialectCallRow,
 )
 
 
 class PipedTurn(Narrator):
     """For a program: writes only the answer to stdout, as soon as it is known to be one, and other text to stderr."""
 
-    def __init__(self, out: TextIO | None = None, *, verbose: bool = False, quiet: bool = False) -> None:
-        super().__init__(out, verbose=verbose, quiet=quiet)
-        #: the pieces of the current response: the type of a block, or "" for prose; the text of prose and finals
-        self._pieces = [["", ""]]
+    #: the prose and the final blocks of the latest response
+    _texts: Sequence[Part] = ()
 
     def _show(self, row: events.Row) -> None:
         match row:
-            case events.TextChunkRow():
-                if self._pieces[-1][0]:
-                    self._pieces.append(["", ""])
-                self._pieces[-1][1] += row.text
-            case events.BlockStartRow():
-                self._pieces.append([row.type_, ""])
-            case events.BlockContentRow():
-                if self._pieces[-1][0] == "final":
-                    self._pieces[-1][1] += row.text
-            case events.ModelRestartedRow():
-                self._pieces = [["", ""]]
+            case events.LlmResponseRow():
+                self._texts = [one for one in parts_of(row.content) if one.block is None or one.block.type == "final"]
             case events.ResultRow(stop_reason=StopReason.FINAL):
                 self._answer(str(row.text).strip(_WHITE_SPACE))
             case _ if not isinstance(row, _BEFORE_VERDICT):
-                self._note_prose()
+                self._note_texts()
 
     def _answer(self, answer: str) -> None:
         """Writes the answer to stdout. If it was a final block, prose and other such blocks go to stderr."""
-        finals = [piece for piece in self._pieces if piece[0] == "final"]
-        self._pieces = [piece for piece in self._pieces if finals and piece is not finals[0]]
-        self._note_prose()
+        finals = [one for one in self._texts if one.block is not None]
+        self._texts = [one for one in self._texts if finals and one is not finals[0]]
+        self._note_texts()
         self.said = answer
         if answer:
             self._out.write(answer + "\n")
             self._out.flush()
 
-    def _note_prose(self) -> None:
-        for _, text in self._pieces:
-            if (shown := text.strip(_WHITE_SPACE)) and not self._quiet:
+    def _note_texts(self) -> None:
+        for one in self._texts:
+            if (shown := one.content.strip(_WHITE_SPACE)) and not self._quiet:
                 output.note(shown)
-        self._pieces = [["", ""]]
+        self._texts = ()
 
 
 def summary(result: Result[Any], seconds: float) -> str:
@@ -247,11 +239,6 @@ def summary(result: Result[Any], seconds: float) -> str:
 
 def _took(row: Any) -> str:
     return f" ({row.duration_ms} ms)"
-
-
-def _answered(row: Any) -> str:
-    tokens = "" if row.total_tokens is None else f", {count(row.total_tokens, 'token')}"
-    return f"the model answered in {row.latency_ms / 1000:.1f} s{tokens}"
 
 
 # ------------------------------------------------------------------------------------------------------ the outcome

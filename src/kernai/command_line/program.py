@@ -289,10 +289,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises `CommandError` instead of printing the usage and exiting."""
-        hint = f"`{self.prog} --help` lists the arguments"
-        if message.startswith("unrecognized arguments: -"):
-            hint = f"what follows -- is never an option; {hint}"
-        raise CommandError(message, hint)
+        raise CommandError(message, f"`{self.prog} --help` lists the arguments")
 
 
 def valid_text(given: str) -> str:

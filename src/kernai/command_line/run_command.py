@@ -60,7 +60,7 @@ def _run(options: Namespace) -> int:
 
 def _checked(store: stores.RunStore, options: Namespace, run_id: str) -> str:
     """The command line that continues the run. Raises `CommandError` if the store already has a run `run_id`."""
-    again = store.again(agents.same_agent(options), run_id)
+    again = stores.command("resume", *agents.same_agent(options), store.path, run_id)
     if store.info(run_id) is not None:
         hint = f"`{again}` continues it; or choose another --run-id"
         raise CommandError(f"{store.path} already has a run {run_id!r}", hint)
@@ -119,7 +119,7 @@ def _resume(options: Namespace) -> int:
                     _decisions(options, store)  # raises the more precise error if somebody has decided meanwhile
                     raise
 
-            again = store.again(agents.same_agent(options), options.run)
+            again = stores.command("resume", *agents.same_agent(options), store.path, options.run)
             # unlike `resume`, `replay` has no default agent
             words = [*agents.same_agent(options, ("system", "skills"))] or ["--system", agents.INSTRUCTIONS]
             words += [] if options.model is None else ["--model", options.model]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from kernai._util.api import closest
 from kernai._util.redaction import one_line
 from kernai.command_line import output
-from kernai.command_line.output import DEBUG_HINT, NO, CommandError, failing
+from kernai.command_line.output import NO, CommandError, failing
 from kernai.command_line.program import Argument, valid_text
 from kernai.durable.store import Entry, RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunBusyError, RunConflictError
@@ -78,10 +78,8 @@ class RunStore:
                 return self
         except (KernaiError, ValueError) as error:
             hint = "give a store that kernai created, or the name of a new file"
-            if isinstance(error.__cause__, OSError):
+            if isinstance(error.__cause__, (OSError, OperationalError)):
                 hint = "the folder must exist and have space, and you must be allowed to write to it and to the file"
-            elif isinstance(error.__cause__, OperationalError):
-                hint = DEBUG_HINT  # nothing is wrong with the name, and the message says what to do
             raise CommandError(f"the store: {error}", hint) from error
 
     def __exit__(self, *error: object) -> None:
@@ -102,10 +100,6 @@ class RunStore:
         close = closest(run_id, [run.run_id for run in self.store.runs()])
         hint = f"did you mean {close}? {listed}" if close else listed
         raise CommandError(f"{self.path} has no run {run_id!r}", hint)
-
-    def again(self, agent: tuple[str, ...], run_id: str) -> str:
-        """The command line that continues a run. `agent` is what `same_agent` returns for its agent."""
-        return command("resume", *agent, self.path, run_id)
 
 
 def command(*words: str) -> str:

@@ -155,12 +155,9 @@ def _check_runs(checks: _Checks, make: Callable[[], Provider], model: Model) -> 
         return Agent(instructions="Be brief.", provider=make(), model=model, generation=_OPTIONS, max_steps=1)
 
     with checks.that("a run") as holds:
-        for way in ("sync", "async"):
+        for way, run in (("sync", execute), ("async", lambda *given, **more: asyncio.run(aexecute(*given, **more)))):
             recorder = Recorder()
-            if way == "sync":
-                result = execute(agent(), "Say something.", recorder=recorder)
-            else:
-                result = asyncio.run(aexecute(agent(), "Say something.", recorder=recorder))
+            result: Result[Any] = run(agent(), "Say something.", recorder=recorder)
             holds(str(result.stop_reason) in ("final", "max_steps"), f"{way}: {result.stop_reason}: {result.error}")
             restarted = recorder.for_event(events.ModelRestartedRow.type)
             holds(not restarted, f"{way}: what it streamed is not what it answered")

@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from kernai._util.redaction import one_line
 from kernai.durable.store import Entry, Store
 from kernai.errors import KernaiError, RunConflictError
 from kernai.events import ProgressRow, ResultRow, RunResumedRow, RunStartRow
@@ -277,12 +278,8 @@ def _fields(media: Sequence[Media]) -> list[tuple[Any, ...]]:
 
 def _same(found: Any, expected: Any, what: str) -> None:
     if found != expected:
-        raise AssertionError(f"{what}: expected {_short(expected)}, found {_short(found)}")
-
-
-def _short(value: Any) -> str:
-    text = ascii(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}… ({len(text)} characters)"
+        shown, wanted = (one_line(ascii(one), LONGEST_SHOWN) for one in (found, expected))
+        raise AssertionError(f"{what}: expected {wanted}, found {shown}")
 
 
 def _raises(kind: type[Raised], act: Callable[[], object], what: str) -> Raised:

@@ -26,7 +26,8 @@ from urllib.parse import parse_qs
 
 from kernai._util.private_file import open_regular
 from kernai.jsonio.json_data import dumps
-from kernai.viewer.page import MEDIA_ID, UNREADABLE, Records, Thumbnails, encode, live_page, policy
+from kernai.recording.recorder import Shortening
+from kernai.viewer.page import MEDIA_ID, UNREADABLE, Thumbnails, encode, live_page, policy, record
 
 #: characters that are shown of an unreadable line
 SHOWN = 2_000
@@ -121,7 +122,7 @@ class Feed:
     def _begin(self) -> None:
         self._generation = self._tail.generation
         self._items: list[tuple[str, str]] = []  # ("records" or "media", JSON)
-        self._records = Records()
+        self._shortening = Shortening()
         self._pictures = Thumbnails(self._media_folder, settle=_SETTLE)
         self._wanted: set[str] = set()
         self._known: set[str] = set()
@@ -151,7 +152,7 @@ class Feed:
         if self._tail.generation != self._generation:
             self._begin()
         for entry in entries:
-            text = encode(self._records.record(entry))
+            text = encode(record(entry, self._shortening))
             self._items.append(("records", text))
             self._wanted.update(set(MEDIA_ID.findall(text)) - self._known)
         for media_id, picture in self._pictures.find(self._wanted).items():

@@ -1,6 +1,6 @@
 """A recording as one HTML page: `render_page` renders it, `write_page` writes it to a file.
 
-`Records` prepares the entries, `Thumbnails` the pictures. A recording contains references to media, never their data,
+`record` prepares an entry, `Thumbnails` the pictures. A recording contains references to media, never their data,
 and paths in it are never followed. `kernai run --record` writes the data to ``RUN.jsonl.media/``, in files named by the
 media's id. Only these are read, and only if neither the folder nor the file is a symbolic link. Only files that begin
 like PNG, JPEG, GIF or WebP are shown, whatever their names end in; SVG is not, because it can contain scripts.
@@ -41,25 +41,20 @@ _EXACT = 2**53
 MOST_PARTS = 2_000
 
 
-class Records:
-    """Converts entries to records, one by one and in order.
+def record(entry: Mapping[str, Any], shortening: Shortening) -> dict[str, Any]:
+    """Converts an entry to a record: ``{"entry": ENTRY}``; that of a model's response also has an ``"outline"``.
 
-    A record is ``{"entry": ENTRY}``; that of a model's response also has an ``"outline"``. A `messages_sent` keeps only
-    the messages that are new in its scope, as `JsonlSink` writes it; otherwise the page's size would be quadratic in
-    the length of the run. Any field of an entry may be missing, or have any value.
+    `shortening`, which has seen the entries before it, reduces a `messages_sent` to the messages that are new in its
+    scope; otherwise the page's size would be quadratic in the length of the run. Any field of an entry may be missing,
+    or have any value.
     """
-
-    def __init__(self) -> None:
-        self._shortening = Shortening()
-
-    def record(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        record: dict[str, Any] = {"entry": self._shortening.entry(entry)}
-        if entry.get("event") == LlmResponseRow.type:
-            data = entry.get("data")
-            content = data.get("content") if isinstance(data, Mapping) else None
-            if isinstance(content, str) and (parts := outline(content)) is not None:
-                record["outline"] = parts
-        return record
+    made: dict[str, Any] = {"entry": shortening.entry(entry)}
+    if entry.get("event") == LlmResponseRow.type:
+        data = entry.get("data")
+        content = data.get("content") if isinstance(data, Mapping) else None
+        if isinstance(content, str) and (parts := outline(content)) is not None:
+            made["outline"] = parts
+    return made
 
 
 def encode(value: object) -> str:
@@ -203,12 +198,12 @@ def render_page(
     be unknown, and fields may be missing. `media_folder` has the data of media in files named ``ID.ENDING``; `media`
     are media with data, from a store. Raises `TypeError` for an entry that is not a mapping.
     """
-    records = Records()
+    shortening = Shortening()
     made = []
     for at, entry in enumerate(entries):
         if not isinstance(entry, Mapping):
             raise TypeError(f"entries[{at}] must be a dict as Recorder.to_list gives, got {type(entry).__name__}")
-        made.append(records.record(entry))
+        made.append(record(entry, shortening))
     text = encode(made)
     found = Thumbnails(media_folder, media).find(set(MEDIA_ID.findall(text)))
     return _page(title, f'{{"live":null,"media":{dumps(found)},"records":{text}}}')
