@@ -197,7 +197,7 @@ def test_runs_can_be_cancelled_and_deleted_by_status_and_age(here: Here, paused:
     assert hint.startswith("hint: `kernai resume clerk.py runs.db r42 --input TEXT` opens it; ")
     assert (done.returncode, done.stdout, statuses(paused)) == (0, "closed\n", {"r42": "closed"})
     assert here("runs", "runs.db", "--older-than", "5m").stderr == "runs.db has no such runs\n"
-    for given, count in ((("--older-than", "5m"), 0), (("--older-than", "999999h"), 0), (("--status", "waiting"), 0), (("--status", "closed"), 1)):
+    for given, count in ((("--older-than", "5m"), 0), (("--older-than", "999999d"), 0), (("--status", "waiting"), 0), (("--status", "closed"), 1)):
         done = here("runs", "runs.db", "--delete", *given)
         assert done.stdout == f"{count} {'run' if count == 1 else 'runs'} deleted\n"
     assert statuses(paused) == {}
@@ -271,7 +271,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a deletion by agent": (("runs", "runs.db", "--delete", "--agent", "clerk"), "--delete takes --older-than and --status", "--agent and --limit"),
     "a run to cancel that is not there": (("cancel", "runs.db", "r43"), "no run 'r43'", "did you mean r42?"),
     "an age without a unit": (("runs", "runs.db", "--older-than", "90"), "such as 90d, got '90'", "--help"),
-    "an age before the first year": (("runs", "runs.db", "--older-than", "999999d"), "is before the year 1, got '999999d'", "--help"),
     "an input that is no text": ((*RESUME, "--input", "gr\udcfc"), "argument --input: character 2 is not valid", "--help"),
     "a refusal that is no text": ((*RESUME, "--refuse", "1.0=\udcfc"), "argument --refuse: character 4 is not valid", "--help"),
     "a reason that is no text": (("approve", "runs.db", "r42", "1.0", "--no", "\udcfc"), "argument --no: character 0", "--help"),

@@ -381,13 +381,11 @@ def _check_skills(skills: object) -> Literal["all"] | tuple[str | Skill, ...] | 
 def _named(argument: str, kind: type[Any], others: str, given: object) -> tuple[Any, ...]:
     """Checks names and objects of a `kind`, and returns them as a tuple."""
     if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
-        hint = ""
+        hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
+        if isinstance(given, str) and given.lower() == "all":
+            hint = f": write {argument}='all'" if kind is Skill else ": None means every registered one"
         if isinstance(given, kind):
             hint = f" {given.name!r}: put it into a list"
-        elif isinstance(given, str) and given.lower() == "all":
-            hint = f": write {argument}='all'" if kind is Skill else ": None means every registered one"
-        elif isinstance(given, str):
-            hint = f": write {argument}=[{given!r}]"
         got = type(given).__name__ if not isinstance(given, str) else repr(given)
         raise TypeError(f"{argument} must be {others} or a list of names and {kind.__name__}s, got {got}{hint}")
     # the order of a set depends on Python's hash seed

@@ -18,7 +18,7 @@ from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, Narrator, PipedTurn, TurnView, failure_of, summary
 from kernai.command_line.output import DEBUG_HINT, INTERRUPTED, NO, OK, CommandError, failing
 from kernai.command_line.program import Argument, Command
-from kernai.command_line.recording import recording_of
+from kernai.command_line.recording import Recording
 from kernai.drivers.run_stream import RunStream
 from kernai.durable.approvals import Decision
 from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
@@ -57,7 +57,8 @@ def run(options: Namespace) -> int:
         options.run_id = stores.new_run_id()
     stores.check_id(options.run_id)
     media = MediaStore()
-    record = recording_of(options, media)  # first: a wrong file name must not leave an empty store
+    # first: a wrong file name must not leave an empty store
+    record = nullcontext() if options.record is None else Recording(options.record, media, quiet=options.quiet)
     kept = nullcontext() if options.store is None else stores.RunStore(options.store, make=True)
     with agents.prepared(options, "chat") as (agent, limits), kept as store, record as recording:
         reader = output.LineReader()

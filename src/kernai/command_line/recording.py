@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from argparse import Namespace
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from kernai._util.private_file import new_part, write_private
@@ -112,11 +111,6 @@ _HEAD = '{"event":"","step":'
 _ID = re.compile(r"media_[0-9a-f]{12}")
 #: the first file ending of each media type
 _ENDINGS = {mime: ending for ending, mime in reversed(MIME_TYPES.items())}
-
-
-def recording_of(options: Namespace, store: MediaStore) -> AbstractContextManager[Recording | None]:
-    """The `Recording` for `--record`; None without that option."""
-    return nullcontext() if options.record is None else Recording(options.record, store, quiet=options.quiet)
 
 
 class Recording:

@@ -11,7 +11,7 @@ from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, Narrator, carried_out
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError
 from kernai.command_line.program import Argument, Command, Group, valid_text
-from kernai.command_line.recording import FORMS, Source, recording_of, source
+from kernai.command_line.recording import FORMS, Recording, Source, source
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
 from kernai.durable.recorded_run import RecordedRun
@@ -20,6 +20,7 @@ from kernai.runs.resume_request import Replay
 from kernai.runs.run_request import UserInput
 from kernai.runs.running import execute, replay, resume
 from kernai.values.context import Context
+from kernai.values.media import MediaStore
 from kernai.values.model import Model
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result
@@ -38,8 +39,9 @@ def _run(options: Namespace) -> int:
         stores.check_id(run_id)
     elif not run_id:
         raise CommandError("--run-id is empty", "leave it out for a random one")
-    context = Context()
-    record = recording_of(options, context.media_store)  # first: a wrong file name must not leave an empty store
+    media = MediaStore()
+    # first: a wrong file name must not leave an empty store
+    record = nullcontext() if options.record is None else Recording(options.record, media, quiet=options.quiet)
     kept = nullcontext() if options.store is None else stores.RunStore(options.store, make=True)
     with agents.prepared(options, "run") as (agent, limits):
         given = _input(options)
@@ -50,7 +52,7 @@ def _run(options: Namespace) -> int:
             with record as recording:
                 return carried_out(
                     lambda view: execute(
-                        agent, given, context=context, limits=limits, on_event=view, run_id=run_id,
+                        agent, given, context=Context(media_store=media), limits=limits, on_event=view, run_id=run_id,
                         recorder=None if recording is None else recording.recorder,
                         store=None if store is None else store.store,
                     ),
@@ -76,17 +78,12 @@ def _input(options: Namespace) -> UserInput:
     except ArgumentTypeError as error:
         raise CommandError(f"INPUT: {error}", "pipe it in as UTF-8, with -") from error
     if text == "-" or (options.input is None and not output.is_terminal(sys.stdin)):
-        text = _stdin()
+        text = output.read_text("-").rstrip("\r\n")  # the line break at the end comes from a file or `echo`
     if not text.strip() and not options.media:
         raise CommandError("there is no input", 'give it as the second argument, kernai run AGENT "...", or pipe it in')
     if not options.media:
         return text
     return [text, *options.media] if text.strip() else list(options.media)
-
-
-def _stdin() -> str:
-    """The text on stdin without the line break at its end, which comes from a file or `echo`."""
-    return output.read_text("-").rstrip("\r\n")
 
 
 # ---------------------------------------------------------------------------------------------------------- resume
@@ -104,7 +101,7 @@ def _resume(options: Namespace) -> int:
         decisions, undecided = _decisions(options, store)
         more: dict[str, Any] = {"store": store.store, "in_flight": options.in_flight, "approvals": decisions}
         if options.input is not None:
-            more["input"] = _stdin() if options.input == "-" else options.input
+            more["input"] = output.read_text("-").rstrip("\r\n") if options.input == "-" else options.input
             if not more["input"].strip():
                 raise CommandError("--input is empty", "say something, or leave it out")
             if undecided:

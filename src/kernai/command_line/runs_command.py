@@ -25,6 +25,7 @@ _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": 
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
 _NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))
 _LEAST_INPUT = 20
+_LONGEST_AGE = timedelta(days=365_000)  # no date is before the year 1
 
 
 def _status(text: str) -> str:
@@ -42,10 +43,7 @@ def _age(text: str) -> datetime:
     if found is None:
         raise ArgumentTypeError(f"must be a number with d, h or m, such as 90d, got {text!r}")
     units = {"d": "days", "h": "hours", "m": "minutes"}
-    try:
-        return datetime.now(UTC) - timedelta(**{units[found[2]]: int(found[1])})
-    except OverflowError:
-        raise ArgumentTypeError(f"is before the year 1, got {text!r}: give a shorter time, such as 90d") from None
+    return datetime.now(UTC) - min(timedelta(**{units[found[2]]: int(found[1])}), _LONGEST_AGE)
 
 
 def _delete(options: Namespace, store: stores.RunStore) -> int:

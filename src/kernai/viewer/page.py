@@ -110,10 +110,7 @@ class Thumbnails:
 
     def find(self, ids: set[str]) -> dict[str, dict[str, str]]:
         """Returns ``{"uri": DATA_URI}`` or ``{"left_out": REASON}`` for each id that is found."""
-        found = {}
-        for media_id in sorted(ids & self._data.keys()):
-            data = self._data[media_id]
-            found[media_id] = self._picture(data, len(data))
+        found = {one: self._picture(data, len(data)) for one, data in sorted(self._data.items()) if one in ids}
         for media_id, path in sorted(self._files(ids - self._data.keys()).items()):
             picture = self._read(path)
             if picture is not None:
