@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
         written = [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
         for entry in written:
-            since = f", {entry['since']} messages stand from before" if "since" in entry else ""
+            since = f", {entry['since']} messages as before" if "since" in entry else ""
             print(f"step {entry['step']}: {entry['event']}{since}")
 
         whole = JsonlSink.read(path)

@@ -71,7 +71,7 @@ POST /ask
     chat text-only: 80 tokens in
 """,
     "recording.py": """\
-step 1: messages_sent, 2 messages stand from before
+step 1: messages_sent, 2 messages as before
 the file holds what memory holds: True
 step 0: 40 in, 33 out
 """,
