@@ -91,10 +91,10 @@ SKILLS: list[kernai.Skill] = [
 def main() -> None:
     parser = argparse.ArgumentParser(description="kernai skills as an MCP server; over stdio unless --http is given")
     parser.add_argument("--http", action="store_true", help="serve over streamable HTTP")
-    parser.add_argument("--host", help="the address to listen on; another one than 127.0.0.1 needs a token")
+    parser.add_argument("--host", help="the address to listen on; any other than 127.0.0.1 needs a token")
     parser.add_argument("--port", type=int, help="the port to listen on, 8000; 0 takes any free one")
     parser.add_argument("--token", default=os.environ.get("MCP_SERVER_TOKEN"),
-                        help="what clients must send; in $MCP_SERVER_TOKEN it is in no list of processes")
+                        help="what clients must send; as $MCP_SERVER_TOKEN it does not appear in process listings")
     given = parser.parse_args()
     if not given.http:
         if given.host is not None or given.port is not None:

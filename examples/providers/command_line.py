@@ -66,9 +66,9 @@ def key_from(variable: str) -> str:
     """The key in an environment variable, checked for use in a header. Raises a `ValueError` that does not show it."""
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise ValueError(f"set the environment variable {variable}; a server that wants no key takes any word")
+        raise ValueError(f"set the environment variable {variable}; any text will do for a server that needs no key")
     if not key.isascii() or not key.isprintable():
-        raise ValueError(f"the environment variable {variable} holds a character that no key has")
+        raise ValueError(f"the environment variable {variable} contains a character that a key cannot have")
     return key
 
 
@@ -133,7 +133,7 @@ def _parsed(about: str, model: str, *, image_urls: bool) -> Asked:
     parser.add_argument("--model", default=model, help="the vendor's name for it; default: %(default)s")
     places = "FILE_OR_HTTPS_URL" if image_urls else "FILE"
     parser.add_argument("--image", metavar=places, help="an image to ask about")
-    parser.add_argument("--base-url", metavar="URL", help="another server that speaks the same")
+    parser.add_argument("--base-url", metavar="URL", help="another server with the same protocol")
     given = parser.parse_args()
     for name, value in vars(given).items():
         if value is not None and not value.strip():
@@ -155,5 +155,5 @@ def _image(place: str) -> Media:
     except OSError as error:
         _fail(f"cannot read --image {place}: {error.strerror or error}")
     if image.kind != "image":
-        _fail(f"--image {place} is no image by its name: it has to end in .png, .jpg, .gif or .webp")
+        _fail(f"--image {place} must end in .png, .jpg, .gif or .webp")
     return image
