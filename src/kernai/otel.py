@@ -281,7 +281,6 @@ class SpanSink:
         return dumps(value) if self._content and value is not None else None
 
     def _messages(self, messages: Any) -> str | None:
-        """Formats messages as the conventions require."""
         if not self._content or isinstance(messages, str) or not isinstance(messages, Sequence):
             return None
         return dumps([

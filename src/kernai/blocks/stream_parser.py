@@ -280,7 +280,6 @@ class StreamParser:
     # ------------------------------------------------------------------------------------ what tags mean
 
     def _enter(self, opening: Opening) -> None:
-        """Enters the block that a tag has opened."""
         self._opening = opening
         self._level = 1
         self._value = "unread"
@@ -318,7 +317,6 @@ class StreamParser:
             self._take = self._sink
 
     def _emit_block(self, opening: Opening, content: str) -> None:
-        """Emits a block that was found as a whole."""
         try:
             listener = self._listeners["block_start"]
             if listener is not None:

@@ -246,7 +246,6 @@ def _complete(options: Namespace) -> int:
 
 
 def _values(one: Argument) -> str:
-    """The possible values of an argument, if known."""
     return " ".join([f"{vendor.name}/" for vendor in VENDORS] if one.placeholder == "VENDOR/NAME" else one.choices)
 
 

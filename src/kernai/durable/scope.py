@@ -101,7 +101,6 @@ class DurableScope:
                 self._cursor.compare(row)
 
     def _recorded_outcome(self, effect: Effect) -> Completion | None:
-        """An effect's outcome, if it is recorded."""
         following, wasted = self._cursor.next, self._durable.history.wasted
         if isinstance(effect, Spawn):
             self._spawned[effect.what.call_id] = effect
@@ -285,7 +284,6 @@ class DurableScope:
         return changed, None
 
     def _performed(self, effect: Effect) -> effects.Work:
-        """Performs an effect and returns its outcome."""
         if isinstance(effect, Spawn):
             self._to_spawn.append(effect)
             return None

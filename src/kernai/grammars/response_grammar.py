@@ -188,7 +188,6 @@ class JsonGrammar:
         return self._named[definition]
 
     def _any(self) -> str:
-        """Any JSON value."""
         if "" not in self._named:
             self._named[""] = name = self._rules.reserve("json")
             scalars = [self._rule({"type": kind}, kind) for kind in ("string", "number", "boolean", "null")]

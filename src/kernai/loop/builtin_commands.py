@@ -16,10 +16,6 @@ from kernai.loop.run_state import Run
 from kernai.registry.skill_registry import listing_of
 
 
-def _list_skills(run: Run) -> str:
-    return listing_of(run.skills.visible())
-
-
 def _list_protocols(run: Run) -> str:
     spoken = [{"name": one.name, "documentation": one.documentation} for one in run.protocols.visible()]
     return json.dumps(spoken, ensure_ascii=False)
@@ -83,7 +79,7 @@ def run_builtin(run: Run, command: str) -> str:
 
 READ = "/read"
 BUILTINS: dict[str, Callable[[Run], str]] = {
-    "/skills": _list_skills,
+    "/skills": lambda run: listing_of(run.skills.visible()),
     "/protocols": _list_protocols,
     "/workflow": _explain_workflows,
     "/tasks": _list_tasks,

@@ -315,7 +315,6 @@ def _check_answer(run: Run, answer: object) -> None:
 
 
 def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
-    """Records a failed model call and raises its error."""
     failure = _provider_error(run, error) if isinstance(error, Exception) else None
     try:
         _write_failure(run, error, failure, answer)

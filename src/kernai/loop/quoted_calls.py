@@ -93,7 +93,6 @@ class QuotedCalls:
         self.is_due = bool(self._confirmed)
 
     def _read(self, unread: list[tuple[str, Look]]) -> None:
-        """Finds the calls in texts that the model has read."""
         for source, look in unread:
             self._spelled = [*(self._spelled or ()), *((one, source) for one in look.spellings)]
             if not look.shows_call:

@@ -117,12 +117,8 @@ class Run:
         self.trust: Trust | None = None if root.trusts is None else root.trusts(self)
         root.runs[scope] = self
         for kind, name, close in self.setup.unknown:
-            self._warn_of_unknown(kind, name, close)
-
-    def _warn_of_unknown(self, kind: str, name: str, close: str) -> None:
-        """Warns of a name that is not registered. `kind` is ``skill`` or ``protocol``; `close` are similar names."""
-        self.root.warn(f"{kind}.unknown", run_id=self.root.run_id, agent=self.agent.name, **{kind: name},
-                       reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
+            root.warn(f"{kind}.unknown", run_id=root.run_id, agent=self.agent.name, **{kind: name},
+                      reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
     def definition(self) -> dict[str, Any]:
         """Returns the definition of the agent and of those that it can call; see `kernai.agents.definition`."""

@@ -341,7 +341,6 @@ class MessageDelta:
 
 
 def _last_line_is_cut_off(path: str) -> bool:
-    """Whether the file's last line has no line break."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
             return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"

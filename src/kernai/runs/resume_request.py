@@ -401,7 +401,6 @@ def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[
 
 
 def _entries(recording: Any, run_id: str | None) -> list[Any]:
-    """Returns the entries of one run in a recording."""
     if isinstance(recording, (str, os.PathLike)):
         recording = read_recording(recording)
     if not isinstance(recording, Iterable):

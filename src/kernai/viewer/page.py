@@ -237,7 +237,6 @@ def _page(title: str, data: str, *, connects: bool = False) -> str:
 
 @cache
 def _assets() -> tuple[str, str, str]:
-    """The page's markup, style and script."""
     folder = resources.files("kernai.viewer").joinpath("assets")
 
     def text(names: Iterable[str]) -> str:
