@@ -256,11 +256,7 @@ def redactor_of(config: ServerConfig) -> Redactor:
             # a key without a password is in the place of the user's name
             (unquote(password), "[url password]") if password else (unquote(user), "[url user]"),
         ]
-    redactor = Redactor()
-    for secret, mark in secrets:
-        if len(secret) >= SHORTEST_SECRET:
-            redactor.add(secret, mark)
-    return redactor
+    return Redactor({secret: mark for secret, mark in secrets if len(secret) >= SHORTEST_SECRET})
 
 
 # --------------------------------------------------------------------------------------------- references and files

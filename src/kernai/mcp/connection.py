@@ -62,14 +62,6 @@ class Listing(NamedTuple):
     refused: Collection[str] = ()
 
 
-class Exchange(NamedTuple):
-    """One call of a model, which may send several requests to several servers."""
-
-    emit: Emit
-    #: the servers that were restarted for this call
-    restarted: set[str]
-
-
 class Attempt:
     """One attempt at a request, with its timeout. `emit` hides the secrets of the server's configuration."""
 
@@ -256,7 +248,7 @@ class Connection:
             "before": {key: before.get(key) for key in changed}, "after": {key: after.get(key) for key in changed},
         }
 
-    async def list(self, exchange: Exchange, kind: str, *, is_named: bool) -> Listing:
+    async def list(self, emit: Emit, restarted: set[str], kind: str, *, is_named: bool) -> Listing:
         """Asks the server for everything it has of one kind.
 
         After a failure, raises `McpError` for `RETRY_SECONDS` unless the request names the server, because a server
@@ -267,7 +259,7 @@ class Connection:
         what = "tools/list" if kind == "tools" else f"listing its {kind.replace('_', ' ')}"
         ask = self._list_tools if kind == "tools" else lambda attempt: every_page(attempt.client, kind)
         try:
-            listed = await self.use(exchange, ask, what=what, repeatable=True)
+            listed = await self.use(emit, restarted, ask, what=what, repeatable=True)
         except McpUnavailableError as error:
             self._failure = time.monotonic() + RETRY_SECONDS, error
             raise
@@ -291,15 +283,17 @@ class Connection:
         session.changes_listed = changes
         return self.tools
 
-    async def use(self, exchange: Exchange, ask: Ask[Answer], *, what: str, repeatable: bool) -> Answer:
+    async def use(
+        self, emit: Emit, restarted: set[str], ask: Ask[Answer], *, what: str, repeatable: bool
+    ) -> Answer:
         """Runs `ask` with the server's client and returns its answer. Raises `McpError` if it fails.
 
-        A server that has died is restarted, at most once per exchange. If it died during `ask`, the request is sent
-        again only if it is `repeatable`, because the first attempt may have taken effect.
+        A server that has died is restarted and added to `restarted`, unless it is there already. If it died during
+        `ask`, the request is sent again only if it is `repeatable`, because the first attempt may have taken effect.
         """
         while True:
             session = await self._open()
-            attempt = Attempt(session, lambda event: exchange.emit(self.redactor.data(event)), self.config.timeout)
+            attempt = Attempt(session, lambda event: emit(self.redactor.data(event)), self.config.timeout)
             talking.set((self.redactor.text, attempt.statuses))  # each request has a task, and a context of its own
             may_be_done = False
             try:
@@ -314,7 +308,7 @@ class Connection:
             finally:
                 session.attempts.discard(attempt)
             reason = await self._end_failed(session)
-            in_doubt, is_second = may_be_done and not repeatable, self.name in exchange.restarted
+            in_doubt, is_second = may_be_done and not repeatable, self.name in restarted
             if in_doubt or is_second:
                 died = "was started again and died again" if is_second else "died"
                 again = "starts it again" if self.config.url is None else "connects to it again"
@@ -323,8 +317,8 @@ class Connection:
                     f"server {self.name!r} {died} during {what}: {reason}\nThe next call {again}."
                     f"{effect if in_doubt else ''}"
                 )
-            exchange.restarted.add(self.name)
-            exchange.emit({"mcp": "restart", "server": self.name, "error": reason})
+            restarted.add(self.name)
+            emit({"mcp": "restart", "server": self.name, "error": reason})
 
     async def close(self) -> None:
         self._closed = True

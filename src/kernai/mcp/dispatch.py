@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from mcp import MCPError
 from mcp_types import HEADER_MISMATCH, Tool
 
 from kernai._util.api import close_matches
 from kernai.mcp import language
-from kernai.mcp.background import Background
-from kernai.mcp.connection import Attempt, Connection, Exchange, Listing, every_page
+from kernai.mcp.background import Background, Emit
+from kernai.mcp.connection import Attempt, Connection, Listing, every_page
 from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
 from kernai.mcp.language import METHODS, Request, Returned, read_request, request_text
@@ -28,7 +28,6 @@ from kernai.registry.skill_context import SkillContext
 
 MAX_NAMES = 1000
 
-Answer = TypeVar("Answer")
 Listings = dict[Connection, Listing]
 Failures = dict[Connection, McpError]
 #: sends a request; its options carry the answers to the server's own requests
@@ -48,6 +47,7 @@ class Dispatch:
     pauses: bool
     #: the server that the request names; it is asked even if it failed a moment ago
     named: object = None
+    #: the servers that were restarted for this request
     restarted: set[str] = field(default_factory=set)
 
     # ---------------------------------------------------------------------------------------------------- answering
@@ -192,7 +192,9 @@ class Dispatch:
             approval = self.context.approval
             return await Interaction(connection, what, attempt, pauses=self.pauses, approval=approval).result(send)
 
-        return self._run(lambda exchange: connection.use(exchange, ask, what=what, repeatable=repeatable))
+        return self.background.run(
+            lambda emit: connection.use(emit, self.restarted, ask, what=what, repeatable=repeatable), self.context
+        )
 
     def _listings(
         self, servers: Iterable[Connection], kind: str = "tools", *, again: bool = False
@@ -204,23 +206,20 @@ class Dispatch:
         listed: Listings = {one: one.tools for one in servers if kind == "tools" and one.has_listed and not again}
         failures: Failures = {}
 
-        async def ask(connection: Connection, exchange: Exchange) -> None:
+        async def ask(connection: Connection, emit: Emit) -> None:
             is_named = connection.name == self.named or len(self.servers) == 1
             try:
-                listed[connection] = await connection.list(exchange, kind, is_named=is_named)
+                listed[connection] = await connection.list(emit, self.restarted, kind, is_named=is_named)
             except McpError as error:
                 failures[connection] = error
 
-        async def ask_all(exchange: Exchange) -> None:
-            await asyncio.gather(*(ask(one, exchange) for one in left))
+        async def ask_all(emit: Emit) -> None:
+            await asyncio.gather(*(ask(one, emit) for one in left))
 
         left = [one for one in servers if one not in listed]
         if left:
-            self._run(ask_all)
+            self.background.run(ask_all, self.context)
         return {one: listed[one] for one in servers if one in listed}, failures
-
-    def _run(self, work: Callable[[Exchange], Coroutine[Any, Any, Answer]]) -> Answer:
-        return self.background.run(lambda emit: work(Exchange(emit, self.restarted)), self.context)
 
     def _emit_changes(self, connection: Connection, tools: Iterable[str]) -> None:
         """Emits an event for each of the tools whose definition has changed since it was first listed."""

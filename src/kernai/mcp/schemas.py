@@ -25,6 +25,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
+from kernai._util import redaction
 from kernai._util.api import close_matches
 from kernai.inputs.schema import Schema, is_multiple, label_of, sample_of
 from kernai.inputs.table import in_other_form
@@ -114,9 +115,8 @@ def _unknown(place: tuple[str | int, ...], given: Mapping[str, Any], known: Coll
 
 
 def one_line(text: str | None, most: int = MAX_LINE) -> str:
-    """The text without line breaks, cut to `most` characters."""
-    line = " ".join((text or "").split())
-    return line if len(line) <= most else line[: most - 1] + "…"
+    """The text without line breaks and control characters, cut to `most` characters."""
+    return redaction.one_line(text or "", most)
 
 
 def type_of(schema: Any) -> str:
