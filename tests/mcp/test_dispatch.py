@@ -106,7 +106,7 @@ def test_a_described_tool_has_its_schema_and_a_call_that_works(two: Adapter) -> 
     assert '"required": ["title"]' in text
     assert "- find_book(title: string, limit?: integer): Find books by title. A second paragraph" in ask(two, {"method": "tools/list"}).text
     request = json.loads(text.rpartition("call: ")[2])
-    assert ask(two, request).text == "3 books like ..."
+    assert ask(two, {"jsonrpc": "2.0", "id": 1, **request}).text == "3 books like ..."  # the envelope changes nothing
 
 
 def test_resources_and_prompts(two: Adapter) -> None:
@@ -193,11 +193,6 @@ def test_a_mistake_is_answered_with_a_corrected_request(two: Adapter, request_: 
 ])
 def test_any_other_mistake_is_answered_with_what_exists(two: Adapter, text: str, message: str) -> None:
     assert message in str(ask(two, text).error)
-
-
-def test_a_request_in_a_json_rpc_envelope_is_accepted(two: Adapter) -> None:
-    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": TOOL}
-    assert ask(two, request).text == "3 books like Emma"
 
 
 JSON = st.recursive(

