@@ -13,7 +13,6 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mcp import types
@@ -26,26 +25,17 @@ from kernai.mcp.schemas import example, missing, one_line, properties_of, resolv
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
 
-
-class Method(NamedTuple):
-    """The parameters of a method, and what it does."""
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...]
-    purpose: str
-
-
-#: all methods; the model reads that there are no others
-METHODS = {
-    "servers/list": Method((), (), "the servers there are"),
-    "tools/list": Method((), ("server",), "the tools of one server, or of all"),
-    "tools/describe": Method(("name",), ("server",), "one tool in full: its arguments and an example"),
-    "tools/call": Method(("name",), ("server", "arguments"), "calls a tool"),
-    "resources/list": Method((), ("server",), "what can be read"),
-    "resources/templates/list": Method((), ("server",), "patterns of what can be read"),
-    "resources/read": Method(("uri",), ("server",), "reads one resource"),
-    "prompts/list": Method((), ("server",), "prompts the servers offer"),
-    "prompts/get": Method(("name",), ("server", "arguments"), "one prompt, filled in"),
+#: all methods (the model reads that there are no others): required and optional parameters, and what the method does
+METHODS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
+    "servers/list": ((), (), "the servers there are"),
+    "tools/list": ((), ("server",), "the tools of one server, or of all"),
+    "tools/describe": (("name",), ("server",), "one tool in full: its arguments and an example"),
+    "tools/call": (("name",), ("server", "arguments"), "calls a tool"),
+    "resources/list": ((), ("server",), "what can be read"),
+    "resources/templates/list": ((), ("server",), "patterns of what can be read"),
+    "resources/read": (("uri",), ("server",), "reads one resource"),
+    "prompts/list": ((), ("server",), "prompts the servers offer"),
+    "prompts/get": (("name",), ("server", "arguments"), "one prompt, filled in"),
 }
 #: names that models write by mistake, and the right ones
 _ALIASES = {
@@ -57,8 +47,7 @@ _ALIASES = {
 _ENVELOPE = frozenset({"jsonrpc", "id", "method", "params"})
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A request. The method may be unknown; if it is known, the parameters have been checked."""
 
     method: str
