@@ -14,14 +14,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.warm_python import WarmPython
-
-if TYPE_CHECKING:
-    from kernai.mcp import Adapter
 
 pytest.importorskip("mcp", reason='the MCP SDK is not installed: pip install "kernai[mcp]"')
 
@@ -94,14 +90,6 @@ def from_npm(name: str, pins: dict[str, str]) -> tuple[str, Path]:
 @pytest.fixture(scope="session")
 def node_servers() -> NodeServers:
     return NodeServers(*from_npm("npm", NPM_PACKAGES))
-
-
-@pytest.fixture(scope="module")
-def everything(node_servers: NodeServers) -> Iterator[Adapter]:
-    from kernai.mcp import setup  # needs the SDK
-
-    with setup({"servers": {"everything": node_servers.command("everything")}}, register=False) as adapter:
-        yield adapter
 
 
 @pytest.fixture(scope="session")

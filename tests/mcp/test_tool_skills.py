@@ -17,6 +17,7 @@ from mcp_types import Tool, ToolAnnotations
 from kernai import Agent, Decision, MockProvider, Result, Skill, SkillInputError, execute, parse, skill
 from kernai.mcp import Adapter, McpClosedError, McpConfigError, McpError, setup
 from tests.mcp import bank_server
+from tests.mcp.conftest import NodeServers
 from tests.mcp.support import ask, sdk_server, text_result
 from tests.written import command
 
@@ -48,17 +49,18 @@ def properties(required: tuple[str, ...] = (), **inner: Any) -> dict[str, Any]:
 
 
 @pytest.mark.process
-def test_a_run_calls_a_tool_and_corrects_a_wrong_call_in_one_turn(everything: Adapter) -> None:
+def test_a_run_calls_a_tool_and_corrects_a_wrong_call_in_one_turn(node_servers: NodeServers) -> None:
     provider = MockProvider(
         '<block type="command" name="get-sum">{"a": "two"}</block>',
         '<block type="command" name="get-sum">{"a": 2, "b": 3.5}</block><block type="command" name="echo">Grüße</block>',
         '<block type="command" name="get-tiny-image"></block>',
         "<final>done</final>",
     )
-    skills = everything.skills("everything", only=["get-sum", "echo", "get-tiny-image"])
-    agent = Agent(instructions="Add.", provider=provider, skills=skills, protocols=[], list_skills=True)
-    assert "- a (number, required): First number" in agent.system_prompt()
-    result = execute(agent, "2 + 3.5?")
+    with setup({"servers": {"it": node_servers.command("everything")}}, register=False) as adapter:
+        skills = adapter.skills("it", only=["get-sum", "echo", "get-tiny-image"])
+        agent = Agent(instructions="Add.", provider=provider, skills=skills, protocols=[], list_skills=True)
+        assert "- a (number, required): First number" in agent.system_prompt()
+        result = execute(agent, "2 + 3.5?")
     wrong, added, echoed, image = [one for one in result.messages[1:] if one.role == "user"]
     assert "a: expected number, received string" in wrong.text
     assert "b: required, but missing (number)" in wrong.text

@@ -76,8 +76,6 @@ def python(environment: dict[str, str]) -> Iterator[WarmPython]:
         yield python
 
 
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["stdio-auto", "http-legacy"])
 async def client(request: pytest.FixtureRequest, environment: dict[str, str]) -> AsyncIterator[Client]:
     """A client of a server process (stdio), or of a server in this process (HTTP), in a revision of MCP.

@@ -253,10 +253,9 @@ OPTIONS: dict[str, Any] = {"name": "served", "version": "9.1", "instructions": "
                            "max_workers": 64}
 
 if __name__ == "__main__":
-    from kernai.mcp import serve, serving, serving_transports
+    from kernai.mcp import serve, serving_transports
 
     if "KERNAI_TEST_PATIENCE" in os.environ:  # seconds to wait for skills that ignore cancellation, in a test
-        for module in (serving, serving_transports):
-            vars(module)["GRACE"] = float(os.environ["KERNAI_TEST_PATIENCE"])
+        vars(serving_transports)["GRACE"] = float(os.environ["KERNAI_TEST_PATIENCE"])
 
     serve(SKILLS, **OPTIONS)
