@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -207,19 +207,17 @@ def _check_command(config: ServerConfig, command: str) -> None:
 @asynccontextmanager
 async def _sse(config: ServerConfig, auth: httpx2.Auth | None, make_client: Any) -> AsyncGenerator[Any]:
     assert config.url is not None
-    begun = False
-    try:
-        async with sse_client(
-            config.url, dict(config.headers), timeout=config.timeout, sse_read_timeout=_NEVER,
-            httpx_client_factory=make_client, auth=auth,
-        ) as streams:
-            begun = True
-            yield streams
-    except* RuntimeError as errors:  # raised by the SDK if its reader ends without having called "started"
-        if begun:
-            raise
-        reason = "its stream ended before it gave the address for messages; is this an MCP server over SSE?"
-        raise McpError(reason) from errors
+    client = sse_client(
+        config.url, dict(config.headers), timeout=config.timeout, sse_read_timeout=_NEVER,
+        httpx_client_factory=make_client, auth=auth,
+    )
+    async with AsyncExitStack() as stack:
+        try:
+            streams = await stack.enter_async_context(client)
+        except* RuntimeError as errors:  # raised by the SDK if its reader ends without having called "started"
+            reason = "its stream ended before it gave the address for messages; is this an MCP server over SSE?"
+            raise McpError(reason) from errors
+        yield streams
 
 
 @asynccontextmanager
