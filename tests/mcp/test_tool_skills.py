@@ -178,6 +178,7 @@ def test_the_usage_line_is_valid_for_schemas_with_alternatives_or_unlisted_input
 DOUBLING = {f"L{at}": properties(a={"$ref": f"#/$defs/L{at + 1}"}, b={"$ref": f"#/$defs/L{at + 1}"}) for at in range(40)}
 UNHELD: list[tuple[Any, str]] = [
     ({**properties(a={"$ref": "#/$defs/L0"}), "$defs": {**DOUBLING, "L40": {}}}, "it has more than 5000 parts"),
+    (properties(a={"anyOf": [{"$ref": "#/b"}] * 100}) | {"b": {"required": [str(n) for n in range(2000)]}}, "it has more than 5000 parts"),
     ({"type": "object", "properties": {"a": {"type": "strin"}}}, "it is not a valid JSON schema"),
     (properties(a={"$ref": "https://example.com/a.json"}), "it refers to 'https://example.com/a.json'"),
     (properties(a={"$ref": "#/$defs/Gone"}), "it refers to '#/$defs/Gone', which it does not contain"),

@@ -1,4 +1,4 @@
-"""Checks data against an untrusted JSON Schema, and says what is wrong with the data.
+"""Checks data against an untrusted JSON Schema, says what is wrong with the data, and describes what fits.
 
 References are never fetched. Regular expressions and the two ``unevaluated…`` keywords are never run, because a single
 step of either can take exponential time. All other steps are counted and limited: a schema whose branches meet again at
@@ -38,8 +38,8 @@ MAX_LINE, MAX_TEXT = 160, 200
 MAX_SHOWN = 50
 #: the path of a fault, and its text
 Found = tuple[tuple[str | int, ...], str]
-#: limit for the parts of a schema that is written out; one with more keys than usual counts as several
-MAX_PARTS, KEYS_OF_PART = 5000, 20
+#: limit for the parts of a schema that is written out; one with very many keys or items in lists counts as several
+MAX_PARTS, SIZE_OF_PART = 5000, 20
 _MOST_INSIDE = 100  # references that lead to one another
 _KIND = ("type", "enum", "const", "items", "anyOf", "oneOf")
 #: limit for checking data, about half a second; a keyword is one step, plus one for each item that it looks at
@@ -194,11 +194,12 @@ class _Writer:
         self._left = MAX_PARTS
 
     def written(self, schema: Any, inside: tuple[str, ...]) -> Schema:
-        self._left -= 1 + len(schema) // KEYS_OF_PART if isinstance(schema, Mapping) else 1
+        if not isinstance(schema, Mapping):
+            schema = {}  # True accepts any value, False none; the check reports that
+        size = len(schema) + sum(len(one) for one in schema.values() if isinstance(one, list))
+        self._left -= 1 + size // SIZE_OF_PART
         if self._left < 0:
             raise ValueError(f"with its references written out it has more than {MAX_PARTS} parts")
-        if not isinstance(schema, Mapping):  # True accepts any value, False none; the check reports that
-            return {}
         if "$ref" in schema:
             return self._referred(schema, inside)
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
@@ -248,7 +249,7 @@ def _merged(one: Schema, other: Schema) -> Schema:
     if "properties" in both:
         both["properties"] = {**one.get("properties", {}), **other.get("properties", {})}
     if "required" in both:
-        both["required"] = list(dict.fromkeys([*one.get("required", ()), *other.get("required", ())]))
+        both["required"] = list(dict.fromkeys(_required_names(one) + _required_names(other)))
     return both
 
 
