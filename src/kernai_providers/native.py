@@ -204,10 +204,7 @@ def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTur
 
 
 def _assistant_turn(message: Message, box: Toolbox, at: int, used: set[str]) -> tuple[AssistantTurn, dict[int, Call]]:
-    """Returns an assistant turn, and its calls by their block's index.
-
-    `used` has the ids of earlier calls, which some servers use again.
-    """
+    """Returns an assistant turn, and its calls by their block's index. `used`: ids that some servers use again."""
     blocks: Sequence[Mapping[str, Any]]
     if message.blocks is None:
         parsed = parse(message.text)

@@ -213,10 +213,7 @@ class StreamedResponse(ABC):
 
     @abstractmethod
     def _pull(self) -> bytes:
-        """Returns the next bytes of the body, still encoded, or none at its end.
-
-        Raises `TransportError` if the body is cut off.
-        """
+        """Returns the next encoded bytes of the body, or none at its end. Raises `TransportError` if it is cut off."""
 
     def _limit_wait(self, seconds: float) -> None:  # noqa: B027 - a response that never waits does not need it
         """Limits how long each read may wait from now on."""

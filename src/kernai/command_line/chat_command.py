@@ -80,10 +80,7 @@ def run(options: Namespace) -> int:
 
 
 def _talk(session: ChatSession, reader: output.LineReader) -> int:
-    """Reads lines and runs turns to the end of the input, and returns the exit status.
-
-    If input is piped in, that is the status of the last turn that failed.
-    """
+    """Reads lines and runs turns. Returns the exit status; for piped input, that of the last turn that failed."""
     session.restore()
     status = OK
     interrupted = False

@@ -126,10 +126,7 @@ def _resume(options: Namespace) -> int:
 
 
 def _decisions(options: Namespace, store: stores.RunStore) -> tuple[dict[str, Decision], list[PendingCall]]:
-    """The user's decisions, by call id, and the calls that still wait for one.
-
-    Raises `CommandError` for a call that does not wait for a decision.
-    """
+    """The user's decisions by call id, and the calls that still wait. Raises `CommandError` for one that does not."""
     waiting = RecordedRun(options.run, store.entries(options.run)).waiting
     who = stores.login_name() if options.by is None else options.by
     decisions: dict[str, Decision] = {}

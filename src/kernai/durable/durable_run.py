@@ -174,10 +174,7 @@ class DurableRun:
         return root
 
     def _use(self, approvals: Mapping[str, Decision]) -> None:
-        """Keeps the rows of new decisions until the resume writes them.
-
-        Raises `DecisionError` if one of them is invalid.
-        """
+        """Keeps the rows of new decisions until the resume writes them. Raises `DecisionError` if one is invalid."""
         runs = {call_id: self.scopes[call_id.rpartition("/")[0]].run for call_id in approvals}
         for call_id, decision in approvals.items():
             try:

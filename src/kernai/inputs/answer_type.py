@@ -64,10 +64,7 @@ class AnswerType:
         raise self._refusal(first)
 
     def _readings(self, text: str, repair: Repair) -> list[tuple[Any, Sequence[str]]]:
-        """The values that a text may mean, with their repairs, the likeliest first.
-
-        If none fits the type, the faults of the first are reported.
-        """
+        """The values that a text may mean, the likeliest first, with repairs. If none fits, the first is reported."""
         if self.is_text:
             return [(text, ())]
         bare = unfenced(text)

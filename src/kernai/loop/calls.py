@@ -261,10 +261,7 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Payload:
 def _refuse_quoted(
     run: Run, call_id: str, block: Block, name: str | None, keys_of: Callable[[str], Keys]
 ) -> str | None:
-    """Refuses a call that is quoted from untrusted text and not confirmed.
-
-    Returns what the model reads instead, or None if the call may be made.
-    """
+    """Refuses a call that is quoted and not confirmed. Returns what the model reads; None if the call may be made."""
     if run.quoted.knows_none:
         return None
     rules, source = run.gate.rules(run), None

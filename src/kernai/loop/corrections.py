@@ -116,10 +116,7 @@ def invalid_call(skill: str, error: SkillInputError) -> str:
 
 
 def _with_usage(name: str, what: str, error: SkillInputError) -> str:
-    """Returns an error block with the faults and the usage line.
-
-    The faults quote what the model sent, so they are neutralised. The usage line is the runtime's own text.
-    """
+    """Returns an error block with the faults, neutralised since they quote what the model sent, and the usage line."""
     faults, line, usage = str(error).rpartition("\nUsage: ")
     if not line:
         return error_block(name, what + neutralize(usage))

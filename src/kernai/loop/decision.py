@@ -209,10 +209,7 @@ def _translated(found: DialectCalls) -> Calls | Answer:
 
 
 def _find_plan(blocks: Sequence[Block], max_tasks: int) -> tuple[Plan | None, Block | None, Sequence[RejectedPlan]]:
-    """Returns the first valid plan, its block, and the plan blocks before it that were rejected.
-
-    With ``max_tasks=0`` plans are not run, and all of them are rejected.
-    """
+    """Returns the first valid plan, its block, and the rejected plan blocks before it (all if `max_tasks` is 0)."""
     rejected: list[RejectedPlan] = []
     for block in blocks:
         if block.type == "plan":

@@ -143,10 +143,7 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
 
 
 def _finished(run: Run, stop: Stop) -> Answer | None:
-    """Returns the answer with which a call has ended the run, or None if the model has to correct it.
-
-    A `stop` without an answer is raised again.
-    """
+    """Returns the answer with which a call ended the run; None if it must be corrected. Raises a `stop` without one."""
     if not stop.is_final:
         raise stop
     answer = Answer(stop.message, Block("final", None, stop.message), NOTHING)

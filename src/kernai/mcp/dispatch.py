@@ -182,10 +182,7 @@ class Dispatch:
     # ------------------------------------------------------------------------------------------------------- asking
 
     def _result(self, connection: Connection, what: str, send: Send, given: Any, *, repeatable: bool) -> Any:
-        """The server's final result, once it has all the input that it asked for. Raises `McpError` if it fails.
-
-        `given` is what the model wants to send.
-        """
+        """The server's final result once it has all input; `given` is the model's. Raises `McpError` if it fails."""
         language.check_sendable(what, given)
 
         async def ask(attempt: Attempt) -> Any:

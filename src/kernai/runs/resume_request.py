@@ -74,10 +74,7 @@ class _RecordedRequest(RunRequest):
         self._plan, self._task_agents = _given_plan(start, agents, may_call=may_call)
 
     def _changes(self, run: Run, accept: Iterable[str]) -> list[str]:
-        """Describes what has changed in the agent.
-
-        Raises `ReplayLoosenedError` for a lost protection not in `accept`.
-        """
+        """Describes the agent's changes. Raises `ReplayLoosenedError` for a lost protection that is not in `accept`."""
         recorded = self._recorded.definition
         if recorded is None:
             return ["the recording was made by an older kernai and does not describe the agent", *_stale(accept, {})]
@@ -383,10 +380,7 @@ def _when_free(runs: RunStore, run_id: str, entries: list[Any]) -> tuple[list[An
 
 
 def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[Plan | None, dict[str, Agent]]:
-    """Returns the caller's plan and its tasks' agents.
-
-    Raises `ValueError` if an agent that may be called is missing.
-    """
+    """Returns the caller's plan and its tasks' agents. Raises `ValueError` if one that may be called is missing."""
     if start.plan is None:
         if agents:
             raise ValueError("agents are for the tasks of a plan, and this run has no plan: leave agents out")

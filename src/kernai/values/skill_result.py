@@ -126,10 +126,7 @@ def _made(parts: tuple[Part, ...]) -> SkillResult:
 
 
 def _are_parts(value: Any) -> TypeGuard[Sequence[Part]]:
-    """Whether a value is a list of texts and media that has media.
-
-    A list of texts is data: joined, they would read as one word.
-    """
+    """Whether a value is a list of texts and media with media in it. A list of texts alone is data, and not joined."""
     if type(value) not in (list, tuple) or not all(isinstance(one, (str, Media)) for one in value):
         return False
     return any(isinstance(one, Media) for one in value)
