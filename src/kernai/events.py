@@ -1159,10 +1159,7 @@ _PLACE_TYPES = (int | None, int, str | None, str, str, str | None)
 
 
 def row_of(entry: Mapping[str, Any]) -> Row:
-    """Creates the row that an entry records.
-
-    Raises `ValueError` if the kind is known but the entry does not match it.
-    """
+    """Creates an entry's row. Raises `ValueError` if the kind is known but the entry does not match it."""
     kind = KINDS.get(entry["event"])
     data = entry.get("data")
     row = CustomRow(entry["event"], data) if kind is None else kind.read(data)

@@ -34,10 +34,7 @@ class Source(NamedTuple):
         return self.path if self.run_id is None else f"{shown(self.path)} {self.run_id}"
 
     def events(self) -> list[dict[str, Any]]:
-        """The events, as `read_recording` returns them; notes a newer format.
-
-        Raises `CommandError` if there are none.
-        """
+        """The events, as `read_recording` returns them; notes a newer format. Raises `CommandError` without any."""
         events = self._read()
         starts = [one.get("data") for one in events if one["event"] in (RunStartRow.type, RunResumedRow.type)]
         formats = [one["format"] for one in starts if isinstance(one, dict) and isinstance(one.get("format"), int)]

@@ -152,10 +152,7 @@ class Facts:
 
 
 class RecordedRun:
-    """The entries of a root run.
-
-    Raises `KernaiError` if they are not a run, or in a format newer than this kernai knows.
-    """
+    """The entries of a root run. Raises `KernaiError` if they are not a run, or in a newer format than is known."""
 
     def __init__(self, run_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = run_id

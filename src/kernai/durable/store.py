@@ -373,10 +373,7 @@ class RunStore(Store, Protocol):
         """Claims the run's lease if nobody holds it."""
 
     def renew(self, lease: Lease) -> Lease:
-        """Makes the lease last for `lease.seconds` from now.
-
-        Raises `RunConflictError` if it is not the latest claim.
-        """
+        """Makes the lease last `lease.seconds` from now. Raises `RunConflictError` if it is not the latest claim."""
 
     def release(self, lease: Lease) -> None:
         """Releases the lease. Does nothing if it is not the latest claim."""

@@ -182,7 +182,7 @@ class Dispatch:
     # ------------------------------------------------------------------------------------------------------- asking
 
     def _result(self, connection: Connection, what: str, send: Send, given: Any, *, repeatable: bool) -> Any:
-        """The server's final result once it has all input; `given` is the model's. Raises `McpError` if it fails."""
+        """The final result for `given`, once the server has all other input. Raises `McpError` if it fails."""
         language.check_sendable(what, given)
 
         async def ask(attempt: Attempt) -> Any:

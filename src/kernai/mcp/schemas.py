@@ -308,7 +308,7 @@ def _required_names(schema: Mapping[str, Any]) -> list[str]:
 
 @lru_cache(256)
 def _checker(written: str) -> Any:
-    """The validator for a schema; None if the schema is unusable. Cached, since checking a schema takes longest."""
+    """The validator for a schema; None if the schema is unusable. Cached, because checking a schema is slow."""
     try:
         schema = json.loads(written)
         kind = _bounded(validator_for(schema, default=Draft202012Validator))
