@@ -295,7 +295,6 @@ def heard_by(parser: StreamParser) -> list[tuple[str, Any]]:
 
 
 def events_of(pieces: Iterable[str], parser: StreamParser | None = None) -> list[tuple[str, Any]]:
-    """Return all events that a parser emits for one text."""
     parser = StreamParser() if parser is None else parser
     emitted = heard_by(parser)
     for piece in pieces:

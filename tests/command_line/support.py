@@ -82,7 +82,6 @@ def events_of(path: Path) -> list[dict[str, Any]]:
 
 
 def error_lines(stderr: str) -> list[str]:
-    """Return the lines of an error and its hint."""
     return [line for line in stderr.splitlines() if line.startswith(("kernai: ", "hint: "))]
 
 

@@ -50,7 +50,6 @@ def record(path: Path, run: int, *fruits: str, run_id: str | None = None) -> Pat
 
 @pytest.fixture
 def events(tmp_path: Path) -> list[dict[str, Any]]:
-    """The complete events of one run."""
     return JsonlSink.read(record(tmp_path / "one.jsonl", 1))
 
 
@@ -93,7 +92,6 @@ def test_the_first_difference_of_each_scope_is_shown_with_the_event_before_it(he
 
 def test_the_order_in_which_parallel_work_ended_is_ignored(tmp_path: Path, events: list[dict[str, Any]]) -> None:
     def move(name: str, changed: list[dict[str, Any]]) -> None:
-        """Swap events of tasks a and b."""
         at = [i for i, event in enumerate(changed) if event["event"] == name]
         changed[at[0]], changed[at[1]] = changed[at[1]], changed[at[0]]
 

@@ -219,11 +219,9 @@ class Stored:
         return entries
 
     def data(self, *types: str) -> list[Any]:
-        """Return the data of the recorded events of these types."""
         return [entry["data"] for entry in self.load() if entry["event"] in types]
 
     def index(self, type: str) -> int:
-        """Return the number of the first recorded event of this type."""
         return [entry["event"] for entry in self.load()].index(type)
 
     def cuts(self) -> Iterator[Stored]:

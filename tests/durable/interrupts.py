@@ -84,7 +84,6 @@ class Trials:
         return (time.monotonic() - begun) / 5
 
     def _store(self, kind: str) -> MemoryStore | SqliteStore:
-        """An empty store."""
         if kind not in ("sync", "tasks"):
             return MemoryStore()
         self.sqlite.delete("r")

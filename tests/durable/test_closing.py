@@ -20,7 +20,6 @@ def answering(text: str) -> Any:
 
 
 def paying(way: Way) -> tuple[Stored, list[Any]]:
-    """Return a run of an agent that pays, and what it has paid."""
     paid: list[Any] = []
     return Stored(way, payer(paid), PAYING), paid
 

@@ -240,7 +240,6 @@ def test_an_entry_too_large_for_the_file_or_the_disk_is_an_error_and_nothing_is_
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Another process is writing."""
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     yield

@@ -100,7 +100,6 @@ class Grammar:
         raise AssertionError(node)
 
     def sample(self, chance: random.Random, depth: int = 24) -> str:
-        """Generate a text that the grammar accepts."""
         return self._sampled(("rule", "root"), chance, depth)
 
     def _sampled(self, node: Node, chance: random.Random, depth: int) -> str:

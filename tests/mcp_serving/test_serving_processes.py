@@ -79,7 +79,6 @@ def running(python: WarmPython, environment: dict[str, str], *arguments: str, pr
 
 @contextmanager
 def started(environment: dict[str, str], *arguments: str, program: Path = PROGRAM, **options: Any) -> Iterator[Process]:
-    """Start a program that serves, in a new interpreter."""
     given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
     command = [sys.executable, "-W", "error", str(program), *arguments]
     with subprocess.Popen(command, env=environment, **given) as process:

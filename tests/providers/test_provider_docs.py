@@ -70,7 +70,6 @@ def rows_under(text: str, *heads: str) -> list[Row]:
 
 
 def codes(cell: str) -> list[str]:
-    """The text of the code spans."""
     return re.findall(r"`([^`]+)`", cell)
 
 

@@ -254,7 +254,6 @@ JSON = st.recursive(
 
 
 def places(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value in JSON data."""
     inner = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     return [at, *(place for key, value in inner for place in places(value, (*at, key)))]
 

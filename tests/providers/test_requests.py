@@ -114,7 +114,6 @@ def test_several_system_messages_become_one_text_and_empty_ones_none(vendor: str
 
 
 def walk(data: Any) -> list[str]:
-    """All texts in JSON data."""
     if isinstance(data, str):
         return [data]
     inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()

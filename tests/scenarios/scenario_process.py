@@ -97,7 +97,6 @@ class Demo:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """The current content of the tape's file."""
         found: dict[str, Any] = json.loads(self.tape.read_text(encoding="utf-8"))
         return found
 
@@ -105,7 +104,6 @@ class Demo:
         return [sys.executable, str(self.file), "--logs", str(self.logs), *map(str, arguments)]
 
     def process(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run the scenario in a new process."""
         return subprocess.run(
             self.command(*arguments), env=ENVIRONMENT | environment, capture_output=True, encoding="utf-8", check=False
         )
@@ -123,7 +121,6 @@ class Demo:
 
     @property
     def log(self) -> dict[str, Any]:
-        """The log of the only run."""
         (path,) = self.log_files
         found: dict[str, Any] = json.loads(path.read_text(encoding="ascii"))
         return found
@@ -192,7 +189,6 @@ def replaced(old: str, new: str, task: str = "", turn: int | None = None) -> Cha
 
 
 def answered(old: str, new: str, task: str = "") -> Change:
-    """Replace a text in the answer."""
     return replaced(old, new, task, -1)
 
 
@@ -217,7 +213,6 @@ def without(word: str) -> Change:
 
 
 def cut(*at: int, task: str = "") -> Change:
-    """Leave out some turns."""
 
     def change(tape: Tape) -> None:
         turns(tape, task)[:] = [one for number, one in enumerate(turns(tape, task)) if number not in at]
@@ -226,7 +221,6 @@ def cut(*at: int, task: str = "") -> Change:
 
 
 def added(at: int, skill: str, **params: Any) -> Change:
-    """Add a call to a turn."""
     call = f'\n<block type="command" name="{skill}">{json.dumps(params)}</block>'
     return lambda tape: turns(tape)[at].update(content=turns(tape)[at]["content"] + call)
 

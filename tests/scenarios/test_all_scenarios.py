@@ -60,7 +60,6 @@ class Silent(TapeProvider):
 
 
 class Native(TapeProvider):
-    """Gives the answers of the tape on the event loop."""
 
     async def acall(self, *given: Any) -> kernai.LlmResponse:
         await asyncio.sleep(0)

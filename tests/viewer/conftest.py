@@ -138,11 +138,9 @@ def show(new_page: NewPage, tmp_path: Path) -> Show:
 
 
 def rows(page: Page) -> list[str]:
-    """Return the names in the tree, from top to bottom."""
     return page.locator("#tree .row .name").all_inner_texts()
 
 
 def step_card(page: Page, number: int) -> Locator:
-    """Return the cards of all steps with that number."""
     title = page.get_by_role("heading", name=f"Step {number}", exact=True)
     return page.locator("#conversation .card.step").filter(has=title)

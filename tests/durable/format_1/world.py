@@ -92,7 +92,6 @@ class Segment:
         self._lock = threading.Lock()
 
     def note(self, effect: str) -> None:
-        """Notes that an effect is performed."""
         with self._lock:
             self.effects.append(effect)
 
@@ -205,14 +204,12 @@ class Segment:
         return given
 
     def resume(self, store: MemoryStore, *, is_async: bool, **given: Any) -> Result[Any]:
-        """Continues the run."""
         given = {**self._options(), "store": store, **given}
         if is_async:
             return asyncio.run(kernai.aresume(self.agent(), RUN, **given))
         return kernai.resume(self.agent(), RUN, **given)
 
     def replay(self, store: MemoryStore) -> Result[Any] | None:
-        """Compares the recording with the agent."""
         given = {key: value for key, value in self._options().items() if key in ("context", "agents")}
         return kernai.replay(self.agent(), RUN, store=store, **given).result
 
