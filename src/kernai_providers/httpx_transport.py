@@ -225,7 +225,7 @@ class _Progress(Deadline):
 class _WatchedBackend(httpcore.AsyncNetworkBackend):
     """httpcore's own network, with the `Deadline` of each request. A task that waits is ended by cancelling it.
 
-    A proxy is dealt with here, unknown to httpcore, which would log its password and asks some proxies wrongly.
+    Proxies are handled here, not by httpcore, which would log their passwords and sends some of them wrong requests.
     """
 
     # ruff: noqa: ASYNC109 - the names are httpcore's

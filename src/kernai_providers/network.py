@@ -41,7 +41,7 @@ IN_PROGRESS: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 #: the first line of an interim response; 101 is a final one
 INTERIM: Final = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")
 BLANK: Final = (b"\r\n", b"\n")
-#: a header, or more of one; any other line would be the last that `http.client` reads of the head
+#: a header, or the next line of one; `http.client` ends the head at any other line
 HEADER: Final = re.compile(rb"(?:[!-9;-~]*:|[ \t])[^\r]*\Z")
 #: how a response begins, and how its head ends
 STATUS: Final = re.compile(rb"HTTP/1\.\d (\d\d\d)\b[^\n]*\n")

@@ -214,7 +214,7 @@ class Route(Endpoint):
 
 
 def routed(request: Request) -> tuple[Outgoing, Route]:
-    """Like `outgoing`, also with the route: through which proxy of the environment, if any."""
+    """Like `outgoing`, but also returns the route, which may lead through a proxy of the environment."""
     call = outgoing(request)
     proxy = proxy_for(call.scheme, call.host, call.port)
     route = Route(call.scheme, call.host, call.port, proxy)

@@ -50,9 +50,7 @@ class Recorded(NamedTuple):
 
     @property
     def call(self) -> str:
-        """The id of the call or the scope of the task that the row is about; empty for other rows. A sub-run that is
-        called has that scope.
-        """
+        """The id of the row's call or the scope of its task, where its sub-run runs, if it has one; else empty."""
         if isinstance(self.row, (events.TaskStartRow, events.TaskEndedRow)):
             return task_scope(self.scope, self.step, self.row.task_id)
         return getattr(self.row, "call_id", "")

@@ -159,7 +159,7 @@ class Gate:
         return self._cancellation.error()
 
     def child_context(self, run: Run, scope: str, task_id: str | None) -> Context:
-        """Returns the context of the sub-run `scope`. Raises what `Context.child` raises; in a replay, what it did."""
+        """Returns a sub-run's context. Raises what `Context.child` raises; in a replay, what it raised."""
         del scope
         return child_of(run.context, task_id)
 
