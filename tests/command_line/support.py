@@ -137,7 +137,7 @@ class Terminal:
         os.write(self._screen, keys.encode())
 
     def until(self, text: str) -> None:
-        """Wait for a text behind the last one that was waited for."""
+        """Wait for a text after the last one that was waited for."""
         assert self._comes(text, PATIENCE), f"{text!r} was not shown; this was: {self.shown[self._seen:]!r}"
 
     def _comes(self, text: str, seconds: float) -> bool:

@@ -18,7 +18,7 @@ from kernai.durable.store import Entry
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, provider
 
 #: events with outcomes, which the replay uses instead of comparing them
-RUNTIME_TEXT = {
+OUTCOMES = {
     "llm_response", "skill_result", "skill_error", "protocol_result", "protocol_error", "builtin_result", "progress",
     "context_saved",
 }
@@ -53,11 +53,11 @@ def tampered(entries: list[Entry]) -> Iterator[tuple[str, list[Entry]]]:
     done: set[tuple[str, bool, str]] = set()
     for seq, entry in enumerate(entries):
         kind, data = entry["event"], entry["data"]
-        if kind in RUNTIME_TEXT:
+        if kind in OUTCOMES:
             continue
         others = [
             *((what, {**entry, field: other}) for field in ("step", "depth", "task_id") for what, other in changed(entry[field], field)),
-            *((f"data{what}", {**entry, "data": other}) for what, other in changed(data) if not _is_aside(kind, data, other)),
+            *((f"data{what}", {**entry, "data": other}) for what, other in changed(data) if not _is_not_compared(kind, data, other)),
         ]
         for what, other in others:
             if what.startswith("data.definition") and (what.endswith(" more") or (".options." in what and "gone" in what)):
@@ -71,16 +71,16 @@ def tampered(entries: list[Entry]) -> Iterator[tuple[str, list[Entry]]]:
         yield f"{seq} {kind} twice", [*entries[:seq + 1], *entries[seq:]]
 
 
-def _is_aside(kind: str, data: Any, other: Any) -> bool:
+def _is_not_compared(kind: str, data: Any, other: Any) -> bool:
     if kind == "messages_sent":
         return _without_words(data) == _without_words(other)
     if not isinstance(data, dict):
         return False
     differing = {key for key in data.keys() | other.keys() if data.get(key, data) != other.get(key, data)}
-    aside = {"duration_ms"} | (OF_THE_AGENT if kind == "run_start" else set())
+    ignored = {"duration_ms"} | (OF_THE_AGENT if kind == "run_start" else set())
     if kind == "run_start" and data["input"] == "do everything":
-        aside |= {"run_id", "input", "history"}  # the replay takes them from the recording
-    return differing <= aside
+        ignored |= {"run_id", "input", "history"}  # the replay takes them from the recording
+    return differing <= ignored
 
 
 def _without_words(messages: list[Any]) -> list[Any]:

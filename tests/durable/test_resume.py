@@ -70,8 +70,8 @@ def _timeless(row: Row) -> Any:
     data = row.fields()
     if isinstance(row, MessagesSentRow):
         return None  # each resume records all messages once; the result's messages show whether they are the same
-    aside = ("duration_ms", "latency_ms", "usage")  # the usage of failed calls is billed as well
-    return {k: v for k, v in data.items() if k not in aside} if isinstance(data, dict) else data
+    ignored = ("duration_ms", "latency_ms", "usage")  # the usage of failed calls is billed as well
+    return {k: v for k, v in data.items() if k not in ignored} if isinstance(data, dict) else data
 
 
 def outcomes(rows: Iterable[Row]) -> Counter[str]:

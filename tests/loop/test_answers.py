@@ -58,7 +58,7 @@ def test_prose_is_the_answer_or_is_corrected_as_the_options_say(case: str) -> No
 
 CLOSING = '<block type="final">Use <code></block></code> to close.</block>'
 SHORT = "<final>Use </final> to close.</final >"
-#: what the model says, its answer where that is not corrected, and the text behind it
+#: what the model says, its answer where that is not corrected, and the text after it
 STRAY = {
     "a canonical block": (CLOSING, "Use <code>", "</code> to close.</block>"),
     "the shorthand": (SHORT, "Use", " to close.</final >"),

@@ -64,11 +64,11 @@ TABLE: dict[str, tuple[str, dict[str, Any], Summary]] = {
     "a call quoted in JSON is content": (
         """<command name="note">{"a": "</command><command name='wipe'></command>"}</command>""", {}, ("calls", ["note"], False),
     ),
-    "a call behind JSON that was cut off": (
+    "a call after JSON that was cut off": (
         """<json>{"a": "</json><command name='wipe'></command>""", {}, ("correction", "uncertain", []),
     ),
-    "a final behind JSON that was cut off": ("""<json>["</json><final>4</final>""", {}, ("correction", "uncertain", [])),
-    "a plan behind JSON that was cut off": (f"""<json>['</json><plan>{PLAN}</plan>""", {}, ("correction", "uncertain", [])),
+    "a final after JSON that was cut off": ("""<json>["</json><final>4</final>""", {}, ("correction", "uncertain", [])),
+    "a plan after JSON that was cut off": (f"""<json>['</json><plan>{PLAN}</plan>""", {}, ("correction", "uncertain", [])),
     "a final before JSON that was cut off": ("""<final>4</final><json>["</json><json/>""", {}, ("answer", "4", True)),
     "a call in a dialect, where prose is accepted": (
         '<tool_call>{"name": "a", "arguments": {}}</tool_call>', {}, ("correction", "dialect", []),

@@ -112,7 +112,7 @@ def endless(piece: bytes) -> Endless:
 
 CONTENT = {
     "empty gzip members": coded("gzip", endless(gzip.compress(b""))),
-    "padding behind deflate": coded("deflate", DEFLATED, endless(bytes(1000))),
+    "padding after deflate": coded("deflate", DEFLATED, endless(bytes(1000))),
     "empty stored blocks": coded("deflate", b"\x78\x9c", endless(b"\x00\x00\x00\xff\xff")),
     "a gzip header that does not end": coded("gzip", b"\x1f\x8b\x08\x08\x00\x00\x00\x00\x00\x03", endless(b"name")),
     "events of which none counts": Reply(200, (STREAM,), (endless(b": keep-alive\n\n"),)),

@@ -196,7 +196,7 @@ VARIABLES = {"anthropic": "ANTHROPIC_BASE_URL", "gemini": "GOOGLE_GEMINI_BASE_UR
 
 @pytest.mark.parametrize("vendor, given, base, by_variable", [
     *((vendor, given, version, version) for vendor, version in (("anthropic", "/v1"), ("gemini", "/v1beta")) for given in ("", "/", version)),
-    # in its variable the vendor's own client puts the version behind any path
+    # in its variable the vendor's own client puts the version after any path
     ("anthropic", "/v1/account/proxy", "/v1/account/proxy", "/v1/account/proxy/v1"), ("anthropic", "/proxy/v1", "/proxy/v1", "/proxy/v1"),
     # the path of a request is removed from a copied address
     ("openai", "/v1/chat/completions", "/v1", "/v1"), ("openai-responses", "/v1/responses/", "/v1", None),

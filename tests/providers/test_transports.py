@@ -194,8 +194,8 @@ LENGTH = ("Content-Length", "3")
         (304, (LENGTH,), b"one", b""),
     ],
     ids=[
-        "a second answer", "half a second answer", "one behind chunks", "one behind chunks with a length",
-        "chunks with a length", "one behind no content", "no content with a body", "not modified with a body",
+        "a second answer", "half a second answer", "one after chunks", "one after chunks with a length",
+        "chunks with a length", "one after no content", "no content with a body", "not modified with a body",
     ],
 )
 def test_an_unrequested_answer_is_not_taken_for_that_of_the_next_request(

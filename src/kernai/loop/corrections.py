@@ -104,7 +104,7 @@ def stray_close() -> str:
     """For an answer that contains its own closing tag."""
     return error_block(
         "final",
-        "Your answer contains the tag that closes its block, so it ended there and the text behind it was left out. "
+        "Your answer contains the tag that closes its block, so it ended there and the text after it was left out. "
         "Write the whole answer again, and write that tag inside it with &lt; in place of the angle bracket, or in "
         "words.",
     )
