@@ -127,6 +127,7 @@ class QuotedCalls:
             return None
         if self._known is None:
             self._known = {}
+        # `known` has the keys of the first `seen` calls, counted over all lists; only the last list grows
         seen, known = self._known.get((type, name), (0, {}))
         for calls in lists:
             for quoted, where in calls[seen:]:

@@ -42,7 +42,7 @@ LOOKS = 2.0
 
 
 class Connection(psycopg.Connection[Any]):
-    """Reuses one cursor for appends, because it caches how to convert parameters; that saves a third of their time."""
+    """Reuses one cursor for appends: it caches how to convert parameters, which saves a third of an append's time."""
 
     @Once
     def appends(self) -> psycopg.Cursor[Any]:
