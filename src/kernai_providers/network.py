@@ -94,7 +94,7 @@ class Deadline:
         return min(time.monotonic() - waited + self.seconds, self._step_until)
 
     def count(self, overhead: int) -> None:
-        """Counts bytes that are no content. Raises `TransportError` if there are too many."""
+        """Counts bytes that are not content. Raises `TransportError` if there are too many."""
         self._overhead_left -= overhead
         if self._overhead_left < 0:
             raise TransportError(f"{self._peer} sends more headers or chunk sizes than any answer needs", "protocol")

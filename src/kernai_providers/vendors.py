@@ -225,7 +225,7 @@ def _in_process(name: object, options: dict[str, Any]) -> tuple[HttpProvider, st
     if not slash or vendor not in ("smollm2", "gguf"):
         return None
     if vendor == "smollm2" and model_id != "135m":
-        raise UnknownVendorError(f"there is smollm2/135m alone, not {name!r}; for another file: gguf//PATH/TO.gguf")
+        raise UnknownVendorError(f"the only size is smollm2/135m, got {name!r}; for another file: gguf//PATH/TO.gguf")
     _check_options(vendor, options, {"chat_template", "context", "threads", "timeout"})
     own = {key: options[key] for key in ("chat_template", "context", "threads") if key in options}
     transport = LlamaTransport(smollm2_path() if vendor == "smollm2" else model_id, **own)

@@ -375,7 +375,7 @@ def test_a_replay_with_skills_calls_them_as_they_were_called() -> None:
     assert sorted(map(str, called)) == sorted(map(str, first))
     for what, other in (("text", "gone"), ("text", ValueError("gone")), ("fails", "it works"), ("fails", ValueError("yes"))):
         kept, gives[what] = gives[what], other
-        with pytest.raises(ReplayDivergenceError, match="skill look returned something else than in the recording"):
+        with pytest.raises(ReplayDivergenceError, match="skill look returned something other than in the recording"):
             kernai.replay(agent(), recording=entries, skills="run")
         gives[what] = kept
     gives["text"] = "SEEN"

@@ -510,7 +510,7 @@ def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
         assert run.execute().pending
         result = run.resume(approvals={"0.0": {"params": params}})
         assert (paid.pop(), run.replay()) == (expected, result)
-    for params, read in ({"amount": 6}, "paid"), ({"amuont": 6}, "'amuont' is no input of pay; did you mean 'amount'?"):
+    for params, read in ({"amount": 6}, "paid"), ({"amuont": 6}, "'amuont' is not an input of pay; did you mean 'amount'?"):
         def decide(call: kernai.PendingCall, params: dict[str, Any] = params) -> Decision:
             return Decision({"params": params})
 

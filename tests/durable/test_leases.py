@@ -339,7 +339,7 @@ def test_an_invalid_stored_decision_is_dropped_and_the_run_waits_and_says_why(wa
     assert (result.stop_reason, [call.call_id for call in result.pending], done) == ("interrupt", ["0.0"], [])
     info = info_of(run.store)
     assert (info.status, dict(info.decisions), info.length) == ("waiting", {}, length)
-    assert "approvals['0.0']: 'sum' is no input of pay" in str(info.why)
+    assert "approvals['0.0']: 'sum' is not an input of pay" in str(info.why)
     run.store.decide("r", "0.0", {"params": {"sum": 2}})
     with pytest.raises(ValueError, match=r"input: the run waits for a decision on 0\.0"):  # otherwise it would be lost
         run.resume(input="and now?")

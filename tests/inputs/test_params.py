@@ -146,7 +146,7 @@ def test_an_object_that_would_lose_something_is_an_input_error_with_the_reason(
 
 @pytest.mark.parametrize("content, said", [
     ('{"a": 1,\n "b": }', "Expecting value at line 2, column 7 (character 15)"),
-    ('{"say": "NaN", "b": -Infinity}', "-Infinity is no JSON value at line 1, column 21 (character 20)"),
+    ('{"say": "NaN", "b": -Infinity}', "-Infinity is not a JSON value at line 1, column 21 (character 20)"),
     ('{"a": 1', "Expecting ',' delimiter at line 1, column 8"),
     ("{'a': 1, b}", "Expecting ':' delimiter at line 1, column 11"),
 ])
@@ -353,7 +353,7 @@ def test_fields_that_no_record_has_are_reported_with_their_place(
     assert all(f"{json.dumps(name)}, did you mean {json.dumps(one)}?" in messages[2].text for name, one in meant.items())
     if dropped:  # a change by a person or a middleware is refused
         hint = f"; did you mean {meant[dropped[0]]!r}?" if dropped[0] in meant else ""
-        with pytest.raises(ValueError, match=re.escape(f"{dropped[0]!r} is no input of find{hint}")):
+        with pytest.raises(ValueError, match=re.escape(f"{dropped[0]!r} is not an input of find{hint}")):
             skill.rebind({}, {"x": value})
 
 

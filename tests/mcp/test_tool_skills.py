@@ -182,7 +182,7 @@ UNHELD: list[tuple[Any, str]] = [
     ({"type": "object", "properties": {"a": {"type": "strin"}}}, "it is not a valid JSON schema"),
     (properties(a={"$ref": "https://example.com/a.json"}), "it refers to 'https://example.com/a.json'"),
     (properties(a={"$ref": "#/$defs/Gone"}), "it refers to '#/$defs/Gone', which it does not contain"),
-    (properties(a={"$ref": "#/b"}) | {"b": {"properties": 1}}, "it refers to '#/b', which is no schema"),
+    (properties(a={"$ref": "#/b"}) | {"b": {"properties": 1}}, "it refers to '#/b', which is not a schema"),
     (properties(a={"anyOf": [{}]}, b={"$ref": "#/properties/a/anyOf/1"}), "it refers to '#/properties/a/anyOf/1', which it does not"),
     ({**properties(a={"$ref": "#/$defs/0"}), "$defs": {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in range(2000)}}, "it nests too deeply"),
     (properties(a={"$dynamicRef": "#a"}), "it contains a dynamic reference"),

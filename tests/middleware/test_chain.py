@@ -366,9 +366,9 @@ def test_a_middleware_that_swallows_the_error_of_a_call_must_return_an_outcome(w
 @WAYS
 @pytest.mark.parametrize("change, fault", [
     ({"arguments": {"number": 42}}, None), ({"arguments": {"number": "43"}}, "number: expected integer"),
-    ({"arguments": {"amuont": 9}}, "'amuont' is no input of pay; did you mean 'amount'?"),
+    ({"arguments": {"amuont": 9}}, "'amuont' is not an input of pay; did you mean 'amount'?"),
     ({"skill": "refund", "arguments": {"number": 1}}, None),
-    ({"skill": "refund", "arguments": {"number": 1, "amount": 7}}, "'amount' is no input of refund"),
+    ({"skill": "refund", "arguments": {"number": 1, "amount": 7}}, "'amount' is not an input of refund"),
     ({"skill": "refund", "arguments": {}}, "number: required"),
 ])
 def test_arguments_changed_by_a_middleware_are_validated_and_the_others_stay(

@@ -57,7 +57,7 @@ def test_no_password_is_shown() -> None:
 
 
 @pytest.mark.parametrize("given, error, message", [
-    ({"conninfo": "://no address"}, ValueError, "no address of a database"),
+    ({"conninfo": "://no address"}, ValueError, "not the address of a database"),
     ({"conninfo": None}, TypeError, "conninfo must be the address of a database, got NoneType"),
     *[({"conninfo": "dbname=x", "pool_size": size}, ValueError, "pool_size must be a whole number") for size in (0, "9")],
     *[({"conninfo": "dbname=x", "schema": name}, ValueError, "schema must be a name of at most 63 bytes") for name in ("", "ü" * 32, None)],
@@ -148,7 +148,7 @@ def test_nothing_is_lost_or_written_twice_if_a_connection_is_cut_after_a_commit(
 
 
 def test_missing_older_or_newer_tables_are_an_error_that_says_what_to_do(server: Server, schema: str) -> None:
-    with pytest.raises(KernaiError, match=f"schema '{schema}' has no tables of kernai's: make them with `kernai store migrate`"):
+    with pytest.raises(KernaiError, match=f"schema '{schema}' has no kernai tables: make them with `kernai store migrate`"):
         PostgresStore(server.dsn, schema=schema)
     PostgresStore(server.dsn, schema=schema, create=True).close()
     with psycopg.connect(server.dsn, autocommit=True) as connection:

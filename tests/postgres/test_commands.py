@@ -67,7 +67,7 @@ def migrated(shop: Shop) -> PostgresStore:
 
 def test_a_store_is_migrated_once_and_only_on_request(shop: Shop) -> None:
     status, _, errors = shop("runs", "STORE")
-    assert (status, "has no tables of kernai's: make them with `kernai store migrate`" in errors) == (2, True)
+    assert (status, "has no kernai tables: make them with `kernai store migrate`" in errors) == (2, True)
     for _ in range(2):
         assert shop("store", "migrate", "STORE")[:2] == (0, f"the tables in {Path(shop.address.partition('host=')[2])}"
                                                             f"/{shop.address.partition('?')[0].rpartition('/')[2]} (kernai) are up to date\n")
@@ -92,7 +92,7 @@ def test_a_run_is_started_listed_decided_on_resumed_viewed_and_deleted(shop: Sho
 
 
 @pytest.mark.parametrize("address, says", [
-    ("postgresql://ann:s3cret@/x?host=/nowhere", "cannot open the store in /nowhere/x"), ("postgresql://a:b:c/d?e", "no address of a database"),
+    ("postgresql://ann:s3cret@/x?host=/nowhere", "cannot open the store in /nowhere/x"), ("postgresql://a:b:c/d?e", "not the address of a database"),
 ])
 def test_a_server_that_cannot_be_reached_is_an_error_without_the_password(address: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", address]) in (1, 2)

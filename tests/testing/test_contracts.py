@@ -142,7 +142,7 @@ class Once(MockProvider):
     (Bare, "a call: gave str, not an LlmResponse"),
     (Deaf, "a run that is to stop: on_chunk was called again"),
     (Swallowing, "a run that is to stop: the call continued although on_chunk had raised"),
-    (Counting, "a call: a piece was no text"),
+    (Counting, "a call: a piece was not text"),
     (Inventive, "a call: what it streamed is not what it answered"),
     (InventiveAsync, "- a run: async: what it streamed is not what it answered"),
     (Dropping, "media that the model cannot take: two parts became 1"),

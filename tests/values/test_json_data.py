@@ -194,7 +194,7 @@ def test_the_text_is_one_line_of_strict_ascii_json(value: object) -> None:
 @pytest.mark.parametrize("text,said", [
     *((text, "line 1") for text in ("", "{", "[1,]", "1 2", "NaN", "[Infinity]", "-Infinity", "{'a': 1}")),
     ("[1,\n 2 3]", "Expecting ',' delimiter at line 2, column 4 (character 7)"),
-    ('{"a": "NaN", "b": NaN}', "NaN is no JSON value at line 1, column 19 (character 18)"),
+    ('{"a": "NaN", "b": NaN}', "NaN is not a JSON value at line 1, column 19 (character 18)"),
     *((broken, "line 1") for broken in ("[]" * 5000, '"' + "[" * 5000)),  # neither nests deeply
     ('{"a": 1, "a": 2} tail', "Extra data at line 1, column 18"),
 ])  # fmt: skip

@@ -343,7 +343,7 @@ def end_of_string(text: str, at: int, quote: str) -> int:
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON value")
+    raise ValueError(f"{word} is not a JSON value")
 
 
 def _finite(text: str) -> float:

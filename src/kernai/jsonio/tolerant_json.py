@@ -128,7 +128,7 @@ class _Reader(JsonBuilder):
         if number is not None:
             return loads(number[0]), number.end()
         constant = _CONSTANT.match(self._text, at)
-        raise self.fault(f"{constant[0]} is no JSON value" if constant else EXPECTED[VALUE], at)
+        raise self.fault(f"{constant[0]} is not a JSON value" if constant else EXPECTED[VALUE], at)
 
     def _string(self, at: int) -> tuple[str, int]:
         if self._text[at] == '"':

@@ -221,7 +221,7 @@ class Run:
             self.outbox.waiting.append(row)  # for the log
 
     def put(self, row: Row, after: Row | None = None) -> None:
-        """Records a row like `write`, but faster: for rows that are no warnings and share no values with others.
+        """Records a row like `write`, but faster: for rows that are not warnings and share no values with others.
 
         `after` is another row, recorded at the same time.
         """

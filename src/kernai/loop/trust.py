@@ -267,7 +267,7 @@ class Trust:
             yield from self._parent[0].read()
 
 
-#: types of amounts and times, whose digits are no account numbers
+#: types of amounts and times, whose digits are not account numbers
 _NO_CONTACTS = (float, Decimal, date, time, timedelta)
 
 

@@ -239,7 +239,7 @@ class _Writer:
         except Unresolvable:
             raise ValueError(f"it refers to {reference!r}, which it does not contain") from None
         if not self._check(found):  # it may be any part of the document, such as a default
-            raise ValueError(f"it refers to {reference!r}, which is no schema")
+            raise ValueError(f"it refers to {reference!r}, which is not a schema")
         return found
 
 

@@ -265,7 +265,7 @@ def prepare(connection: psycopg.Connection[Any], schema: str, *, create: bool) -
     if found == VERSION:
         return
     if found is None:
-        why, fix = "has no tables of kernai's", "make them with `kernai store migrate`, or pass create=True"
+        why, fix = "has no kernai tables", "make them with `kernai store migrate`, or pass create=True"
     elif found < VERSION:
         why, fix = f"has the tables of an older kernai (version {found}, not {VERSION})", "run `kernai store migrate`"
     else:

@@ -135,7 +135,7 @@ class PostgresStore(OpenedStore):
         try:
             known = conninfo_to_dict(conninfo)
         except psycopg.ProgrammingError as error:
-            raise ValueError(f"no address of a database: {error}") from None
+            raise ValueError(f"conninfo is not the address of a database: {error}") from None
         self.schema, self.conninfo = schema, conninfo
         #: set when this process must leave its runs to other workers
         self.stopping: threading.Event | None = None

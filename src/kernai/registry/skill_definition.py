@@ -143,7 +143,7 @@ class Skill:
         for one in self.table.dropped(changes):
             meant = self.table.meant(changes).values()
             hint = likely(one, self.table.inputs, "it has") if one in changes else likely(one, meant)
-            raise ValueError(f"{one!r} is no input of {self.name}{hint}")
+            raise ValueError(f"{one!r} is not an input of {self.name}{hint}")
         if type(self).bind is Skill.bind:
             return self.table.bind(changes, media_store, repair=repair, bound=arguments)
         return self.bind({**arguments, **changes}, media_store, repair=repair)

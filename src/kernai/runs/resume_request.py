@@ -307,7 +307,7 @@ class _SkillChecks:
         if has_failed == isinstance(row, SkillErrorRow) and (eq if has_failed else self._same)(then, now):
             return
         raise ReplayDivergenceError(
-            f"skill {row.skill} returned something else than in the recording: event {recorded.seq} ({row.type}, "
+            f"skill {row.skill} returned something other than in the recording: event {recorded.seq} ({row.type}, "
             f"call {row.call_id})\n  recorded: {shown(then)}\n  now:      {shown(now)}",
             seq=recorded.seq, event=row.type, expected=shown(then), got=shown(now),
         )

@@ -127,7 +127,7 @@ def check_provider(make: Callable[[], Provider], *, model: Model = Models.TEXT_O
         on_chunk = _OnChunk()
         answer = make().call(_MESSAGES, model, _OPTIONS, on_chunk)
         holds(isinstance(answer, LlmResponse), f"gave {type(answer).__name__}, not an LlmResponse")
-        holds(all(isinstance(piece, str) for piece in on_chunk.pieces), "a piece was no text")
+        holds(all(isinstance(piece, str) for piece in on_chunk.pieces), "a piece was not text")
         shown = "".join(map(str, on_chunk.pieces))
         holds(shown in ("", answer.content), "what it streamed is not what it answered")
     with checks.that("a run that is to stop") as holds:
