@@ -374,7 +374,7 @@ def _json(body: Mapping[str, Any]) -> bytes:
         text = json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"the request cannot be written as JSON, for a value in generation (extra, temperature, top_p): {error}"
+            f"a value in generation (extra, temperature, top_p) cannot be written as JSON: {error}"
         ) from error
     try:
         return text.encode()

@@ -120,7 +120,7 @@ class HttpResponse(StreamedResponse):
             data = self._raw.read1(BLOCK)
         except (OSError, http.client.HTTPException) as error:
             raise broken(error, self._peer, self._deadline) from cause_of(error)
-        # http.client takes an early end of the body for its end; in a cassette's response, this is no number
+        # http.client takes an early end of the body for its end; in a cassette's response, this is not a number
         missing = self._raw.length
         if not data and isinstance(missing, int) and missing > 0:
             raise TransportError(f"{self._peer} closed the connection {missing} bytes before the body's end", "closed")

@@ -401,9 +401,9 @@ class _Bytes(io.RawIOBase):
 class ResponseFile(io.BufferedReader):
     """One response as `http.client` reads it. When closed, it records whether unread bytes are left.
 
-    This corrects what `http.client` gets wrong: it takes the end of the connection for the end of the head or of a
-    chunk's size, and a line that is no header for the end of the head; it knows no interim response but 100 (RFC 9110
-    section 15.2), and keeps white space at the end of values (RFC 9112 section 5).
+    This corrects what `http.client` gets wrong: it ends the head at a line that is not a header, and the head or a
+    chunk's size at the end of the connection; it knows no interim response but 100 (RFC 9110 section 15.2), and keeps
+    white space at the end of values (RFC 9112 section 5).
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -84,7 +84,7 @@ class Answer(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """A response that asks for nothing and is no answer. `kind` decides how the model is corrected.
+    """A response that asks for nothing and is not an answer. `kind` decides how the model is corrected.
 
     `incomplete`: the response ends in an open block. `informational`: it has only blocks that run nothing, of the types
     in `kinds`. `stall`: it has no block at all, but the agent must use blocks. `uncertain`: its requests follow an

@@ -41,7 +41,7 @@ MAX_PAGES = 100
 #: The HTTP statuses for a session that the server does not know any more: 404 in the specification (2025-11-25, basic,
 #: transports, "Session Management"), 400 from the reference servers. In both cases the request was not executed.
 UNKNOWN_SESSION = (400, 404)
-#: None, for an error that is no server's; and the codes with which a server that knows the session refuses a request
+#: None, for an error that no server sent; and the codes with which a server that knows the session refuses a request
 KNOWN_SESSION = (None, mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND)
 #: the protocol's names for what a server may offer
 KINDS = ("tools", "resources", "prompts")

@@ -95,7 +95,7 @@ def _own_inputs(
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             stars = "*" if one.kind is one.VAR_POSITIONAL else "**"
             raise TypeError(
-                f"{about}parameter '{stars}{one.name}' cannot be an input, for a model gives inputs by name; write "
+                f"{about}parameter '{stars}{one.name}' cannot be an input, since models give inputs by name; write "
                 "each one out, or take a dict"
             )
         if at == 0 and one.name in ("self", "cls") and one.annotation is one.empty:
