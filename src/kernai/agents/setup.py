@@ -57,15 +57,15 @@ class Key(NamedTuple):
 
 
 class System:
-    """The system message of a step, and the `instructions` in it. `said` is the part that the host itself wrote."""
+    """The system message of a step, and the `instructions` in it. `host_text` is the part that the host wrote."""
 
-    __slots__ = ("instructions", "may_quote", "message", "said")
+    __slots__ = ("host_text", "instructions", "may_quote", "message")
 
     def __init__(
-        self, instructions: str | tuple[str | Outside, ...], said: str, message: Message, *, may_quote: bool
+        self, instructions: str | tuple[str | Outside, ...], host_text: str, message: Message, *, may_quote: bool
     ) -> None:
         self.instructions = instructions
-        self.said = said
+        self.host_text = host_text
         self.message = message
         #: whether it may hold calls that the model must not make just because it reads them
         self.may_quote = may_quote
@@ -184,11 +184,11 @@ class Setup:
         built = self._system
         if built is None or instructions != built.instructions:
             parts = (instructions,) if isinstance(instructions, str) else instructions
-            said = "\n\n".join(one for one in parts if isinstance(one, str))
+            host_text = "\n\n".join(one for one in parts if isinstance(one, str))
             has_outside = any(isinstance(one, Outside) for one in parts)
             text = system_text(self, _shown(instructions))
             message = Message("system", text, outside=(0,) if has_outside else ())
-            built = System(instructions, said, message, may_quote=has_outside or "&lt;" in text)
+            built = System(instructions, host_text, message, may_quote=has_outside or "&lt;" in text)
             self._system = built
         if is_fixed:
             self.system = built

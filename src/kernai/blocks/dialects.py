@@ -245,12 +245,12 @@ _BARE_VALUE = re.compile(r"""\"[^"]*"|'[^']*'|(\s[\w-]+\s*=\s*)([^\s"'=<>]+?)(?=
 _CORE_TYPE = re.compile(rf"""(?<=\stype=["'])(?:{'|'.join(CORE_TYPES)})(?=["'])""", re.IGNORECASE)
 
 
-def mended_tags(text: str) -> str:
+def corrected_tags(text: str) -> str:
     """Corrects the tags in a text that are nearly right."""
-    return _NEAR_TAG.sub(lambda tag: _mended(tag[0]), text)
+    return _NEAR_TAG.sub(lambda tag: _corrected(tag[0]), text)
 
 
-def _mended_tag(markup: str) -> str:
+def _corrected_tag(markup: str) -> str:
     slash, word, attributes = _NEAR_TAG.fullmatch(markup).groups()  # type: ignore[union-attr]  # it has matched before
     word, attributes = word.lower(), attributes.translate(QUOTES)
     attributes = _BARE_VALUE.sub(lambda one: f'{one[1]}"{one[2]}"' if one[1] else one[0], attributes)
@@ -263,11 +263,11 @@ def _mended_tag(markup: str) -> str:
     return f"<{slash}{word}{attributes}>"
 
 
-_mended = Remembered(_mended_tag).__getitem__
+_corrected = Remembered(_corrected_tag).__getitem__
 
 
 def _near_tags(text: str) -> Sequence[Block]:
-    found = parse(mended_tags(text))
+    found = parse(corrected_tags(text))
     if found.incomplete is not None and found.incomplete.type == "command":
         raise Unreadable
     return [block for block in found.blocks if block.type == "final" or (block.type == "command" and block.name)]

@@ -57,9 +57,9 @@ def quoted_calls(text: str) -> Iterator[QuotedCall]:
     for reading in readings_of(text):
         if has_tags(reading):
             yield from _in_blocks(reading)
-            mended = dialects.mended_tags(reading)
-            if mended != reading:
-                yield from _in_blocks(mended)
+            corrected = dialects.corrected_tags(reading)
+            if corrected != reading:
+                yield from _in_blocks(corrected)
             yield from _in_named_forms(reading)
         if has_keys(reading):
             yield from _in_objects(reading)

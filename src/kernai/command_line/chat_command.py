@@ -343,7 +343,7 @@ class ChatSession:
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
         elif not result.ok:
             raise failure_of(result) from result.error
-        elif not view.said:
+        elif not view.shown_text:
             output.note("(an empty answer)")
 
 

@@ -108,7 +108,7 @@ class Narrator:
     """
 
     #: the model's last text, if it was shown
-    said = ""
+    shown_text = ""
 
     def __init__(
         self, out: TextIO | None = None, *, steps: bool = False, verbose: bool = False, quiet: bool = False
@@ -174,7 +174,7 @@ class TurnView(Narrator):
         shown = text.rstrip(_WHITE_SPACE)
         self._space = text[len(shown):]
         if shown:
-            self.said = self.said + shown if self._in_line else shown
+            self.shown_text = self.shown_text + shown if self._in_line else shown
             self._in_line = True
             self._out.write(printable(shown))
             self._out.flush()
@@ -214,7 +214,7 @@ class PipedTurn(Narrator):
         finals = [one for one in self._texts if one.block is not None]
         self._texts = [one for one in self._texts if finals and one is not finals[0]]
         self._note_texts()
-        self.said = answer
+        self.shown_text = answer
         if answer:
             self._out.write(answer + "\n")
             self._out.flush()
@@ -291,7 +291,7 @@ def carried_out(
         output.note(summary(result, time.monotonic() - started))
     if options.json:
         output.write_json(result.to_dict())
-    elif result.ok and (not view.said or view.said != (result.text or "").strip()):  # not shown already
+    elif result.ok and (not view.shown_text or view.shown_text != (result.text or "").strip()):  # not shown already
         text = result.text or ""  # for a program unchanged, for a terminal without control characters
         sys.stdout.write((printable(text) if output.is_terminal(sys.stdout) else text) + "\n")
     if not result.ok and not result.pending:

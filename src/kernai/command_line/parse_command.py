@@ -132,7 +132,7 @@ def _remarks(decision: loop.Decision, response: ParsedResponse, protocols: froze
             yield f"only the first {MAX_CALLS} calls are run"
         if decision.final is not None:
             yield "the final is set aside, because the model has not seen the results"
-    elif not isinstance(decision, (loop.Answer, loop.Correction)) and decision.beside:
+    elif not isinstance(decision, (loop.Answer, loop.Correction)) and decision.not_run:
         yield "blocks beside the plan are not run, and the model is informed"
     if decision.extras.uncertain:
         yield "the blocks after a JSON value that did not end are not run, and the model is informed"

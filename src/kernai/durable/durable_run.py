@@ -272,12 +272,12 @@ class DurableRun:
         if decision is not None:
             reason = decision.refusal if isinstance(decision.value, str) else None
             return InFlightRow(call.call_id, "retry" if decision.refusal is None else "skip", reason, decision.by)
-        said = self._in_flight(found) if callable(self._in_flight) else self._in_flight
-        if said not in IN_FLIGHT:
+        choice = self._in_flight(found) if callable(self._in_flight) else self._in_flight
+        if choice not in IN_FLIGHT:
             raise ValueError(
-                f"in_flight must return one of {', '.join(IN_FLIGHT)}, returned {said!r} for {call.call_id}"
+                f"in_flight must return one of {', '.join(IN_FLIGHT)}, returned {choice!r} for {call.call_id}"
             )
-        return InFlightRow(call.call_id, said)
+        return InFlightRow(call.call_id, choice)
 
     def broken_off(self, call_id: str) -> BaseException:
         """Returns the error of a call without an outcome in a closed run."""
@@ -329,10 +329,10 @@ class DurableRun:
             return None
         asked = PendingCall(call.call_id, *called(call), reason, untrusted=doubts)
         try:
-            said = _ask_host(ask, asked)
-            if isinstance(said, Pause):
-                raise said
-            decision = said if isinstance(said, Decision) else Decision(said, by="approve")
+            answer = _ask_host(ask, asked)
+            if isinstance(answer, Pause):
+                raise answer
+            decision = answer if isinstance(answer, Decision) else Decision(answer, by="approve")
             decision.check_for(asked.params)
         except Control:
             raise

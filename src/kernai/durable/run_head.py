@@ -62,7 +62,9 @@ _SINCE = time() - monotonic()
 
 @dataclass(slots=True)
 class Head:
-    """What a store keeps of one run. Without entries, it does not exist. Times are in seconds by the store's clock."""
+    """What a store keeps of one run. Times are in seconds by the store's clock. A run without entries was deleted, or
+    never existed.
+    """
 
     info: RunInfo
     entries: int = 0

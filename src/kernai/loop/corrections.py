@@ -244,7 +244,7 @@ def failed_tasks(failed: Sequence[str], total: int) -> str:
     return error_block("workflow", neutralize(f"{len(failed)} of {total} tasks failed: {', '.join(failed[:20])}{more}"))
 
 
-def beside_workflow(blocks: Sequence[Block]) -> str:
+def not_run_with_workflow(blocks: Sequence[Block]) -> str:
     """For commands, protocol blocks, a final or a further plan in a response whose plan was run."""
     said = "; ".join(_named(block) for block in blocks[:20])
     again = f"{said}{more_than(blocks, 20)}. Write them again if they are still needed, without a plan beside them."

@@ -53,10 +53,10 @@ NOTHING = Extras()
 
 
 class Workflow(NamedTuple):
-    """A plan to run, and its block. `beside`: blocks that are not run because of the plan."""
+    """A plan to run, and its block. `not_run`: blocks that are not run because of the plan."""
 
     plan: Plan
-    beside: Sequence[Block]
+    not_run: Sequence[Block]
     extras: Extras
     block: Block
 
@@ -143,7 +143,7 @@ def decide(
     if others or rejected or response.incomplete or uncertain:
         extras = Extras(rejected, others, response.incomplete, uncertain)
     if plan is not None and plan_block is not None:
-        return Workflow(plan, _beside(blocks, calls, plan_block, max_tasks), extras, plan_block)
+        return Workflow(plan, _not_run(blocks, calls, plan_block, max_tasks), extras, plan_block)
     if calls:
         return Calls(calls, final, extras)
     if final is not None:
@@ -226,7 +226,7 @@ def _validated(block: Block, max_tasks: int) -> PlanResult:
     return Plan.validate(block.content, max_tasks)
 
 
-def _beside(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None, max_tasks: int) -> list[Block]:
+def _not_run(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None, max_tasks: int) -> list[Block]:
     """Returns the blocks that would have been acted on if the response had no workflow."""
     called = {id(block) for block in calls}
     return [

@@ -250,7 +250,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
         if quoted is None:
             from kernai.loop.workflow import run_workflow  # most runs have no workflow
 
-            yield from run_workflow(run, decision.plan, decision.beside, decision.block)
+            yield from run_workflow(run, decision.plan, decision.not_run, decision.block)
         else:
             run.inject(quoted, decision.block, by="runtime")
     elif isinstance(decision, Correction):

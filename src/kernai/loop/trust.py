@@ -101,10 +101,10 @@ class Trust:
 
     def note_instructions(self) -> None:
         """Records instructions that have changed, because they may be different when the run is resumed."""
-        said = self._run.system.said
-        if said != self.instructions:
-            self.instructions = said
-            self._run.write(TrustAddedRow([said], "instructions"))
+        text = self._run.system.host_text
+        if text != self.instructions:
+            self.instructions = text
+            self._run.write(TrustAddedRow([text], "instructions"))
 
     def restore(self, rows: Iterable[Row]) -> None:
         """Restores what the host trusted, and what people decided, from a recording."""
@@ -174,9 +174,9 @@ class Trust:
 
     def texts(self) -> Iterator[SourcedText]:
         """Yields all trusted texts for the response that is being carried out."""
-        said = list(self._from_user())
-        yield from said
-        yield from self._brought_in(self._run.step, said)
+        user_texts = list(self._from_user())
+        yield from user_texts
+        yield from self._brought_in(self._run.step, user_texts)
 
     def _from_user(self) -> Iterator[SourcedText]:
         """Yields the user's messages, latest first, then the instructions and what counted when this scope began."""
@@ -189,11 +189,11 @@ class Trust:
         yield from self._outer
 
     def _brought_in(
-        self, before: int | None = None, said: Iterable[SourcedText] | None = None
+        self, before: int | None = None, user_texts: Iterable[SourcedText] | None = None
     ) -> Iterator[SourcedText]:
         """Yields what was brought into this scope: everything, or only what it had `before` a step.
 
-        `said` are the texts that must have a key before its value counts.
+        `user_texts` are the texts that must have a key before its value counts.
         """
         yield from (text for step, text in self._added if before is None or step < before)
         for row in self._decided:
@@ -205,7 +205,7 @@ class Trust:
                 continue
             yield from one.values
             if one.pairs:
-                words = words or SourcedTexts(self._from_user() if said is None else said)
+                words = words or SourcedTexts(self._from_user() if user_texts is None else user_texts)
                 yield from (value for key, value in one.pairs if words.source_of(key))
 
     def _before(self) -> list[Message]:

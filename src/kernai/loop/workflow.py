@@ -39,9 +39,9 @@ _SHARED = frozenset({StopReason.TIMEOUT, StopReason.MAX_CALLS, StopReason.MAX_TO
 
 
 def run_workflow(
-    run: Run, plan: Plan, beside: Sequence[Block], block: Block | None = None
+    run: Run, plan: Plan, not_run: Sequence[Block], block: Block | None = None
 ) -> Generator[Effect, Any, Workflow]:
-    """Runs the plan of `block` and injects its results; `beside` are blocks that are not run because of the plan."""
+    """Runs the plan of `block` and injects its results; `not_run` are blocks that are not run because of the plan."""
     workflow = Workflow(run, plan, is_given=block is None)
     started = run.clock.monotonic()
     run.context.plan = plan
@@ -65,8 +65,8 @@ def run_workflow(
     if workflow.failed and run.gate.rules(run).on_prose != "accept":  # "accept" is as in the gem: results alone
         run.warnings += (corrections.failed_tasks([one for one in results if one in workflow.failed], len(results)),)
     run.inject(result_block(RESULT_NAME, neutralize(json.dumps(results, ensure_ascii=False))), block, by="tool")
-    if beside:
-        run.inject(corrections.beside_workflow(beside))
+    if not_run:
+        run.inject(corrections.not_run_with_workflow(not_run))
     return workflow
 
 
