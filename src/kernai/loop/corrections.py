@@ -56,11 +56,11 @@ def incomplete(block: Block, *, cut: bool) -> str:
 
 def uncertain(blocks: Sequence[Block]) -> str:
     """For blocks that follow an unterminated JSON string: they may be part of that string."""
-    said = "; ".join(_named(block) for block in blocks[:20])
+    listed = "; ".join(_named(block) for block in blocks[:20])
     return error_block(
         "response",
         "The JSON in one of your blocks did not end: a string in it was still open at the end of your response. These "
-        f"blocks come after the beginning of that string and were not run: {said}. Write that block again with "
+        f"blocks come after the beginning of that string and were not run: {listed}. Write that block again with "
         "complete JSON, and then the others if you meant them.",
     )
 
@@ -120,9 +120,9 @@ def _with_usage(name: str, what: str, error: SkillInputError) -> str:
     faults, line, usage = str(error).rpartition("\nUsage: ")
     if not line:
         return error_block(name, what + neutralize(usage))
-    said, block = what + neutralize(faults), parse_one(usage)
+    message, block = what + neutralize(faults), parse_one(usage)
     right = usage if block is None else block.content
-    return _error(name, f"{said}{line}{usage}", f"{said}\nThis would be right: {right}")
+    return _error(name, f"{message}{line}{usage}", f"{message}\nThis would be right: {right}")
 
 
 def quoted_call(block: Block, source: str, *, may_confirm: bool) -> str:
@@ -162,21 +162,21 @@ def informational(kinds: Sequence[str], *, can_call: bool) -> str:
     """For a response of blocks that run nothing and answer nothing."""
     how = _HOW_TO_CONTINUE if can_call else _HOW_TO_ANSWER
     natively = _HOW_TO_CONTINUE_NATIVELY if can_call else _HOW_TO_ANSWER_NATIVELY
-    said = ", ".join(kinds)
+    listed = ", ".join(kinds)
     return _error(
         "response",
-        f"Your response held only blocks that run nothing ({said}). {how} Do it now.",
-        f"Your response held only what runs nothing ({said}). {natively} Do it now.",
+        f"Your response held only blocks that run nothing ({listed}). {how} Do it now.",
+        f"Your response held only what runs nothing ({listed}). {natively} Do it now.",
     )
 
 
 def continue_answer() -> str:
     """For an answer that was cut off at the token limit, and that the model is to continue."""
-    said = (
+    message = (
         "Your response was cut off, for it had reached its limit. Go on exactly where it stopped: write only what is "
         "missing, repeat nothing"
     )
-    return _error("response", f"{said}, and close the block that is still open, if there is one.", f"{said}.")
+    return _error("response", f"{message}, and close the block that is still open, if there is one.", f"{message}.")
 
 
 def stall(*, cut: bool = False) -> str:
@@ -198,8 +198,8 @@ def stall(*, cut: bool = False) -> str:
 
 def forged(blocks: Sequence[Block]) -> str:
     """For results, errors or media that the model wrote itself."""
-    said = ", ".join(dict.fromkeys(block.type for block in blocks))
-    ignored = f"({said}). They were ignored and nothing in them is true. Never write results yourself:"
+    types = ", ".join(dict.fromkeys(block.type for block in blocks))
+    ignored = f"({types}). They were ignored and nothing in them is true. Never write results yourself:"
     return _error(
         "runtime",
         f"You wrote blocks that come from the runtime alone {ignored} run a command and wait for its result.",
@@ -228,14 +228,14 @@ def why_rejected(reason: str, most: int) -> str:
 
 def rejected_plan(reason: str, most: int) -> str:
     """For an invalid plan that was meant to be run."""
-    said = f"Your plan was not run: {why_rejected(reason, most)}."
-    return _error("plan", f"{said} Ask /workflow for how to write one.", said)
+    message = f"Your plan was not run: {why_rejected(reason, most)}."
+    return _error("plan", f"{message} Ask /workflow for how to write one.", message)
 
 
 def not_inputs(skill: str, meant: Mapping[str, str]) -> str:
     """For parameters that were ignored, but whose names resemble those of inputs; `meant` maps one to the other."""
-    said = "; ".join(f"there is no input {quoted(name)}, did you mean {quoted(one)}?" for name, one in meant.items())
-    return error_block(skill, f"The call was made, but {neutralize(said)} What you gave for it was ignored.")
+    hints = "; ".join(f"there is no input {quoted(name)}, did you mean {quoted(one)}?" for name, one in meant.items())
+    return error_block(skill, f"The call was made, but {neutralize(hints)} What you gave for it was ignored.")
 
 
 def failed_tasks(failed: Sequence[str], total: int) -> str:
@@ -246,8 +246,8 @@ def failed_tasks(failed: Sequence[str], total: int) -> str:
 
 def not_run_with_workflow(blocks: Sequence[Block]) -> str:
     """For commands, protocol blocks, a final or a further plan in a response whose plan was run."""
-    said = "; ".join(_named(block) for block in blocks[:20])
-    again = f"{said}{more_than(blocks, 20)}. Write them again if they are still needed, without a plan beside them."
+    listed = "; ".join(_named(block) for block in blocks[:20])
+    again = f"{listed}{more_than(blocks, 20)}. Write them again if they are still needed, without a plan beside them."
     return _error(
         "workflow",
         f"The plan was run. These blocks beside it were not run: {again}",
