@@ -82,7 +82,6 @@ class Mutant:
 
 
 def mutants_of(path: str, source: str) -> list[Mutant]:
-    """Every mutant of one file, in the order of the source."""
     offsets = [0]
     for line in source.encode().splitlines(keepends=True):
         offsets.append(offsets[-1] + len(line))

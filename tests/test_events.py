@@ -97,7 +97,6 @@ def fields_of(kind: type[Row]) -> dict[str, tuple[list[str], bool]]:
 
 
 def data_of(kind: type[Row]) -> st.SearchStrategy[Any]:
-    """Data that fits a kind."""
     if not is_object(kind):
         lists = st.lists(OBJECTS, max_size=3)
         return {"str": st.text(), "Any": JSON}.get(next(iter(fields_of(kind).values()))[0][0], lists)
@@ -108,7 +107,6 @@ def data_of(kind: type[Row]) -> st.SearchStrategy[Any]:
 
 
 def is_object(kind: type[Row]) -> bool:
-    """Whether the data of a kind is an object with its fields."""
     return isinstance(json.loads(docs_tables.documented(kind)[1]), dict) and list(fields_of(kind)) != ["state"]
 
 
@@ -357,8 +355,6 @@ def vandalise_data(event: Event) -> None:
 
 
 class Liar(Mapping[str, Any]):
-    """A mapping that raises when it is read."""
-
     def __getitem__(self, key: str) -> Any:
         raise RuntimeError("not today")
 
@@ -373,8 +369,6 @@ class Liar(Mapping[str, Any]):
 
 
 class Hashable(Liar):
-    """A mapping that can be a member of a set."""
-
     def __getitem__(self, key: str) -> Any:
         return [key]
 

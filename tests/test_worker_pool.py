@@ -25,7 +25,6 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def wait_for(ended: threading.Semaphore, count: int = 1) -> None:
-    """Wait until so many jobs have released `ended`."""
     for _ in range(count):
         assert ended.acquire(timeout=PATIENCE), "the pool starves"
 

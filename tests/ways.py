@@ -21,7 +21,6 @@ LIVE_ONLY = frozenset(kind.type for kind in KINDS.values() if kind.role == "live
 
 
 def consumed(events: RunStream[Any]) -> Result[Any]:
-    """Read a stream to its end and return its result."""
     with events:
         for _ in events:
             pass
@@ -56,7 +55,6 @@ def by_aresume(*given: Any, **options: Any) -> Result:
 
 
 def as_async(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make an asyncio function of a plain one."""
 
     @wraps(function)
     async def later(*given: Any, **named: Any) -> Any:

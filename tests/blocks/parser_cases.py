@@ -29,8 +29,6 @@ class Found:
 
 
 class Case(NamedTuple):
-    """A text and what is in it."""
-
     name: str
     text: str
     found: Found

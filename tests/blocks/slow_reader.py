@@ -121,7 +121,6 @@ def value_at(text: str, at: int) -> tuple[int, bool]:
 
 
 def read_slowly(text: str) -> Found:
-    """The rules of the grammar, character by character."""
     found = Found()
     at = since = 0
     while at < len(text):

@@ -163,5 +163,4 @@ class Terminal:
         raise AssertionError(f"{text!r} was not shown; this was: {self.shown[self._seen:]!r}")
 
     def end(self) -> int:
-        """Wait for the program to end and return its exit status."""
         return self._process.wait(PATIENCE)

@@ -219,8 +219,6 @@ def test_a_task_group_that_fails_in_a_call_is_that_calls_failure(way: Way, at_on
 
 
 class Hedged(Provider):
-    """Asks two servers at once."""
-
     def call(self, *given: Any) -> LlmResponse:
         return asyncio.run(self.acall(*given))
 

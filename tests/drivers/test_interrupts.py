@@ -188,7 +188,6 @@ def test_in_kernais_own_code_ctrl_c_is_noted_and_ends_the_run_before_the_next_ef
 
 
 def freed(key: Key) -> object:
-    """An object that presses the key when it is freed."""
 
     class Freed:
         def __del__(self) -> None:
@@ -198,7 +197,6 @@ def freed(key: Key) -> object:
 
 
 def forgotten(key: Key) -> object:
-    """An object in a weak set that presses the key when it forgets it."""
 
     class Member:
         """May be referred to weakly."""

@@ -184,8 +184,6 @@ def test_a_late_coroutine_of_a_worker_starts_no_event_loop_after_the_run() -> No
 
 
 class AsyncCallback:
-    """Only asyncio can call it."""
-
     async def __call__(self, *_: Any, **__: Any) -> None: ...
 
 

@@ -81,7 +81,6 @@ class Performed:
 def call_faults(
     entries: Sequence[Entry], performed: Mapping[str, int], run: str = "r", *, idempotent: Collection[str] = ()
 ) -> list[str]:
-    """Compare a run's entries with how often each key was performed."""
     names = {
         f"{run}:{one['data']['call_id']}": one["data"].get("skill", "ticket")
         for one in entries if one["event"] in ("skill_execute", "protocol_execute")
@@ -99,8 +98,6 @@ def call_faults(
 
 
 class CancelAt:
-    """A cancel flag that is set from the nth recorded event on."""
-
     def __init__(self, at: int) -> None:
         self._left = at
 

@@ -62,8 +62,6 @@ def threads() -> list[str]:
 
 
 class Trials:
-    """The runs, and what was found."""
-
     def __init__(self, seed: int, *, is_twice: bool) -> None:
         #: how often Ctrl-C was raised where Python only prints it
         self.unheard = 0
@@ -102,7 +100,6 @@ class Trials:
         return events.result
 
     def trial(self, kind: str) -> None:
-        """One run with one SIGINT."""
         store, performed = self._store(kind), Performed()
         delay = self.chance.random() * self.longest[kind]
         sent: list[float] = []

@@ -133,7 +133,6 @@ class Trial:
         os._exit(0)
 
     def _look(self) -> None:
-        """What must hold after each process, however it ended."""
         fault = self.folder / "fault"
         if fault.exists():
             self.faults.append(fault.read_text())
@@ -149,7 +148,6 @@ class Trial:
             self.counts["entries lost"] += 1
 
     def check(self) -> None:
-        """What must hold at the end."""
         if not (self.folder / "result").exists():
             self.faults.append(f"it has not ended after {self.segments} processes")
         elif not self.faults:

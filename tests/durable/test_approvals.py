@@ -81,14 +81,11 @@ def agent(performed: Performed, at_once: bool = False, asks: str = "skill", **ch
 
 
 class Case(Stored):
-    """A run of `agent`, and what it performed."""
-
     def __init__(self, way: Way, scripts: Any, at_once: bool = False, asks: str = "skill", store: Any = None, **changes: Any) -> None:
         self.performed = Performed()
         super().__init__(way, agent(self.performed, at_once, asks, **changes), scripts, store)
 
     def check_usage(self, result: Result[Any]) -> None:
-        """Check that the usage of waiting sub-runs is counted once."""
         tokens = [one["total_tokens"] for one in self.data("llm_response")]
         assert (result.usage.model_calls, result.usage.total_tokens) == (len(tokens), sum(tokens))
 

@@ -31,7 +31,6 @@ PATIENCE = 20
 
 
 def streamed(is_async: bool, *given: Any, **options: Any) -> tuple[list[Event], Result]:
-    """The events of a stream, and its result."""
     if not is_async:
         with kernai.stream(*given, **options) as sync:
             return list(sync), sync.result

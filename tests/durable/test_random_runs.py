@@ -35,8 +35,6 @@ def script(draw: random.Random) -> list[str]:
 
 
 class Failing(Scripted):
-    """Fails now and then, after counting the call."""
-
     def __init__(self, segment: Segment, failing: float, seed: float) -> None:
         super().__init__(segment)
         self._failing, self._draw = failing, random.Random(seed)

@@ -41,8 +41,6 @@ from tests.durable.durable_cases import (
 
 
 class Whole(NamedTuple):
-    """A run that nothing broke off."""
-
     store: MemoryStore
     result: kernai.Result
     entries: list[Entry]

@@ -223,8 +223,6 @@ def test_a_run_continues_and_replays_after_a_task_ended_by_a_system_exit(way: Wa
 
 
 class OverBudget(Stop):
-    """A reason of the host's own kind."""
-
     def __init__(self) -> None:
         super().__init__("guardrail", "over budget")
 

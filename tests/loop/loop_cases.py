@@ -46,8 +46,6 @@ class Says:
 
 @dataclass(frozen=True)
 class Tasks:
-    """The block with the results of a workflow."""
-
     results: Mapping[str, str]
 
 
@@ -64,8 +62,6 @@ class Turn:
 
 @dataclass(frozen=True)
 class Sub:
-    """A sub-run: its input, its turns, and its events."""
-
     input: str
     turns: Sequence[Turn]
     events: Sequence[tuple[str, Any]] = ()

@@ -276,7 +276,6 @@ def test_only_the_programs_own_error_says_how_to_raise_max_steps() -> None:
 
 
 def endless(calls: list[str], at_once: int = 1) -> Agent:
-    """An agent whose model never ends."""
     look = Skill("look", execute=lambda: calls.append("x"), inputs={})
     return Agent(instructions="", skills=[look], provider=MockProvider(command("look") * at_once), max_steps=10_000)
 

@@ -176,8 +176,6 @@ def test_prose_that_ends_like_the_start_of_a_tag_is_streamed_completely() -> Non
 
 
 class Speaks(MockProvider):
-    """Streams something first."""
-
     def __init__(self, say: Any, *texts: Any) -> None:
         super().__init__(*texts, native=True)
         self.say = say

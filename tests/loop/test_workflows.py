@@ -62,7 +62,6 @@ def agent_of(answer: Answer, kind: Callable[[Answer], Provider] = model_of, **op
 
 
 def injected_results(result: Result) -> dict[str, str]:
-    """The JSON that was injected for the plan."""
     for message in result.messages:
         opening = '<block type="result" name="tasks">'
         if message.text.startswith(opening):

@@ -58,7 +58,6 @@ class NodeServers:
     folder: Path
 
     def command(self, name: str, *arguments: str) -> dict[str, object]:
-        """Return a server's entry in a configuration."""
         return {"command": self.node, "args": [self.script(name), *arguments]}
 
     def script(self, name: str) -> str:

@@ -118,7 +118,6 @@ def text_result(text: str, **more: Any) -> CallToolResult:
 
 @asynccontextmanager
 async def silent_transport() -> AsyncIterator[Any]:
-    """A transport to a server that says nothing."""
     send, receive = anyio.create_memory_object_stream[Any](0)
     other_send, other_receive = anyio.create_memory_object_stream[Any](100)
     async with send, receive, other_send, other_receive:

@@ -53,7 +53,6 @@ NOT_OFFERED: dict[str, set[str]] = {
 
 
 def results(folder: Path) -> dict[str, list[Any]]:
-    """Return the checks of each scenario that was run."""
     return {
         re.sub(r"^server-(?=.*-\d{4}-\d\d-\d\dT)|-\d{4}-\d\d-\d\dT.*", "", str(file.parent.relative_to(folder))):
         json.loads(file.read_text())

@@ -80,7 +80,6 @@ def two() -> Iterator[Adapter]:
 
 
 def shown_request(answer: Answer) -> Any:
-    """Return the corrected request that an error shows."""
     assert answer.error is not None
     assert "Write: " in answer.error, answer.error
     return json.loads(answer.error.rpartition("Write: ")[2])

@@ -18,8 +18,6 @@ from tests.ways import WAYS, Way
 
 
 class Noting(Hooks):
-    """Hooks that note every call."""
-
     def __init__(self) -> None:
         self.notes: list[tuple[Any, ...]] = []
 

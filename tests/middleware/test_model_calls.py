@@ -29,7 +29,6 @@ def changed(**changes: Any) -> Callable[[Effect], Flow]:
 
 
 def again(effect: CallModel) -> Flow:
-    """Repeat a failed call once."""
     try:
         return (yield effect)
     except ProviderError:
@@ -276,8 +275,6 @@ def test_under_asyncio_an_unresponsive_provider_is_abandoned_and_its_late_text_i
 
 
 class Late(Provider):
-    """Ignores its timeout and answers late."""
-
     def __init__(self, answer: LlmResponse | Exception) -> None:
         self.answer = answer
 

@@ -58,8 +58,6 @@ PATIENCE = 900.0
 
 
 class NotedStore(PostgresStore):
-    """Notes each append that has returned."""
-
     acknowledged: Notes
 
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Any) -> Any:
@@ -98,7 +96,6 @@ def agent(effects: Notes, models: Notes) -> Agent[Any]:
 
 
 def work(folder: Path, dsn: str, lease: float) -> None:
-    """Run as a worker process."""
     NotedStore.acknowledged = Notes(folder / "acknowledged")
     it = agent(Notes(folder / "effects"), Notes(folder / "models"))
     while True:

@@ -56,7 +56,6 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self) -> None:
-        """Start the server and wait until it answers."""
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         command = command_of("postgres", "-D", str(self.folder / "data"), "-k", str(self.folder), *settings)
         until = time.monotonic() + PATIENCE

@@ -60,7 +60,6 @@ def working(*pool: Workers) -> Iterator[None]:
 
 
 def until(handle: RunHandle, *statuses: str) -> None:
-    """Wait until the run has one of these statuses."""
     end = time.monotonic() + PATIENCE
     while handle.info().status not in statuses:
         assert time.monotonic() < end, f"the run is {handle.info().status}"

@@ -97,8 +97,6 @@ def ways_in_turn(row: int) -> Iterator[tuple[str, Way]]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one call."""
-
     pieces: list[str] = field(default_factory=list)
     looks: int = 0  # how often an empty piece asked whether the answer is still wanted
     response: LlmResponse | None = None
@@ -129,8 +127,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One adapter, called in one way."""
-
     vendor: str
     way: Way
 
@@ -261,7 +257,6 @@ def body_of(request: Request) -> Any:
 
 
 def sent(vendor: str, messages: Sequence[Message] = HELLO, generation: Any = None, **model: Any) -> Any:
-    """The body that one of the adapters sends."""
     named = Model(model.pop("id", "model-1"), **model)
     return body_of(asked(ADAPTERS[vendor](api_key="test-key"), named, messages, generation))
 

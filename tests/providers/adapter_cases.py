@@ -48,7 +48,6 @@ class Case:
 
 
 def cases_of(wire: Wire) -> Iterator[Case]:
-    """All rows for one vendor."""
     yield from whole_answers(wire)
     yield from finish_reasons(wire)
     yield from odd_answers(wire)
@@ -118,7 +117,6 @@ def odd_answers(wire: Wire) -> Iterator[Case]:
 
 
 def own_oddities(wire: Wire) -> Iterator[Case]:
-    """What only one vendor does."""
     if wire.name == "openai":
         other = OpenAIWire("reasoning")
         events = other.whole(Turn(PIECES, reasoning=("Think ", "hard.")))

@@ -176,7 +176,6 @@ def check_of(name: str) -> Check:
 
 
 def official(vendor: str) -> tuple[Check, Check]:
-    """What checks an event, and what checks a request."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # theirs to mend
         read, take = map(check_of, OFFICIAL[vendor])

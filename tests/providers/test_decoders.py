@@ -56,7 +56,6 @@ def by_the_rule(body: bytes) -> list[tuple[str | None, str]]:
 
 
 def lines_by_the_rule(body: bytes) -> list[str]:
-    """The rule said plainly, for a whole body."""
     *lines, rest = re.split("\r\n|\n|\r", body.removeprefix(BOM).decode("utf-8", "replace"))
     return [*lines, rest] if rest else lines
 

@@ -71,7 +71,6 @@ def at(wire: Wire, server: WireServer) -> list[str]:
 
 
 def failure_of(done: subprocess.CompletedProcess[str], status: int) -> str:
-    """The one line on stderr."""
     assert done.returncode == status, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")

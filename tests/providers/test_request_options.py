@@ -271,7 +271,6 @@ def test_a_missing_file_that_the_model_takes_is_an_error_that_names_it(vendor: s
 
 
 def content(vendor: str, parts: list[Any], model: Model) -> Any:
-    """The content of a user's message as it is sent."""
     body = sent(vendor, [user(*parts)], id=model.id, capabilities=model.capabilities)
     (message,) = body[PLACES.get(vendor, "messages")]
     return message.get("parts") if vendor == "gemini" else message

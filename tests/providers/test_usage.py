@@ -27,7 +27,6 @@ NO_CHARGES: tuple[Any, ...] = (None, True, -1, "0.5", [], {}, float("inf"), floa
 
 
 def chat(prompt: int, completion: int, **more: Any) -> tuple[str, dict[str, Any]]:
-    """The usage of Chat Completions."""
     return "openai", {"prompt_tokens": prompt, "completion_tokens": completion, **more}
 
 

@@ -28,8 +28,6 @@ TEXT = "Grüße, 世界! ".encode() * 20
 
 
 class Client(Protocol):
-    """What a case may do."""
-
     def send(self, request: Request) -> Response: ...
 
     def close(self) -> None: ...

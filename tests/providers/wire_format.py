@@ -160,7 +160,6 @@ class Wire(ABC):
 
 
 def sse(data: Any, event: str | None = None, end: str = "\n") -> bytes:
-    """One server-sent event."""
     name = f"event: {event}{end}" if event else ""
     return f"{name}data: {data if isinstance(data, str) else dumps(data)}{end}{end}".encode()
 

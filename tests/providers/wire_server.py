@@ -280,7 +280,6 @@ class WireServer:
 
     @property
     def accepts(self) -> int:
-        """How many connections were accepted so far."""
         with self._changed:
             return self._accepts
 

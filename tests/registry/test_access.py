@@ -31,13 +31,11 @@ def registered(*names: str) -> None:
 
 
 def listed(skills: Any, model: Model = BLIND) -> list[str]:
-    """Return the names in the listing, in order."""
     prompt = Agent(instructions="", skills=skills, model=model, list_skills=True).system_prompt()
     return re.findall(r"^### (\w+)$", prompt, re.MULTILINE)
 
 
 def answer(agent: Agent, *calls: str) -> list[str]:
-    """Return what the model reads in answer to its calls."""
     messages = ByHand(agent, provider=MockProvider("".join(calls), "<final>done</final>")).run("Go.").messages
     return [message.text for message in messages[2:-1]]
 

@@ -38,7 +38,6 @@ SKILL = Skill("probe", execute=lambda: None, credentials={key: Credential(requir
 
 
 def reading(**credentials: str) -> SkillContext[Any]:
-    """Return a context whose credentials have all been read."""
     ctx = SkillContext(SKILL, credentials=credentials)
     for key in credentials:
         ctx.credential(key)

@@ -193,12 +193,10 @@ def answered(old: str, new: str, task: str = "") -> Change:
 
 
 def said_only(task: str, answer: str) -> Change:
-    """Have a task answer in its first turn."""
     return lambda tape: turns(tape, task).__setitem__(slice(None), [{"content": f"<final>{answer}</final>"}])
 
 
 def failing(task: str) -> Change:
-    """Have a task's provider fail."""
     error = {"error": {"message": "no such model", "retryable": False}}
     return lambda tape: turns(tape, task).__setitem__(slice(None), [error])
 

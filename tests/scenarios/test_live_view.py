@@ -53,7 +53,6 @@ class Terminal:
         return self.screen
 
     def end(self) -> int:
-        """Read to the end and return the exit status."""
         while self._read():
             pass
         os.close(self._fd)
@@ -168,7 +167,6 @@ def waiting(tmp_path: Path) -> Iterator[Demo]:
 
 
 def release(demo: Demo) -> None:
-    """Let the waiting task continue, if one waits."""
     with contextlib.suppress(OSError):
         os.close(os.open(demo.file.parent / "pipe", os.O_WRONLY | os.O_NONBLOCK))
 

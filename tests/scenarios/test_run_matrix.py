@@ -218,7 +218,6 @@ def test_ctrl_c_stops_the_children_and_writes_the_finished_cells(tmp_path: Path,
 
 
 def on_a_terminal(*arguments: str | Path, columns: int = 100) -> str:
-    """Return what the matrix writes to a terminal."""
     terminal = Terminal(command(*arguments), columns, 40, {})
     terminal.end()
     return terminal.raw.decode()

@@ -160,7 +160,6 @@ def circle_afterwards(tape: Tape) -> None:
 
 
 def same_mail_left_out(tape: Tape) -> None:
-    """Leave out the repeated mails, so that each order has one task."""
     replan(lambda plan, tasks: plan.update(tasks=plan["tasks"][:2] + plan["tasks"][3:4]))(tape)
     tape["conversations"] = [one for one in tape["conversations"] if not one["scope"].endswith(("mail-3", "mail-5"))]
 

@@ -73,8 +73,6 @@ def test_anything_becomes_json_data(value: object, data: object) -> None:
 
 
 class Torn(Mapping[str, int]):
-    """Breaks while it is looked at."""
-
     def __getitem__(self, key: str) -> int:
         return 1
 
@@ -87,8 +85,6 @@ class Torn(Mapping[str, int]):
 
 
 class Closed:
-    """Lets nobody look."""
-
     @property
     def to_dict(self) -> object:
         raise RuntimeError("no")

@@ -42,7 +42,6 @@ class Script:
         return self
 
     def turn(self, step: int, content: str, *blocks: tuple[str, str | None, str], **usage: Any) -> Script:
-        """A model's response with its blocks."""
         counts = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None, **usage}
         response = {"content": content, "latency_ms": 1200, "finish_reason": "stop", "metadata": {}, **counts}
         self.add("llm_response", response, step)

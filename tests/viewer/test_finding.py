@@ -41,7 +41,6 @@ def test_filters_by_type_scope_and_errors_hold_together_in_every_view(show: Show
 
 
 def bars_of_tokens(page: Page) -> int:
-    """How many steps the plot of tokens has."""
     drawn = page.get_by_role("img", name="Tokens by step").locator("path.prompt").get_attribute("d") or ""
     return drawn.count("M")
 

@@ -207,7 +207,6 @@ def chart(page: Page, name: str) -> Locator:
 
 
 def heights(chart: Locator, part: str) -> list[float]:
-    """Return the heights of the bars, as percentages of the chart's."""
     drawn = chart.locator(f"path.{part}").get_attribute("d") or ""
     bars = [bar.replace("h.8", "").strip("z").replace("V", " ").split() for bar in drawn.split("M")[1:]]
     return [float(low) - float(high) for _, low, high, _ in bars]
