@@ -10,6 +10,7 @@ import pytest
 
 import kernai
 from kernai import Agent, Context, Decision, MemoryStore, Message, MockProvider, Skill, Trusted, outside, skill
+from kernai.events import Row, SkillResultRow
 from tests.ways import by_aexecute, by_aresume, by_execute
 from tests.written import call
 
@@ -97,6 +98,25 @@ def test_each_value_of_a_call_has_a_source_of_its_own_and_others_have_none() -> 
     saved = "the result of `saved`, a directory"
     assert sources(store) == [{"to[0]": "the user's input", "to[1]": saved, "amount": "the user's input", "note": saved}]
     assert [(one.path, one.value) for one in waiting.untrusted] == [("to[2]", "eve@x.org"), ("note", "mallory@x.org")]
+
+
+class SharedRows(list[Row]):
+    """A recorder's rows. After each result, another run adds one of its own, as a parallel task may."""
+
+    def append(self, row: Row) -> None:
+        super().append(row)
+        if isinstance(row, SkillResultRow):
+            other = SkillResultRow("0.b/0.0", "read", '["eve@x.org"]', 1)
+            other.place, other.at = row.place, row.at
+            super().append(other)
+
+
+@pytest.mark.parametrize("to, answer", [(ANN, "sent"), ("eve@x.org", "these values must be in the user's own messages")])
+def test_only_a_directorys_own_result_is_trusted_not_one_that_another_run_records_meanwhile(to: str, answer: str) -> None:
+    sink = kernai.MemorySink()
+    sink.rows = SharedRows()
+    result = kernai.execute(agent(call("saved"), call("pay", to=[to])), "Pay her.", recorder=kernai.Recorder(sink))
+    assert answer in result.messages[4].text
 
 
 def test_a_sub_agent_names_the_sources_of_its_caller_and_hands_its_own_back() -> None:

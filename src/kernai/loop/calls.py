@@ -50,6 +50,7 @@ from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
+    from kernai.events import Row
     from kernai.loop.model_stream import ParsedResponse
     from kernai.loop.quoted_calls import Keys
     from kernai.loop.run_state import Run
@@ -357,11 +358,12 @@ class _Call:
         for one in media:
             self.run.context.media_store.put(one)
 
-    def _write_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> None:
+    def _write_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> Row:
         kind = ProtocolResultRow if type(self.effect) is CallProtocol else SkillResultRow
         duration_ms = int((self.run.clock.monotonic() - self._started) * 1000)
         row = kind(self.call_id, self.name, result, duration_ms, metadata=metadata or None)
         self.run.write(row)
+        return row
 
     def fail(self, error: BaseException) -> str:
         """Records the error and returns what the model reads."""
@@ -393,11 +395,13 @@ class _TrustedResultCall(_Call):
     __slots__ = ()
 
     def end(self, value: Any) -> Payload:
-        payload, trust = super().end(value), self.run.trust
-        row = self.run.outbox.rows[-1]
+        return super().end(SkillResult.of(value) if type(value) is str else value)  # so that `_write_result` is called
+
+    def _write_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> Row:
+        row, trust = super()._write_result(result, metadata), self.run.trust
         if trust is not None and isinstance(row, SkillResultRow):
             trust.add_result(self.run.held[self.name], row)
-        return payload
+        return row
 
 
 class _BuiltinCall(_Call):
