@@ -140,22 +140,6 @@ async def test_progress_is_emitted_while_an_earlier_one_is_still_being_handled(i
         assert await arun(agent, "go", on_event=listen) == "done"
 
 
-async def test_streamed_pieces_arrive_while_the_model_still_speaks() -> None:
-    heard = asyncio.Event()
-
-    async def answer(_: Sequence[Message], on_chunk: OnChunk) -> str:
-        on_chunk("first ")
-        async with asyncio.timeout(PATIENCE / 4):
-            await heard.wait()
-        return "first second"
-
-    def listen(event: Event) -> None:
-        if event.type == "text_chunk":
-            heard.set()
-
-    assert await arun(Agent(instructions="x", provider=AsyncScripted(answer)), "go", on_event=listen)
-
-
 # ------------------------------------------------------------------------------------------- many, and nothing left
 
 

@@ -66,14 +66,6 @@ def test_without_threads_a_stream_runs_while_it_is_read() -> None:
     assert (events.result.text, reached) == ("done", ["called"])
 
 
-def test_a_stream_yields_the_events_of_a_run() -> None:
-    recorders = [Recorder(), Recorder()]
-    for way, recorder in zip((by_stream, by_execute), recorders, strict=True):
-        way(agent(), recorder=recorder, run_id="r")
-    streamed, executed = ([(one.type, one.step, one.scope) for one in recorder.entries] for recorder in recorders)
-    assert streamed == executed
-
-
 def test_a_stream_that_is_left_early_ends() -> None:
     recorder = Recorder()
     with kernai.stream(agent(), "go", recorder=recorder) as events:

@@ -64,22 +64,6 @@ def test_skills_are_called_in_the_callers_thread_and_those_of_a_stream_in_one_of
     assert seen[3] == seen[4] != threading.get_ident()
 
 
-@SYNC_WAYS
-def test_parallel_skills_run_at_once_in_workers(way: Way) -> None:
-    together = threading.Barrier(3)
-    seen: set[int] = set()
-
-    @skill(register=False)
-    def meet() -> str:
-        together.wait(PATIENCE)
-        seen.add(threading.get_ident())
-        return "met"
-
-    assert way(agent_with(meet, calls=["meet"] * 3, parallel_skills=True)).text == "done"
-    assert len(seen) == 3
-    assert threading.get_ident() not in seen
-
-
 # ------------------------------------------------------------------------------------------- the private event loop
 
 
