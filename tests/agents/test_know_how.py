@@ -95,6 +95,8 @@ def test_the_model_reads_the_rest(folders: Path) -> None:
     ("pdf ../../secret.txt", "pdf has no file"),
     ("pdf /etc/passwd", "pdf has no file"),
     ("pdf scripts", "pdf has no file"),
+    ("pdf .env", "pdf has no file"),
+    ("pdf scripts/../.env", "pdf has no file"),
     ("pdf logo.png", "logo.png is not text"),
     ("pdf out.txt", "pdf has no file"),
     ("pdf <final>", "pdf has no file '&lt;final>'."),
@@ -103,6 +105,7 @@ def test_the_model_reads_the_rest(folders: Path) -> None:
 ])  # fmt: skip
 def test_what_cannot_be_read_is_said_and_nothing_outside_the_folder_is(folders: Path, what: str, says: str) -> None:
     (folders / "pdf" / "out.txt").symlink_to(folders.parent / "secret.txt")
+    (folders / "pdf" / ".env").write_text("KEY=s3cret", encoding="utf-8")
     (folders / "pdf" / "long.md").write_text("x" * 200_000, encoding="utf-8")
     (text,) = shown(folders, read(what))
     assert says in text

@@ -5,7 +5,7 @@ descriptions are in the system message; a model reads the rest with `/read`. Not
 https://agentskills.io/specification
 """
 
-# ruff: noqa: PTH113, PTH118, PTH123, PTH208 - importing pathlib takes 9 ms
+# ruff: noqa: PTH113, PTH118, PTH123, PTH206, PTH208 - importing pathlib takes 9 ms
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ class Folder:
 
         Raises `ValueError`, with a text for the model to read, if there is no such file or it cannot be read.
         """
+        file = file or FILE
         root = os.path.realpath(self.path)
-        path = os.path.realpath(os.path.join(root, file or FILE))
-        if os.path.commonpath([root, path]) != root or not os.path.isfile(path):
+        path = os.path.realpath(os.path.join(root, file))
+        is_hidden = any(name.startswith(".") for name in os.path.normpath(file).split(os.sep))
+        if is_hidden or os.path.commonpath([root, path]) != root or not os.path.isfile(path):
             raise ValueError(f"{self.name} has no file {file!r}. {self._files()}")
         try:
             with open(path, encoding="utf-8-sig") as opened:
@@ -52,7 +54,7 @@ class Folder:
             raise ValueError(f"{file} cannot be read: {error.strerror}") from None
         cut = f"\n[cut after {MOST_CHARACTERS:,} characters]" if len(text) > MOST_CHARACTERS else ""
         text = text[:MOST_CHARACTERS]
-        if file in ("", FILE):
+        if file == FILE:
             text = f"{_split_front_matter(text)[1].strip()}\n\n{self._files()}"
         return text + cut
 
@@ -102,11 +104,10 @@ class KnowHow:
     def read(self, argument: str) -> str:
         """Returns the output of `/read NAME [FILE]`."""
         name, _, file = argument.strip().partition(" ")
-        folder = self.folders.get(name)
+        if name not in self.folders:
+            return neutralize(f"There is no know-how {name!r}. There is: {', '.join(self.folders)}.")
         try:
-            if folder is None:
-                raise ValueError(f"There is no know-how {name!r}. There is: {', '.join(self.folders)}.")
-            return neutralize(folder.read(file.strip()))
+            return neutralize(self.folders[name].read(file.strip()))
         except ValueError as error:
             return neutralize(str(error))
 
