@@ -120,7 +120,7 @@ class BackgroundLoop:
             loop, stopped, thread = self._loop, self._stopped, self._thread
             if self._ending is not None or loop is None or stopped is None or thread is None:
                 return
-            ending = self._ending = asyncio.run_coroutine_threadsafe(_nothing() if last is None else last(), loop)
+            ending = self._ending = asyncio.run_coroutine_threadsafe(asyncio.sleep(0) if last is None else last(), loop)
         ending.add_done_callback(lambda _: loop.call_soon_threadsafe(stopped.set))
         if thread is threading.current_thread():
             return
@@ -193,10 +193,6 @@ async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | No
         return None, asyncio.CancelledError("a skill awaited something that was cancelled")
     except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
         return None, error
-
-
-async def _nothing() -> None:
-    pass
 
 
 def _drop(awaitable: Awaitable[Any]) -> None:

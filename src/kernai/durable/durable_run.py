@@ -71,6 +71,7 @@ class DurableRun:
         self.pending: list[PendingCall] = []
         #: decisions that were not used yet, by call id
         self.decisions: dict[str, Decision] = {}
+        #: paused calls that are made again because their time has come
         self.woken: set[str] = set()
         self.compares = False
         #: called with each recorded outcome of a skill, if the replay runs the skills again
@@ -87,7 +88,7 @@ class DurableRun:
         self._is_input_left = False
         self._failing: list[PendingCall] = []
 
-    # --------------------------------------------------------------------- what drivers ask; see `loop.root.Durable`
+    # ----------------------------------------------------------------------------------------- what drivers ask
 
     def _wrap(self, run: Run, what: Effect | None, work: Work) -> Work:
         """Wraps the work of a scope or of a spawned call, for a driver."""
@@ -102,10 +103,12 @@ class DurableRun:
 
     @property
     def key(self) -> str | None:
+        """The prefix of the run's idempotency keys; None for the run's id."""
         return None if self.journal is None else self.journal.held.key
 
     @property
     def needs_close(self) -> bool:
+        """Whether the run still has to be released with `close`."""
         return self.journal is not None and self.journal.held.may_hold
 
     @property
@@ -114,14 +117,17 @@ class DurableRun:
         return self.journal is not None and self.journal.held.must_leave
 
     def commit(self) -> None:
+        """Appends the rows since the last commit. An error that this raises ends the run."""
         assert self.journal is not None
         self.journal.commit()
 
     def look(self) -> None:
+        """Raises `KernaiError` if another worker may have the run by now."""
         if self.journal is not None:
             self.journal.held.look()
 
     def close(self) -> None:
+        """Releases the run, which is no longer driven here."""
         if self.journal is not None:
             self.journal.held.release()
 

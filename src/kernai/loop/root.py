@@ -17,6 +17,7 @@ from kernai.values.result import StopReason
 if TYPE_CHECKING:
     from kernai.agents.definition import Rules
     from kernai.agents.setup import System
+    from kernai.durable.durable_run import DurableRun
     from kernai.events import Row
     from kernai.inputs.table import Repair
     from kernai.loop.effects import Effect, Work
@@ -229,30 +230,6 @@ class Outbox:
         return Outbox(self.delivery)
 
 
-class Durable(Protocol):
-    """A run that is kept in a store, as the drivers see it."""
-
-    #: ids of paused calls that are made again because their time has come
-    woken: set[str]
-
-    @property
-    def key(self) -> str | None:
-        """The prefix of the run's idempotency keys; None for the run's id."""
-
-    @property
-    def needs_close(self) -> bool:
-        """Whether the run still has to be released with `close`."""
-
-    def commit(self) -> None:
-        """Appends the rows since the last commit. An error that this raises ends the run."""
-
-    def look(self) -> None:
-        """Raises `KernaiError` if another worker may have the run by now."""
-
-    def close(self) -> None:
-        """Releases the run, which is no longer driven here."""
-
-
 class Root:
     """Configuration and registries as they were when the run started. The loop never uses the global ones.
 
@@ -299,4 +276,4 @@ class Root:
         #: makes the `Trust` of a run; None unless a skill needs one
         self.trusts: Callable[[Run], Trust] | None = None
         #: None if the run is not kept in a store, so that it cannot pause
-        self.durable: Durable | None = None
+        self.durable: DurableRun | None = None
