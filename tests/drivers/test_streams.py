@@ -30,7 +30,6 @@ from kernai import (
     RunStream,
     Skill,
     SkillContext,
-    aexecute,
     astream,
     execute,
     skill,
@@ -516,8 +515,8 @@ async def test_several_consumers_of_a_stream_all_reach_its_end(kind: Any) -> Non
 @pytest.mark.parametrize("protocol", [False, True], ids=["skill", "protocol"])
 @pytest.mark.parametrize("native", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("parallel", [False, True], ids=["one by one", "at once"])
-@pytest.mark.parametrize("way", ["stream", "astream", "execute", "aexecute"])
-def test_progress_is_seen_while_the_call_is_under_way(way: str, parallel: bool, native: bool, protocol: bool) -> None:
+@EITHER
+def test_progress_is_seen_while_the_call_is_under_way(kind: Any, parallel: bool, native: bool, protocol: bool) -> None:
     seen = threading.Event()
 
     def report(ctx: SkillContext[Any]) -> str:
@@ -548,12 +547,10 @@ def test_progress_is_seen_while_the_call_is_under_way(way: str, parallel: bool, 
         skills=[Skill("report", execute=report_later if native else report)],
         protocols=[Protocol("reports", handle_later if native else lambda _, ctx: report(ctx))],
     )
-    ways: dict[str, Callable[[], object]] = {
-        "stream": lambda: list(map(listen, stream(agent, "go"))), "astream": lambda: asyncio.run(consume()),
-        "execute": lambda: execute(agent, "go", on_event=listen),
-        "aexecute": lambda: asyncio.run(aexecute(agent, "go", on_event=listen)),
-    }
-    ways[way]()
+    if kind is astream:
+        asyncio.run(consume())
+    else:
+        list(map(listen, stream(agent, "go")))
     assert seen.is_set()
 
 
