@@ -43,6 +43,11 @@ class LosingThreads(MemorySink):
             super().record(event)
 
 
+class Async(MemorySink):
+    async def record(self, event: Event) -> None:  # type: ignore[override]
+        super().record(event)
+
+
 class OfOneThread(MemorySink):
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +62,7 @@ class OfOneThread(MemorySink):
     (Losing, "odd data.*not what was recorded"),
     (LosingStarts, "- a run: what was kept is not what was recorded"),
     (LosingThreads, r"8 threads at once: of one thread's 25 events these were kept: \[\]"),
+    (Async, "a run: raised TypeError: Async.record is an async function"),
     (OfOneThread, "8 threads at once: record raised.*wrong thread"),
 ])
 def test_a_sink_that_does_not_keep_the_contract_is_found_out(sink: type[MemorySink], failure: str) -> None:
@@ -71,6 +77,11 @@ def test_the_mock_keeps_the_contract() -> None:
 class Bare(MockProvider):
     def call(self, *given: Any) -> Any:
         return super().call(*given).content
+
+
+class Silent(MockProvider):
+    def call(self, *given: Any) -> LlmResponse:
+        return LlmResponse("")
 
 
 class Deaf(MockProvider):
@@ -140,6 +151,7 @@ class Once(MockProvider):
 @pytest.mark.parametrize("provider, failure", [
     (Failing, "- a call: raised ValueError: no luck\n"),
     (Bare, "a call: gave str, not an LlmResponse"),
+    (Silent, "- a call: gave no text$"),
     (Deaf, "a run that is to stop: on_chunk was called again"),
     (Swallowing, "a run that is to stop: the call continued although on_chunk had raised"),
     (Counting, "a call: a piece was not text"),

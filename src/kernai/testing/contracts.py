@@ -127,6 +127,7 @@ def check_provider(make: Callable[[], Provider], *, model: Model = Models.TEXT_O
         on_chunk = _OnChunk()
         answer = make().call(_MESSAGES, model, _OPTIONS, on_chunk)
         holds(isinstance(answer, LlmResponse), f"gave {type(answer).__name__}, not an LlmResponse")
+        holds(answer.content, "gave no text")
         holds(all(isinstance(piece, str) for piece in on_chunk.pieces), "a piece was not text")
         shown = "".join(map(str, on_chunk.pieces))
         holds(shown in ("", answer.content), "what it streamed is not what it answered")
@@ -207,17 +208,17 @@ def check_sink(
     several = [*_a_run("first"), *_odd_events(), *_a_run("second"), *_a_run("first")]
     for what, given in {"a run": _a_run("only"), "odd data, several runs, a reused id": several}.items():
         with checks.that(what) as holds:
-            sink = make()
+            recorder = Recorder(sink := make())
             for event in given:
-                sink.record(event)
+                recorder.record(event)
             if entries is not None:
                 holds(entries(sink) == [event.to_dict() for event in given], "what was kept is not what was recorded")
     with checks.that(f"{_THREADS} threads at once") as holds:
-        sink = make()
+        recorder = Recorder(sink := make())
 
         def record(number: int) -> None:
             for step in range(_EVENTS_EACH):
-                sink.record(events.Event("final", "x" * 200, step, run_id=str(number)))
+                recorder.record(events.Event("final", "x" * 200, step, run_id=str(number)))
 
         failures = at_once(record, _THREADS)
         holds(not failures, f"record raised {failures[:1]}")
