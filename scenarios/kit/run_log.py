@@ -9,69 +9,21 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import kernai
 from kit.definition import UsageError
 from kit.run import Run
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _take(file: int) -> None:
-        while True:
-            try:
-                msvcrt.locking(file, msvcrt.LK_LOCK, 1)  # tries for ten seconds
-            except OSError:
-                continue
-            return
-
-    def _give_back(file: int) -> None:
-        os.lseek(file, 0, os.SEEK_SET)
-        msvcrt.locking(file, msvcrt.LK_UNLCK, 1)
-else:
-    import fcntl
-
-    def _take(file: int) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX)
-
-    def _give_back(file: int) -> None:
-        fcntl.flock(file, fcntl.LOCK_UN)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Waits until no other process or thread is inside such a ``with`` block for the same path.
-
-    The file remains, and is empty. The system releases the lock when a process dies. Raises `OSError` if the file
-    cannot be created.
-    """
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        _take(file)
-        try:
-            yield
-        finally:
-            _give_back(file)
-    finally:
-        os.close(file)
-
-
-# -------------------------------------------------------------------------------------------------------------- the log
-
 
 if TYPE_CHECKING:
     from typing import Self
 
 LOG_FORMAT = 1
 MANIFEST = "manifest.json"
-LOCK = ".manifest.lock"
 #: the fields that a line of the manifest omits
 LONG = ("events", "answer")
 
@@ -89,8 +41,7 @@ class RunLog:
         self._beside = self.path.with_name(f".{self.path.name}.part")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name in (MANIFEST, LOCK):
-                _opened(folder / name).close()
+            _opened(folder / MANIFEST).close()
             os.close(os.open(self._beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except OSError as error:
             raise _unwritable(folder, error) from error
@@ -117,9 +68,9 @@ class RunLog:
 
 
 def append_line(path: Path, entry: dict[str, Any]) -> None:
-    """Append one line of JSON to a manifest atomically, even if other processes write to it."""
+    """Append one line of JSON to a manifest in one write, so that the lines of several processes do not mix."""
     line = (json.dumps(entry) + "\n").encode("ascii")
-    with locked(path.with_name(LOCK)), _opened(path) as file:
+    with _opened(path) as file:
         end = file.seek(0, os.SEEK_END)
         if end:
             file.seek(end - 1)
@@ -128,9 +79,9 @@ def append_line(path: Path, entry: dict[str, Any]) -> None:
         file.write(line)
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path) -> FileIO:
     """Opens a file for appending, and for reading its end."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")
+    return FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b")
 
 
 def _unwritable(folder: Path, error: OSError) -> UsageError:

@@ -44,7 +44,7 @@ def test_with_no_log_nothing_is_written(tmp_path: Path) -> None:
     assert (done.returncode, demo.logs.exists(), "log:" in done.stdout) == (0, False, False)
 
 
-@pytest.mark.parametrize("blocked", ["logs", "logs/manifest.json", "logs/.manifest.lock"])
+@pytest.mark.parametrize("blocked", ["logs", "logs/manifest.json"])
 def test_a_log_that_cannot_be_written_is_reported_before_the_run(tmp_path: Path, blocked: str) -> None:
     demo = Demo(tmp_path)
     if blocked == "logs":
@@ -77,31 +77,6 @@ def test_hostile_text_in_a_run_is_plain_json_in_its_log(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------ several at once
-
-COUNTER = """
-import sys
-from pathlib import Path
-from kit.run_log import locked
-path = Path(sys.argv[1])
-sys.stdin.readline()
-for _ in range(int(sys.argv[2])):
-    with locked(path.with_name("lock")):
-        path.write_text(str(int(path.read_text()) + 1))
-"""
-
-
-@pytest.mark.process
-def test_one_process_at_a_time_holds_the_lock(tmp_path: Path) -> None:
-    path = tmp_path / "count"
-    path.write_text("0")
-    command = [sys.executable, "-c", COUNTER, str(path), "200"]
-    processes = [subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE) for _ in range(3)]
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.close()  # go
-    assert [process.wait() for process in processes] == [0] * 3
-    assert path.read_text() == "600"
-
 
 def test_a_line_cut_off_by_a_crash_does_not_spoil_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
