@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -70,7 +71,9 @@ def test_an_earlier_recording_is_replaced(tmp_path: Path, ending: str, earlier: 
 
 @ENDINGS
 @pytest.mark.parametrize("earlier", [None, EARLIER])
-def test_only_one_program_at_a_time_records_to_a_file(tmp_path: Path, ending: str, earlier: str | None) -> None:
+def test_only_one_program_at_a_time_records_to_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, earlier: str | None
+) -> None:
     path = tmp_path / f"run.{ending}"
     if earlier is not None:
         path.write_text(earlier)
@@ -80,6 +83,7 @@ def test_only_one_program_at_a_time_records_to_a_file(tmp_path: Path, ending: st
                 record_to(path)
             recording.recorder.record(Event("final", at))
     assert answers_in(path) == ["before its first event", "later"]
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
     record_to(path)
     assert answers_in(path) == ["now"]
 

@@ -234,13 +234,6 @@ class SharesItsState(Plain):
         super().append(self.run_id, first_seq, entries, media)
 
 
-class RaisesInAWorker(Plain):
-    def append(self, *given: Any) -> None:
-        super().append(*given)
-        if threading.current_thread() is not threading.main_thread():
-            raise OSError("the disk is gone")
-
-
 class SkipsInPages(MemoryStore):
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
         found = super()._find(wanted, 1000, after)
@@ -306,7 +299,6 @@ FAULTS: list[tuple[str, str, type[Any]]] = [
     ("an_append_that_fails_half_way_keeps_nothing", "after an append that failed", OneByOne),
     ("of_workers_that_append_the_same_entry_exactly_one_wins", "how many workers won", LooksAndThenWrites),
     ("workers_with_runs_of_their_own_do_not_disturb_each_other", "run '?run-.", SharesItsState),
-    ("workers_with_runs_of_their_own_do_not_disturb_each_other", "the disk is gone", RaisesInAWorker),
     ("a_run_that_somebody_has_claimed_cannot_be_claimed", "the error", broken(MemoryStore, claim=busy_without_a_holder)),
     ("a_wrong_clock_of_the_client_ends_no_lease", "claim of a run that somebody works on", broken(MemoryStore, _now=lambda right: time.time())),
     ("a_lease_that_is_over_can_be_claimed", "claim of a run that somebody works on", broken(

@@ -230,10 +230,12 @@ def _check(path: str) -> None:
 
 def _lock(path: str) -> BinaryIO:
     """Opens and locks a file until it is closed. Raises `CommandError` if another process is recording to it."""
-    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
-    with suppress(ImportError, OSError):  # on Windows, and on file systems without locks
+    try:
         from fcntl import LOCK_EX, LOCK_NB, flock
-
+    except ImportError:  # on Windows, where an open file cannot be replaced
+        return open(os.devnull, "rb")
+    file = open(path, "rb")  # noqa: SIM115 - the caller closes it
+    with suppress(OSError):  # on file systems without locks
         try:
             flock(file, LOCK_EX | LOCK_NB)
         except BlockingIOError as error:
