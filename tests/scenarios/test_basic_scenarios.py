@@ -10,18 +10,14 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import conflicting_instructions
 import customer_support_triage as triage
 import incident_investigation as incident
 import inventory_lookup
-import simple_baseline
 from fixtures import make_incident, make_products
 from fixtures.fraud_investigation import make_payments
 from kernai.recording_file import read_recording
@@ -124,17 +120,6 @@ def test_a_search_takes_text_literally_but_ignores_case_and_ways_to_write_a_lett
     assert {row["name"] for row in inventory_lookup.find_stock(text=text)} == found
 
 
-@pytest.mark.parametrize("params, found, shown", [
-    ({"service": "payments", "text": "STARTED version"}, 1, 1),
-    ({"service": "inventory", "level": "ERROR", "limit": 1000}, 84, 50),
-    ({"service": "inventory", "level": "ERROR", "first": "13:00", "last": "13:57:59"}, 0, 0),
-    ({"service": "gateway", "text": ".*"}, 0, 0),
-])
-def test_a_log_is_searched_by_text_level_and_time(params: dict[str, Any], found: int, shown: int) -> None:
-    result = incident.search_logs.call(params)
-    assert (result["found"], len(result["shown"])) == (found, shown)
-
-
 @pytest.mark.parametrize("ticket, order, euros, complaint", [
     ("T-903", "O-5533", "25.00", "25.00 euros are not due: for O-5533 24.90 were paid too much"),
     ("T-903", "O-5540", "10.00", "O-5540 is not an order of Tomás O'Hara"),
@@ -150,19 +135,6 @@ def test_the_help_desk_refuses_refunds_that_the_policy_forbids(ticket: str, orde
     triage.refund("T-903", "O-5533", Decimal("24.90"))
     with pytest.raises(PermissionError, match=r"0\.00 were paid too much"):  # a second time
         triage.refund("T-903", "O-5533", Decimal("24.90"))
-
-
-def test_the_rules_alone_decide_which_invoices_are_payable() -> None:
-    assert list(conflicting_instructions.payable()) == ["INV-7001", "INV-7004", "INV-7005"]
-    assert conflicting_instructions.held() == {"INV-7002", "INV-7003"}
-
-
-def test_working_days_leave_out_weekends_and_holidays() -> None:
-    monday, sunday = date(2026, 1, 12), date(2026, 1, 18)
-    assert simple_baseline.count_working_days(monday, sunday, []) == 5
-    assert simple_baseline.count_working_days(monday, sunday, [monday, sunday]) == 4
-    with pytest.raises(ValueError, match="must not be before"):
-        simple_baseline.count_working_days(sunday, monday, [])
 
 
 @pytest.mark.parametrize("answer, found", [
