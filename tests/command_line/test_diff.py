@@ -19,7 +19,7 @@ from kernai import Agent, JsonlSink, LlmResponse, Message, Model, Provider, Reco
 from kernai.command_line import diff_command, main
 from kernai.command_line.diff_command import Difference, compare, difference_lines, scopes_of
 from tests.command_line.conftest import Here
-from tests.command_line.support import AGENT, as_json, write
+from tests.command_line.support import as_json, write
 
 PLAN = '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "do a"}, {"id": "b", "input": "do b"}]}</block>'
 
@@ -179,17 +179,6 @@ def test_neither_the_start_of_a_sub_run_nor_a_missing_start_counts_as_another_ru
     again = [event("run_start"), event("run_start", "0.a")]
     assert [(place, len(entries)) for place, entries in scopes_of([*first, *again]).items()] == [
         ((1, ""), 3), ((1, "0.a"), 2), ((2, ""), 1), ((2, "0.a"), 1)]
-
-
-def test_a_changed_system_message_is_the_first_difference(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "a.py", AGENT)
-    write(tmp_path, "b.py", AGENT.replace("Look facts up.", "Guess."))
-    for name in "ab":
-        assert here("run", f"{name}.py", "x", "-q", "--record", f"{name}.json").returncode == 0
-    shown = here("diff", "a.json", "b.json").stdout
-    assert "@@ root, step 0: messages_sent @@" in shown
-    assert "-      | Look facts up.\n" in shown
-    assert shown.count("@@ root") == 1
 
 
 def test_each_difference_is_shown_with_the_last_equal_event() -> None:

@@ -250,14 +250,6 @@ def test_any_text_in_any_event_is_shown_without_a_control_character(text: str, w
     assert controls(written.getvalue()) == set()
 
 
-def test_a_tasks_name_in_wide_characters_is_not_cut_if_there_is_room() -> None:
-    written = io.StringIO()
-    view = RichView(Console(file=written, width=100, color_system=None))
-    view(event("workflow_start", {"strategy": "mixed", "tasks": [{"id": "価格を調べる"}]}))
-    view.console.print(view._screen())
-    assert written.getvalue().splitlines()[-1].split() == ["価格を調べる", "waiting"]
-
-
 def test_every_visible_event_has_a_line() -> None:
     silent = {"text_chunk", "block_start", "block_content", "block_end"}
     assert {one.type for one in every_event("x") if line_of(one) is None} == silent

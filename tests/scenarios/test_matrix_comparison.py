@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kit.matrix_comparison import BETTER, FIXED, MIXED, NEWLY_FAILING, SAME, STILL_FAILING, WORSE, Change, compare
 from kit.matrix_result import CellResult, Figures, Matrix, MatrixFileError
@@ -43,27 +41,6 @@ def matrix(*cells: CellResult) -> Matrix:
 ])
 def test_the_verdict_on_a_cell_compares_its_outcome_and_figures_with_those_before(before: CellResult, now: CellResult, verdict: str) -> None:
     assert Change(before, now).verdict == verdict
-
-
-counts = st.none() | st.integers(0, 5)
-cells = st.builds(
-    lambda passed, steps, tokens, cost, seconds: cell(passed, steps=steps, tokens=tokens, cost=cost, seconds=seconds),
-    st.booleans(), counts, counts, counts.map(lambda count: None if count is None else count / 4), st.floats(0, 20),
-)
-TURNED = {NEWLY_FAILING: FIXED, FIXED: NEWLY_FAILING, WORSE: BETTER, BETTER: WORSE}
-
-
-@given(before=cells, now=cells)
-def test_comparing_in_the_opposite_order_turns_worse_into_better(before: CellResult, now: CellResult) -> None:
-    verdict = Change(before, now).verdict
-    assert Change(now, before).verdict == TURNED.get(verdict, verdict)
-    assert Change(now, now).verdict in (SAME, STILL_FAILING)
-
-
-@given(rows=st.lists(cells, max_size=5))
-def test_a_sum_is_unknown_if_no_figure_is_known(rows: list[CellResult]) -> None:
-    tokens = [row.figures.tokens for row in rows if row.figures.tokens is not None]
-    assert Figures.sum(row.figures for row in rows).tokens == (sum(tokens) if tokens else None)
 
 
 def compared(tmp_path: Path, before: Matrix, now: Matrix) -> subprocess.CompletedProcess[str]:
