@@ -137,7 +137,12 @@ class ByHand:
             return self._driver.ask(effect)
         if isinstance(effect, (effects.CallSkill, effects.CallProtocol)):
             function, given, named, _ = self._driver.call_of(effect)
-            return _awaited(function(*given, **named))
+            outcome = function(*given, **named)
+            if not hasattr(outcome, "__await__"):
+                return outcome
+            import asyncio
+
+            return asyncio.run(outcome)
         if isinstance(effect, effects.SubRun):
             return self._drive(*work_of(self.root, effect))
         if isinstance(effect, effects.Sleep):
@@ -155,11 +160,3 @@ class ByHand:
             return effects.Completion(ending.key, self._drive(*work_of(self.root, ending.what)))
         except BaseException as error:  # noqa: BLE001 - reported by the loop that spawned it
             return effects.Completion(ending.key, error=error)
-
-
-def _awaited(value: Any) -> Any:
-    if not hasattr(value, "__await__"):
-        return value
-    import asyncio
-
-    return asyncio.run(value)
