@@ -166,6 +166,7 @@ RAISED = {
     "a file's": ("FileNotFoundError(2, 'No such file', 'x.txt')", 2, "x.txt: No such file", TRACE),
     "a missing key": ("KeyError('k')", 1, "KeyError: 'k'", TRACE),
     "a text for a terminal": ("RuntimeError('no\\n\\x1b[31mluck')", 1, "RuntimeError: no [31mluck", TRACE),
+    "an exit": ("SystemExit()", 1, "SystemExit", TRACE),
     "a bug": ("ZeroDivisionError()", 1, "ZeroDivisionError", TRACE),
     "Ctrl-C": ("KeyboardInterrupt()", 130, "interrupted", None),
     "SIGTERM": ("__import__('signal').raise_signal(15)", 143, "terminated", None),

@@ -274,6 +274,14 @@ def test_output_of_skills_and_their_programs_goes_to_stderr(tmp_path: Path, word
     assert {"counting", "a program"} <= set(done.stderr.splitlines())
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("does", ["sys.stdout.close()", "sys.stdout = None", "sys.stderr = None"])
+def test_the_answer_of_an_agent_whose_skill_takes_a_stream_away_is_not_lost(tmp_path: Path, does: str) -> None:
+    write(tmp_path, "agent.py", AGENT.replace("return f", f"import sys; {does}\n    return f"))
+    done = kernai("chat", "agent.py", cwd=tmp_path, input="How many?\n")
+    assert (done.returncode, done.stdout) == (0, "We have 12 lamps.\n")
+
+
 def test_control_characters_reach_neither_a_terminal_nor_the_notes(here: Here, tmp_path: Path) -> None:
     result = 'return "one\\ntwo \\x1b]0;owned\\x07\\u202e"'
     answer = AGENT.replace("We have 12 lamps.", "\\x1b[2Jowned\\x07").replace('return f"{STOCK[product]} in stock"', result)

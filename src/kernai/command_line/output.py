@@ -85,6 +85,8 @@ def count(number: int, noun: str) -> str:
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 A_TEXT = "name a text file, or - for stdin"
+#: raised by a stream whose reader has left, and by one that a skill has closed or replaced by None
+_UNUSABLE = AttributeError, OSError, ValueError
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 160
 
 
@@ -106,7 +108,7 @@ def discard(*streams: TextIO) -> None:
     """Redirects these streams to the null device, so that flushing them at exit raises no `BrokenPipeError`."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(*_UNUSABLE):
             os.dup2(null, stream.fileno())
     os.close(null)
 
@@ -182,12 +184,12 @@ def report(error: CommandError, trace: BaseException | None = None) -> None:
 
 
 def _to_stderr(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(*_UNUSABLE):
         sys.stdout.flush()  # a terminal shows both: keep their order
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
-    except OSError:  # the reader has left, or the disk is full; that must not lose the answer
+    except _UNUSABLE:  # or the disk is full; that must not lose the answer
         discard(sys.stderr)
 
 

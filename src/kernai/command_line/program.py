@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         output.discard(sys.stdout, sys.stderr)
         return output.PIPE_CLOSED
-    except (Exception, KeyboardInterrupt, Terminated) as error:  # noqa: BLE001 - the user gets one line for any of them
+    except (Exception, KeyboardInterrupt, SystemExit, Terminated) as error:  # noqa: BLE001 - the user gets one line for any of them
         explained, trace = _explained(error), error if debug else None
     try:
         output.report(explained, trace)
