@@ -214,18 +214,15 @@ def _check(path: str) -> None:
     """Raises `CommandError` if a recording must not be written to `path`."""
     if not path.endswith((".json", ".jsonl")):
         raise CommandError(f"--record: {path!r} must end in .json or .jsonl", WRITABLE)
-    message = f"--record: {path} exists and is not a recording, so it is left unchanged"
-    try:
-        with failing(f"--record: cannot write {path}", WRITABLE):
-            if os.path.exists(path) and not os.path.isfile(path):
-                raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
-            if os.path.exists(path) and os.path.getsize(path) and not _is_recording(path):
-                raise CommandError(message, "name another file")
-            part, descriptor = new_part(path)  # fails if the folder is not writable
-            os.close(descriptor)
-            os.unlink(part)
-    except (KernaiError, ValueError, RecursionError) as error:
-        raise CommandError(message, "name another file") from error
+    with failing(f"--record: cannot write {path}", WRITABLE):
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
+        if os.path.exists(path) and os.path.getsize(path) and not _is_recording(path):
+            reason = "exists and is not a recording, so it is left unchanged"
+            raise CommandError(f"--record: {path} {reason}", "name another file")
+        part, descriptor = new_part(path)  # fails if the folder is not writable
+        os.close(descriptor)
+        os.unlink(part)
 
 
 def _lock(path: str) -> BinaryIO:
@@ -246,8 +243,11 @@ def _lock(path: str) -> BinaryIO:
 
 def _is_recording(path: str) -> bool:
     """Whether a `Recording` wrote the file. `read_recording` accepts more, such as other programs' logs with events."""
-    text = read_text(path)
-    entries = read_lines(text, path) if text.startswith("{") else json.loads(text)
+    try:
+        text = read_text(path)
+        entries = read_lines(text, path) if text.startswith("{") else json.loads(text)
+    except (KernaiError, ValueError, RecursionError):
+        return False
     if text.startswith("{") and not entries:  # the only line is incomplete
         begun = re.sub(r'^(\{"event":")\w+', r"\1", text)
         return begun.startswith(_HEAD) or _HEAD.startswith(begun)
