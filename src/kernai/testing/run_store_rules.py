@@ -86,7 +86,7 @@ class RunStoreRules:
         store.release(lease)
         again = self.reopen(store).claim("r", "second", AN_HOUR)
         _true(again.token > lease.token, f"the claim {again.token} comes after {lease.token}")
-        _raises(KernaiError, partial(store.claim, "never-there", "first", 1.0), "a claim of a run that is not there")
+        _raises(KernaiError, partial(store.claim, "never-there", "first", 1.0), "a claim of a run that does not exist")
 
     def test_an_append_under_an_older_lease_writes_nothing(self) -> None:
         store = self._begun()
@@ -268,7 +268,7 @@ class RunStoreRules:
         for asked_for, expected in cases:
             found = "".join(info.run_id for info in self.reopen(store).runs(**asked_for))
             _same(found, expected, f"the runs with {asked_for}")
-        _same([store.info(run_id) is None for run_id in ("a", "e")], [False, True], "whether they are there")
+        _same([store.info(run_id) is None for run_id in ("a", "e")], [False, True], "which runs do not exist")
         held = store.claim("b", "second", AN_HOUR)
         listed = {status: [one.run_id for one in store.runs(status=status)] for status in ("running", "waiting")}
         _same(listed, {"running": ["d", "b"], "waiting": []}, "the runs while somebody works on one that waited")
@@ -363,8 +363,8 @@ class RunStoreRules:
         self._waiting(store)
         for call_id, decision in (("0.1", "too much"), ("0.0", "yes"), ("0.0", {"amount": "3"})):
             _raises(ValueError, partial(store.decide, "r", call_id, decision), f"the decision {decision} on {call_id}")
-        _raises(KernaiError, partial(store.decide, "never-there", "0.0", "too much"), "a decision on no run")
-        _raises(KernaiError, partial(store.drop_decision, "never-there", "0.0", "because"), "a decision on no run")
+        _raises(KernaiError, partial(store.decide, "never-there", "0.0", "too much"), "a decision without a run")
+        _raises(KernaiError, partial(store.drop_decision, "never-there", "0.0", "because"), "a decision without a run")
         store.decide("r", "0.0", "too much")
         store.drop_decision("r", "0.0", "because")
         _same((dict(_info(store).decisions), _info(store).why), ({}, "because"), "the run when it was dropped")
@@ -387,9 +387,9 @@ class RunStoreRules:
         _same(dict(store.cancel_requests(["r", "never-there"])), {}, "the requests")
         self.reopen(store).request_cancel("r", "enough")
         _same(dict(store.cancel_requests(["r"])), {"r": "enough"}, "the requests")
-        _same(store.renew(lease).cancel, "enough", "what a renewal gives")
+        _same(store.renew(lease).cancel, "enough", "the cancellation in the renewed lease")
         again = store.append("r", 1, [entry()], [], lease=lease)
-        _same(again and again.cancel, "enough", "what an append gives")
+        _same(again and again.cancel, "enough", "the cancellation in the lease after an append")
         store.append("r", 2, [ended("cancelled")], [], lease=again, release=True)
         _same(store.claim("r", "second", AN_HOUR).cancel, None, "what is left of it when the run has ended")
 
@@ -480,7 +480,7 @@ class RunStoreRules:
 
 def _info(store: RunStore, run_id: str = "r") -> RunInfo:
     info = store.info(run_id)
-    _true(info is not None, f"run {run_id} is there")
+    _true(info is not None, f"run {run_id} exists")
     return info  # type: ignore[return-value]  # the line above has checked it
 
 
@@ -495,7 +495,7 @@ def _eventually(act: Callable[[], Any]) -> Any:
         try:
             return act()
         except RunBusyError:
-            _true(time.monotonic() < until, f"the lease is over after {TIMEOUT} seconds")
+            _true(time.monotonic() < until, f"the lease has expired after {TIMEOUT} seconds")
 
 
 def _true(holds: object, what: str) -> None:

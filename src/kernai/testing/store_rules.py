@@ -117,7 +117,7 @@ class StoreRules:
     def test_an_append_that_leaves_a_gap_is_a_conflict_and_writes_nothing(self) -> None:
         self._conflicts([4, 100])
         store = self.make()
-        _raises(RunConflictError, lambda: store.append("new", 1, [entry()], []), "entry 1 of a run that is not there")
+        _raises(RunConflictError, lambda: store.append("new", 1, [entry()], []), "entry 1 of a run that does not exist")
         _same(list(store.runs()), [], "the runs")
 
     def _conflicts(self, seqs: Sequence[int]) -> None:
