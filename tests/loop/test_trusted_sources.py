@@ -100,6 +100,14 @@ def test_each_value_of_a_call_has_a_source_of_its_own_and_others_have_none() -> 
     assert [(one.path, one.value) for one in waiting.untrusted] == [("to[2]", "eve@x.org"), ("note", "mallory@x.org")]
 
 
+def test_a_text_that_a_call_trusts_is_recorded_whether_or_not_somebody_listens() -> None:
+    recorders = [kernai.Recorder(), kernai.Recorder()]
+    for recorder, on_event in zip(recorders, (None, lambda event: None), strict=True):
+        kernai.execute(agent(call("look_up"), PAY), "Pay her.", recorder=recorder, on_event=on_event)
+    alone, heard = ([event.type for event in one.entries] for one in recorders)
+    assert alone == heard
+
+
 class SharedRows(list[Row]):
     """A recorder's rows. After each result, another run adds one of its own, as a parallel task may."""
 

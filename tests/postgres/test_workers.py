@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
+import kernai
 from kernai import Agent, KernaiError, Media, MockProvider, Pause, RunConflictError, Skill, SkillContext, resume
 from kernai.postgres import PostgresStore, RunHandle, Workers, workers
 from kernai.postgres.workers import submit_again
@@ -75,6 +76,7 @@ def test_a_submitted_run_is_done_and_its_result_can_be_read_elsewhere(store: Pos
     calls: list[str] = []
     it = acting(lambda: calls.append("act"))
     own = Workers(store, {"clerk": it}, concurrency=3)
+    kernai.configure(recorder=kernai.Recorder())
     handles = [own.submit("clerk", "go", run_id=f"r{number}", tags={"n": str(number)}) for number in range(5)]
     assert [one.info().status for one in handles] == ["queued"] * 5
     assert [one.run_id for one in store.runs(tags={"n": "3"})] == ["r3"]

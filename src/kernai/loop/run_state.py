@@ -67,11 +67,10 @@ class Run:
         answer_type: AnswerType | None = None,
         output_check: Callable[[Any, Any], str | None] | None = None,
     ) -> None:
-        self._rows = outbox.rows
+        self.write_to(outbox)
         self._wall = root.clock.wall
         self.agent = agent
         self.root = root
-        self.outbox = outbox
         self.context = context
         self.provider = provider
         self.model = model
@@ -219,6 +218,10 @@ class Run:
         self.put(row)
         if row.is_warning and self.outbox.is_kept:
             self.outbox.waiting.append(row)  # for the log
+
+    def write_to(self, outbox: Outbox) -> None:
+        """Has the rows from now on put into this outbox."""
+        self.outbox, self._rows = outbox, outbox.rows
 
     def put(self, row: Row, after: Row | None = None) -> None:
         """Records a row like `write`, but faster: for rows that are not warnings and share no values with others.

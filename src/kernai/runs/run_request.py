@@ -206,18 +206,19 @@ class RunRequest:
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
         """Returns the root run and its loop, ready to be driven. The timeout counts from now."""
         self.cancellation.begin(self._limits.timeout)
-        if self._store is not None:
-            delivery.kept = None
         run = self._run(delivery)
         asks = self._asks(run)
         if self._store is not None or asks:
             from kernai.durable.durable_run import DurableRun
 
+            delivery.kept = None  # it puts rows between those of the loop
+            run.write_to(Outbox(delivery))
             DurableRun(run.root, None if self._store is None else self._journal())
         return run, root_work(run, self.parts)
 
     def first_entry(self) -> tuple[dict[str, Any], list[Media]]:
         """Returns the first entry of a run that has not begun, and its media. A resume begins the run."""
+        self.writer.record_nothing()
         run = self._run(ThreadsDelivery(self.writer))
         self._asks(run)
         begin(run, self.parts)
