@@ -12,7 +12,7 @@ import pytest
 import kernai
 from kernai import Agent, MockProvider, Models, Recorder, Skill, SkillContext, configure, execute, parse, skill
 from kernai.loop.decision import Answer, Calls, Correction, Decision, decide
-from kernai.loop.effects import CallModel, CallSkill, Effect, Spawn
+from kernai.loop.effects import CallModel, CallSkill, Effect
 from kernai.loop.model_stream import ParsedResponse
 from kernai.testing import ByHand
 from kernai.values.message import ConversationView
@@ -199,16 +199,6 @@ def test_no_effect_holds_a_generator_a_function_or_a_live_object() -> None:
     assert {type(effect).__name__ for effect in hand.effects} == {"CallModel", "CallSkill", "CallProtocol", "CallBuiltin", "Spawn", "Join"}
     live = (FunctionType, MethodType, GeneratorType, SkillContext, MockProvider)
     assert [part for effect in hand.effects for part in parts(effect) if isinstance(part, live)] == []
-
-
-def test_each_effect_has_its_scope_and_call_id() -> None:
-    calls = [effect.what if isinstance(effect, Spawn) else effect for effect in run_of_every_kind().effects]
-    identities = {(type(one).__name__, one.scope, getattr(one, "call_id", None)) for one in calls if hasattr(one, "scope")}
-    assert identities == {
-        ("CallModel", "", "0"), ("SubRun", "0.a", "0.a"), ("CallModel", "0.a", "0.a/0"), ("CallModel", "", "1"),
-        ("CallSkill", "", "1.0"), ("SubRun", "1.1", "1.1"), ("CallModel", "1.1", "1.1/0"), ("CallProtocol", "", "1.2"),
-        ("CallBuiltin", "", "1.3"), ("CallModel", "", "2"),
-    }  # fmt: skip
 
 
 def test_effects_are_compared_by_their_fields_which_their_repr_shows_and_a_copy_may_change() -> None:
