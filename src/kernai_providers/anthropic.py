@@ -11,15 +11,7 @@ from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model, Tool
 from kernai_providers.failures import at
-from kernai_providers.http_provider import (
-    EMPTY,
-    HttpProvider,
-    known,
-    media_reference,
-    one_text,
-    parts_after_results,
-    sampling_options,
-)
+from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_reference, one_text
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, strict
 from kernai_providers.reader import SseReader, count_of, key_of, sum_of
 
@@ -59,6 +51,7 @@ class AnthropicProvider(HttpProvider):
     key_variables: tuple[str, ...] = ("ANTHROPIC_API_KEY",)
     merges_roles = True
     takes_blank_text = False
+    takes_media_in_results = True
     calls_natively = True
     call_ids = re.compile(r"[A-Za-z0-9_-]{1,64}")
     enforces_schema = "closed"
@@ -120,14 +113,13 @@ class AnthropicProvider(HttpProvider):
              "content": self.encode([(result.text.strip() and result.text) or EMPTY, *result.media], model)}
             for result in turn.results
         ]
-        others = parts_after_results(turn, media_in_results=True, takes_blank_text=False)
-        if content := content + self.encode(others, model):
+        if content := content + self.encode(self.parts_after_results(turn), model):
             yield {"role": "user", "content": content}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Returns the sampling options for models since version 4.7, which reject them."""
         version = _version(model)
-        return sampling_options(generation) if version is not None and version >= ADAPTIVE_ONLY else ()
+        return self.sampling_options(generation) if version is not None and version >= ADAPTIVE_ONLY else ()
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):

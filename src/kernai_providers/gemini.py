@@ -12,7 +12,7 @@ from urllib.parse import quote
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME
 from kernai_providers.failures import at, objects
-from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_reference, parts_after_results
+from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_reference
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import SseReader, count_of, sum_of
 
@@ -103,7 +103,7 @@ class GeminiProvider(HttpProvider):
                 "error" if result.is_error else "result": result.text}}}
             for result in turn.results
         ]
-        if parts := parts + self.encode(parts_after_results(turn, takes_blank_text=False), model):
+        if parts := parts + self.encode(self.parts_after_results(turn), model):
             yield {"role": "user", "parts": parts}
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
@@ -132,7 +132,6 @@ class GeminiReader(SseReader):
     """
 
     terminal = "a finishReason"
-    _called = 0
 
     @property
     def may_end(self) -> bool:
@@ -172,12 +171,11 @@ class GeminiReader(SseReader):
 
     def _on_call(self, part: Mapping[str, Any]) -> None:
         """Handles a call, which arrives as a whole. Its signature has to be sent back with it."""
-        call, number = part["functionCall"], self._called
+        call, number = part["functionCall"], len(self._calls)
         if not isinstance(call, dict):
             return
         if self.box is not None and isinstance(part.get("thoughtSignature"), str):
             self.keep({"type": SIGNATURE, "at": number, "signature": part["thoughtSignature"]})
-        self._called += 1
         self.call(number, name=call.get("name"), id=call.get("id"), text=call.get("args") or {})
 
     def _on_metadata(self, chunk: Mapping[str, Any]) -> None:

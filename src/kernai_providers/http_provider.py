@@ -76,6 +76,8 @@ class HttpProvider(NotCopied, Provider):
     takes_blank_text: bool = True
     #: whether messages of the assistant may contain media
     takes_media_of_assistant: bool = False
+    #: whether the result of a native call may contain media
+    takes_media_in_results: bool = False
     #: the ids of native calls that the vendor accepts
     call_ids: re.Pattern[str] = re.compile(r"[A-Za-z0-9_-]{1,40}")
     #: the body's field for the conversation
@@ -232,6 +234,23 @@ class HttpProvider(NotCopied, Provider):
                 turns.append((message.role, parts))
         return system_of(messages), turns
 
+    def parts_after_results(self, turn: UserTurn) -> list[Part]:
+        """Returns what follows the results of a turn: media that a result cannot contain, then everything else.
+
+        Blank texts are left out if the vendor refuses them; if there is nothing else in the turn, `EMPTY` is sent.
+        """
+        media = [] if self.takes_media_in_results else [part for result in turn.results for part in result.media]
+        parts = [*media, *turn.parts]
+        if self.takes_blank_text:
+            return parts
+        kept = [part for part in parts if not isinstance(part, str) or part.strip()]
+        return kept or ([EMPTY] if parts and not turn.results else [])
+
+    @staticmethod
+    def sampling_options(generation: GenerationOptions) -> list[str]:
+        """Returns the names of the sampling options that are set."""
+        return [name for name in ("temperature", "top_p") if getattr(generation, name) is not None]
+
     # -------------------------------------------------------------------------------------------------- inside
 
     def _accepted_parts(self, message: Message) -> list[Part]:
@@ -312,26 +331,6 @@ class HttpProvider(NotCopied, Provider):
 def system_of(messages: Sequence[Message]) -> str:
     """Returns all system text."""
     return "\n\n".join(message.text for message in messages if message.role == "system" and message.text.strip())
-
-
-def parts_after_results(
-    turn: UserTurn, *, media_in_results: bool = False, takes_blank_text: bool = True
-) -> list[Part]:
-    """Returns what follows the results of a turn: media that a result cannot contain, then everything else.
-
-    Without `takes_blank_text`, blank texts are left out; if there is nothing else in the turn, `EMPTY` is sent.
-    """
-    media = [] if media_in_results else [part for result in turn.results for part in result.media]
-    parts = [*media, *turn.parts]
-    if takes_blank_text:
-        return parts
-    kept = [part for part in parts if not isinstance(part, str) or part.strip()]
-    return kept or ([EMPTY] if parts and not turn.results else [])
-
-
-def sampling_options(generation: GenerationOptions) -> list[str]:
-    """Returns the names of the sampling options that are set."""
-    return [name for name in ("temperature", "top_p") if getattr(generation, name) is not None]
 
 
 def known(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,18 +65,17 @@ class HttpTransport:
         self._pool.close()
 
     def _connect(self, route: Route, request: Request) -> Connection:
-        proxy, timeouts = route.proxy, request.timeouts
-        uses_tls = "https" in (route.scheme, proxy and proxy.scheme)
+        uses_tls = "https" in (route.scheme, route.proxy and route.proxy.scheme)
         connection = Connection(route, Deadline(request, route.peer), self.context() if uses_tls else None)
-        connection.deadline.begin(timeouts.connect, connecting=True)
+        connection.deadline.begin(connecting=True)
         try:
             connection.http.connect()
         except BaseException as error:
             connection.hang_up()
             if isinstance(error, (OSError, UnicodeError)):
-                raise not_connected(error, route, timeouts.connect) from error
+                raise not_connected(error, route, request.timeouts.connect) from error
             raise
-        connection.deadline.begin(timeouts.read)
+        connection.deadline.begin()
         return connection
 
     def _ask(self, connection: Connection, request: Request, call: Outgoing) -> HttpResponse:

@@ -65,7 +65,7 @@ class HttpxTransport:
         """Sends a request on the running event loop. If the task is cancelled, the connection is closed."""
         call, route = routed(request)
         transport = await self._transport(route)
-        deadline = _Progress(request, call.peer)
+        deadline = Deadline(request, call.peer)
         sent = httpx.Request(
             request.method, f"{call.scheme}://{call.peer}", headers=list(call.headers.items()), content=request.body,
             # httpcore hands the deadline down to the network, which is ours
@@ -212,16 +212,6 @@ def _plain_errors(unknown: type[OSError] = ConnectionError) -> Iterator[None]:
         raise (origin if isinstance(origin, OSError) else unknown()) from None
 
 
-class _Progress(Deadline):
-    """The deadline of a request, and how far the request is."""
-
-    def __init__(self, request: Request, peer: str) -> None:
-        super().__init__(request, peer)
-        self.timeouts = request.timeouts
-        #: the connection that was opened for it, if any
-        self.dialed: httpcore.AsyncNetworkStream | None = None
-
-
 class _WatchedBackend(httpcore.AsyncNetworkBackend):
     """httpcore's own network, with the `Deadline` of each request. A task that waits is ended by cancelling it.
 
@@ -238,8 +228,8 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
     async def connect_tcp(
         self, host: str, port: int, timeout: Any = None, *options: Any, **named: Any
     ) -> httpcore.AsyncNetworkStream:
-        deadline: _Progress = timeout
-        deadline.begin(deadline.timeouts.connect, connecting=True)
+        deadline: Deadline = timeout
+        deadline.begin(connecting=True)
         proxy, to = self._route.proxy, Endpoint(self._route.scheme, host, port)
         first = proxy or to
         with _plain_errors():
@@ -261,7 +251,7 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
 class _WatchedStream(httpcore.AsyncNetworkStream):
     """One connection. `timeout` is the deadline of the request; a proxy's handshake passes none."""
 
-    def __init__(self, inner: httpcore.AsyncNetworkStream, deadline: _Progress) -> None:
+    def __init__(self, inner: httpcore.AsyncNetworkStream, deadline: Deadline) -> None:
         self._inner = inner
         self._deadline = deadline
 
@@ -279,7 +269,7 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
     async def write(self, buffer: bytes, timeout: Any = None) -> None:
         self._deadline = deadline = timeout or self._deadline
         if deadline.connecting and timeout is not None:
-            deadline.begin(deadline.timeouts.read)
+            deadline.begin()
         for at in range(0, len(buffer), BLOCK):  # or the whole body would have to be sent in that time
             with _plain_errors():
                 await self._inner.write(buffer[at : at + BLOCK], deadline.seconds)

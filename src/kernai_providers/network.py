@@ -54,14 +54,17 @@ class Deadline:
     """The limits of one request. `seconds` is how long the server may currently be silent."""
 
     def __init__(self, request: Request, peer: str) -> None:
-        self.begin(request.timeouts.read)
+        self._timeouts = request.timeouts
+        self.begin()
         self._peer = peer
         self._unwanted = request.unwanted
         self._cancelled = False
+        #: under asyncio, the connection that was opened for the request, if any
+        self.dialed: Any = None
 
-    def begin(self, seconds: float, *, connecting: bool = False) -> None:
-        """Starts a new phase, connecting or the request itself, in which the server may be silent for `seconds`."""
-        self.seconds = seconds
+    def begin(self, *, connecting: bool = False) -> None:
+        """Starts a new phase: connecting, or the request itself."""
+        self.seconds = self._timeouts.connect if connecting else self._timeouts.read
         #: whether the request has not begun; this includes the handshakes of a proxy and of TLS
         self.connecting = connecting
         #: whether any byte of a response has arrived

@@ -14,7 +14,7 @@ from typing import Any
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.jsonio.json_data import loads
 from kernai_providers.failures import objects
-from kernai_providers.http_provider import HttpProvider, known, parts_after_results
+from kernai_providers.http_provider import HttpProvider, known
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import LineReader, count_of
 from kernai_providers.request_checks import checked_base_url
@@ -94,7 +94,7 @@ class OllamaProvider(HttpProvider):
             return
         for result in turn.results:
             yield {"role": "tool", "tool_name": result.call.name, "content": result.marked}
-        if parts := parts_after_results(turn):
+        if parts := self.parts_after_results(turn):
             yield _message("user", self.encode(parts, model))
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
@@ -117,7 +117,6 @@ class OllamaReader(LineReader):
     """Lines of `/api/chat`, up to ``"done": true``."""
 
     terminal = '"done": true'
-    _number = 0
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
@@ -149,8 +148,7 @@ class OllamaReader(LineReader):
 
     def _on_call(self, function: object) -> None:
         if isinstance(function, dict):
-            self._number += 1
-            self.call(self._number, name=function.get("name"), text=function.get("arguments") or {})
+            self.call(len(self._calls), name=function.get("name"), text=function.get("arguments") or {})
 
     def _read_json(self, text: str) -> None:
         """Reads a constrained model's JSON: a call or an answer. Other text, such as JSON cut off, is the answer."""

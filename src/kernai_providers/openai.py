@@ -17,16 +17,7 @@ from typing import Any, Literal
 
 from kernai import GenerationOptions, Media, Message, Model, Tool
 from kernai_providers.failures import at, failure_in_stream, objects
-from kernai_providers.http_provider import (
-    EMPTY,
-    HttpProvider,
-    data_uri,
-    known,
-    media_reference,
-    one_text,
-    parts_after_results,
-    sampling_options,
-)
+from kernai_providers.http_provider import EMPTY, HttpProvider, data_uri, known, media_reference, one_text
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, is_whole, strict
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
 
@@ -139,7 +130,7 @@ class OpenAIProvider(HttpProvider):
             return
         for result in turn.results:
             yield {"role": "tool", "tool_call_id": result.call.id, "content": result.marked}
-        if parts := parts_after_results(turn):
+        if parts := self.parts_after_results(turn):
             if turn.results and self.merges_roles:  # Mistral refuses a user's message after a result
                 yield {"role": "assistant", "content": "OK"}
             yield {"role": "user", "content": one_text(self.encode(parts, model))}
@@ -149,7 +140,7 @@ class OpenAIProvider(HttpProvider):
         thinking = generation.thinking or {}
         refused = ["thinking"] if "budget" in thinking else []
         if thinking.get("effort") != "none" and self.reasons(model):
-            refused += sampling_options(generation)
+            refused += self.sampling_options(generation)
         return refused
 
     def reasons(self, model: Model) -> bool:
@@ -346,6 +337,7 @@ class ResponsesProvider(OpenAIProvider):
     vendor = "openai-responses"
     endpoint = "/responses"
     conversation_field = "input"
+    takes_media_in_results = True
 
     def __init__(self, api_key: str | None = None, **options: Any) -> None:
         HttpProvider.__init__(self, api_key, **options)  # this API has no `done_marker`
@@ -396,7 +388,7 @@ class ResponsesProvider(OpenAIProvider):
         for result in turn.results:
             output: Any = self.encode([result.marked, *result.media], model) if result.media else result.marked
             yield {"type": "function_call_output", "call_id": result.call.id, "output": output}
-        if parts := parts_after_results(turn, media_in_results=True):
+        if parts := self.parts_after_results(turn):
             yield {"role": "user", "content": one_text(self.encode(parts, model))}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:

@@ -188,9 +188,6 @@ class Proxy(Endpoint):
 
     credentials: tuple[str, str] | None
 
-    def __repr__(self) -> str:
-        return f"Proxy({self.scheme}://{self.peer})"
-
     @property
     def is_socks(self) -> bool:
         return self.scheme.startswith("socks")

@@ -139,5 +139,5 @@ def test_a_proxy_that_is_no_url_is_named_by_its_scheme_only(monkeypatch: Any, ur
 def test_the_secrets_of_a_proxy_are_its_credentials_however_they_are_echoed_and_its_repr_holds_none(monkeypatch: Any) -> None:
     monkeypatch.setenv("https_proxy", f"http://{CREDENTIALS}proxy.test:3128")
     monkeypatch.setenv("http_proxy", "http://proxy.test:3128")
-    assert repr(proxy_for("https", "vendor.test", 443)) == "Proxy(http://proxy.test:3128)"
+    assert "s3cret" not in repr(proxy_for("https", "vendor.test", 443))
     assert proxy_secrets() == [BASIC.removeprefix("Basic "), f"me:{PASSWORD}", PASSWORD]
