@@ -110,7 +110,6 @@ class Turn:
         raise broken
 
     async def _open(self) -> AsyncResponse:
-        """Sends the request, and returns the response once its head has arrived."""
         self._response = response = await self._send(replace(self._exchange.request, unwanted=self.unwanted))
         self._body = response.__aiter__()
         return response

@@ -16,9 +16,6 @@ from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_ref
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import SseReader, count_of, sum_of
 
-#: the capability that a model needs for a kind of media
-CAPABILITIES = {"image": "vision", "audio": "audio_in", "video": "video_in", "document": "document_in"}
-
 FINISH_REASONS = {
     "STOP": "stop", "MAX_TOKENS": "length", "CONTINUATION": "length",
     **dict.fromkeys(
@@ -109,7 +106,7 @@ class GeminiProvider(HttpProvider):
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):
             return {"text": part}
-        if not model.supports(CAPABILITIES[part.kind]):
+        if part.kind not in model.supported_media_inputs:
             return None
         if not part.is_url:
             return {"inlineData": {"mimeType": part.mime_type, "data": part.to_base64()}}

@@ -204,6 +204,9 @@ class HttpProvider(NotCopied, Provider):
         """Adds what the model may call, and the schema of its answer. For adapters that set `calls_natively`."""
         raise NotImplementedError
 
+    def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:
+        """Marks the end of the prompt for the vendor's cache, if it wants that."""
+
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Returns options that are set but that this model would reject. They are not sent; `metadata` lists them."""
         del model, generation
@@ -279,6 +282,7 @@ class HttpProvider(NotCopied, Provider):
             body = self.body(messages, model, options)
         else:
             body = self.native_body(tools.messages(messages), model, options, box)
+        self.mark_end(body, model, options)
         extra = options.extra
         if isinstance(extra.get("tools"), (list, tuple)):
             extra = {**extra, "tools": [*body.get("tools", ()), *extra["tools"]]}  # the agent's, then the vendor's own

@@ -94,9 +94,15 @@ class OpenAIProvider(HttpProvider):
         }
         if generation.cache and self.caches:
             options["prompt_cache_key"] = cache_key(messages, model)
-            if keeps_longer(generation, model) and body["messages"]:
-                _mark_end_of_prompt(body["messages"][-1])
         return body | known(options)
+
+    def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:
+        if self.caches and keeps_longer(generation, model) and body.get("messages"):
+            message = body["messages"][-1]
+            content = message["content"]
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            mark = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": LONG_CACHE}}
+            message["content"] = [*parts[:-1], parts[-1] | mark]
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:
@@ -310,12 +316,6 @@ def keeps_longer(generation: GenerationOptions, model: Model) -> bool:
     if generation.cache != "1h" or version is None:
         return False
     return (int(version[1]), int(version[2] or 0)) >= CACHE_LIFETIME
-
-
-def _mark_end_of_prompt(message: dict[str, Any]) -> None:
-    content = message["content"]
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    message["content"] = [*parts[:-1], parts[-1] | {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": LONG_CACHE}}]
 
 # ---------------------------------------------------------------------------------------------------- the Responses API
 

@@ -136,12 +136,14 @@ def test_models_that_take_a_lifetime_for_the_cache_get_the_longer_one(model_id: 
     assert chat == plain
 
 
-def test_the_end_of_a_prompt_with_an_image_is_its_last_part() -> None:
-    image = Media.from_bytes(b"x", mime_type="image/png")
-    body = sent("openai", [user("look", image, "closely")], {"cache": "1h"}, id="gpt-6", capabilities=("text", "vision"))
-    parts = body["messages"][-1]["content"]
-    assert [part["type"] for part in parts] == ["text", "image_url", "text"]
-    assert ["prompt_cache_breakpoint" in part for part in parts] == [False, False, True]
+@pytest.mark.parametrize("calls", ["blocks", "native"])
+def test_the_end_of_a_prompt_with_an_image_is_its_last_part(calls: Any) -> None:
+    image, provider = Media.from_bytes(b"x", mime_type="image/png"), replying("openai", WIRES["openai"].stream(["Hi"]))
+    agent = Agent(instructions="x", provider=provider, model=Model("gpt-6", ("text", "vision")), calls=calls, generation={"cache": "1h"})
+    kernai.execute(agent, ["look", image, "closely"])
+    system, asked = bodies_to(provider)[0]["messages"]
+    assert [part["type"] for part in asked["content"]] == ["text", "image_url", "text"]
+    assert ["prompt_cache_breakpoint" in part for part in [system, *asked["content"]]] == [False, False, False, True]
 
 
 @pytest.mark.parametrize("vendor", ["groq", "openrouter", "mistral"])
