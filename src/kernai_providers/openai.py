@@ -200,13 +200,13 @@ class OpenAIReader(SseReader):
 
     def check_complete(self) -> None:
         """Raises if the turn has not ended. Without the marker, the finish reason ends it."""
-        if not self._done_marker and self.finish_reason is not None:
+        if self.finish_reason is not None and not self.complete:
+            if self._done_marker:
+                raise self.error(
+                    f"the stream ended without {self.terminal}, but with a finish reason: the answer was cut off; or "
+                    "if this server never sends it, pass done_marker=False", "cut", retryable=True,
+                )
             self._done()
-        if not self.complete and self._done_marker and self.finish_reason is not None:
-            raise self.error(
-                f"the stream ended without {self.terminal}, but with a finish reason: the answer was cut off; or if "
-                "this server never sends it, pass done_marker=False", "cut", retryable=True,
-            )
         super().check_complete()
 
     def _on_choice(self, choice: Mapping[str, Any]) -> None:

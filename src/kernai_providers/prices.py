@@ -11,18 +11,18 @@ A price list gets out of date, so each price says from which day it is. kernai i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
 from importlib.metadata import version
+from typing import Any
 
 from kernai import Cost
 from kernai_providers.vendors import BY_NAME
 
 try:
-    from genai_prices.data_snapshot import DataSnapshot, get_snapshot
+    from genai_prices.data_snapshot import get_snapshot
 except ImportError as missing:
     raise ImportError('kernai_providers.prices needs genai-prices: pip install "kernai[prices]"') from missing
 
@@ -72,23 +72,14 @@ def price_of(name: str, *, now: datetime | None = None) -> Price | None:
 @cache
 def _latest_change() -> date:
     """Returns the latest day on which a price changed: the list that comes with the package has no date of its own."""
-    today = datetime.now(UTC).date()
-    return max((day for day in _days(get_snapshot()) if day <= today), default=date.min)
-
-
-def _days(snapshot: DataSnapshot) -> Iterator[date]:
-    for provider in snapshot.providers:
-        yield from _dates_in(provider.price_comments)
+    days, comments = list[Any](), []
+    for provider in get_snapshot().providers:
+        comments += [provider.price_comments, *(model.price_comments for model in provider.models)]
         for model in provider.models:
-            yield from _dates_in(model.price_comments)
             dated = model.prices if isinstance(model.prices, list) else []
-            for one in (*dated, *(model.price_variants or ())):
-                day = getattr(one.constraint, "start_date", None)
-                if isinstance(day, date):
-                    yield day
-
-
-def _dates_in(comment: str | None) -> Iterator[date]:
-    for found in re.finditer(r"\b20\d\d-\d\d-\d\d\b", comment or ""):
+            days += [getattr(one.constraint, "start_date", None) for one in (*dated, *(model.price_variants or ()))]
+    for written in re.findall(r"\b20\d\d-\d\d-\d\d\b", " ".join(filter(None, comments))):
         with suppress(ValueError):  # a day that is none
-            yield date.fromisoformat(found[0])
+            days.append(date.fromisoformat(written))
+    today = datetime.now(UTC).date()
+    return max((day for day in days if isinstance(day, date) and day <= today), default=date.min)
