@@ -122,10 +122,3 @@ def test_configuration_is_read_when_the_run_starts() -> None:
     kernai.configure(recorder=recorder)
     assert kernai.run(agent, "Go.", provider=MockProvider(command("change"), command("echo", "x"), "done")) == "done"
     assert [event.data["skill"] for event in recorder.for_event("skill_result")] == ["change", "echo"]
-
-
-def test_the_repr_of_the_configuration_shows_no_secret() -> None:
-    kernai.configure(credential_resolver=MappingResolver({"key": "hunter2"}))
-    shown = repr(kernai.config)
-    assert "debug=False" in shown
-    assert "hunter2" not in shown

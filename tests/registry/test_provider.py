@@ -7,20 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernai import (
-    Agent,
-    Event,
-    LlmResponse,
-    Media,
-    Message,
-    MockProvider,
-    Model,
-    Models,
-    Provider,
-    ProviderError,
-    Recorder,
-    execute,
-)
+from kernai import Agent, Event, LlmResponse, Media, Message, Model, Models, Provider, Recorder, execute
 
 IMAGE = Media.from_bytes(b"image", mime_type="image/png")
 SOUND = Media.from_bytes(b"sound", mime_type="audio/wav")
@@ -47,12 +34,6 @@ class Typed(Scripted):
         if part.kind == "image" and model.supports("vision"):
             return {"type": "image", "data": part.to_base64()}
         return None
-
-
-def outcome_of(provider: Provider) -> tuple[Any, list[Event]]:
-    events: list[Event] = []
-    result = execute(Agent(instructions="", provider=provider), "x", on_event=events.append)
-    return result, events
 
 
 # ------------------------------------------------------------------------------------------------------ encoding
@@ -97,20 +78,11 @@ def test_the_placeholder_can_be_chosen_and_stays_text_if_the_encoder_accepts_non
     (("", ""), "<final>done</final>", False),
 ], ids=["no pieces", "the same in pieces", "other pieces", "empty pieces"])
 def test_the_final_content_counts_and_not_the_streamed_pieces(pieces: tuple[str, ...], content: str, *, restarted: bool) -> None:
-    result, events = outcome_of(Scripted(*pieces, end=LlmResponse(content)))
+    agent, events, recorder = Agent(instructions="", provider=Scripted(*pieces, end=LlmResponse(content))), list[Event](), Recorder()
+    result = execute(agent, "x", on_event=events.append)
     assert result.text == "done"
     assert [event.type for event in events if event.type == "model_restarted"] == ["model_restarted"] * restarted
-    recorder = Recorder()  # nobody watches the stream
-    execute(Agent(instructions="", provider=Scripted(*pieces, end=LlmResponse(content))), "x", recorder=recorder)
+    execute(agent, "x", recorder=recorder)  # nobody watches the stream
     assert len(recorder.for_event("model_restarted")) == restarted
     shown = "".join(event.data for event in events if event.type == "block_content")
     assert shown.endswith("done")
-
-
-def test_the_cause_of_a_providers_error_is_kept() -> None:
-    def fails(*_: object) -> str:
-        raise ProviderError("the connection failed", retryable=True) from ConnectionResetError("reset by peer")
-
-    result, _ = outcome_of(MockProvider().on_call(fails))
-    assert isinstance(result.error, ProviderError)
-    assert isinstance(result.error.__cause__, ConnectionResetError)
