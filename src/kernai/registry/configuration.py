@@ -39,9 +39,6 @@ class EnvironmentResolver:
     def resolve(self, skill_name: str, key: str, /) -> str | None:
         return os.environ.get(environment_name(skill_name, key)) or None
 
-    def __repr__(self) -> str:
-        return "EnvironmentResolver()"
-
 
 class MappingResolver:
     """Values from a mapping, for tests and for secrets that are loaded by other means.
@@ -65,9 +62,6 @@ class MappingResolver:
             if found is not None and not isinstance(found, Mapping):
                 return _text_or_none(found)
         return None
-
-    def __repr__(self) -> str:
-        return f"MappingResolver({len(self._values)} entries)"  # never a value
 
 
 def _text_or_none(value: object) -> str | None:
