@@ -19,16 +19,10 @@ from vendor_wires import WIRES
     ("openai", {"temperature": 0}, {"temperature": 0}),
     ("anthropic", {"thinking": {"effort": "high"}}, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
     ("anthropic", {"cache": True}, {"cache_control": {"type": "ephemeral"}}),
-    ("anthropic", {"cache": "1h"}, {"cache_control": {"type": "ephemeral", "ttl": "1h"}}),
     *((vendor, {"cache": False}, {}) for vendor in ADAPTERS),
     ("openai-responses", {"extra": {"store": True, "reasoning": {"summary": "auto"}}}, {"store": True, "reasoning": {"summary": "auto"}}),
     *((vendor, {"cache": True}, {}) for vendor in ("gemini", "ollama")),
-    ("openai", {"stop": ["END", "\n\n"]}, {"stop": ["END", "\n\n"]}),
-    ("anthropic", {"stop": "END"}, {"stop_sequences": ["END"]}),
-    ("gemini", {"stop": ("END",)}, {"generationConfig": {"stopSequences": ["END"]}}),
-    ("ollama", {"stop": "END"}, {"options": {"stop": ["END"]}}),
     ("anthropic", {"thinking": {"budget": 1024}}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5120}),
-    ("gemini", {"thinking": {"effort": "high"}}, {"generationConfig": {"thinkingConfig": {"thinkingLevel": "high"}}}),
     ("gemini", {"thinking": {"budget": 0}}, {"generationConfig": {"thinkingConfig": {"thinkingBudget": 0}}}),
 ])
 def test_options_are_sent_under_the_vendors_names(vendor: str, generation: Any, adds: dict[str, Any]) -> None:
