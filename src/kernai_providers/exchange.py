@@ -234,7 +234,7 @@ async def aperform(turn: Turn) -> LlmResponse:
             raise
         await turn.give_up()
     finally:
-        await turn.close()
+        await asyncio.shield(turn.close())  # also if the task is cancelled once more
 
 
 # ------------------------------------------------------------------------------------------------------ threads

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from http.client import IncompleteRead
 from typing import Any, TypeAlias
@@ -78,8 +78,9 @@ class HttpxTransport:
                 deadline.lift_limit()
                 return HttpxResponse(raw, call.peer, request.max_bytes, deadline)
             except BaseException as error:
-                if deadline.dialed is not None:  # httpcore does not close one that fails or is cancelled before sending
-                    await deadline.dialed.aclose()
+                # httpcore does not close one that fails before sending, nor if the task is cancelled twice
+                if deadline.stream is not None:
+                    await asyncio.shield(deadline.stream.aclose())
                 if deadline.connecting and isinstance(error, Exception) and not isinstance(error, TransportError):
                     raise not_connected(error, route, request.timeouts.connect) from cause_of(error)
                 if not isinstance(error, (OSError, httpx.HTTPError)):
@@ -169,9 +170,13 @@ class HttpxResponse:
         """Closes the connection unless the body was read to its end; an iteration in progress gets an error."""
         self._closed = True
         with suppress(httpx.HTTPError):
-            keep = _may_serve_again(self._stream, self.status, self.headers)
-            if isinstance(self._socket, _WatchedStream) and not keep:
-                await self._socket.aclose()
+            connection = _connection_of(self._stream)
+            # httpcore would take bytes after the response's end for the next response
+            has_more = connection is None or bool(connection._h11_state.trailing_data[0])  # noqa: SLF001 - as there
+            keep = self._ended and not has_more and ends_for_certain(self.status, self.headers)
+            below = connection or self._socket
+            if below is not None and not keep:  # nor does httpcore close it if a task is cancelled twice
+                await below.aclose()
             await self._stream.aclose()
 
     async def _read(self) -> bytes:
@@ -234,7 +239,8 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
         first = proxy or to
         with _plain_errors():
             stream = await self._inner.connect_tcp(first.host, first.port, deadline.seconds, *options, **named)
-        deadline.dialed = watched = _WatchedStream(stream, deadline)
+        deadline.stream = watched = _WatchedStream(stream, deadline)
+        deadline.dialed = True
         if proxy is not None and proxy.scheme == "https":
             watched = await watched.start_tls(self._threads.context(), proxy.host)
         if proxy is not None and self._route.needs_tunnel:
@@ -268,6 +274,7 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
 
     async def write(self, buffer: bytes, timeout: Any = None) -> None:
         self._deadline = deadline = timeout or self._deadline
+        deadline.stream = self
         if deadline.connecting and timeout is not None:
             deadline.begin()
         for at in range(0, len(buffer), BLOCK):  # or the whole body would have to be sent in that time
@@ -289,12 +296,9 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
         return self._inner.get_extra_info(info)
 
 
-def _may_serve_again(stream: object, status: int, headers: Mapping[str, str]) -> bool:
-    """Whether no bytes have arrived after the response's end; httpcore would take them for the next response.
-
-    False if this version of httpcore does not show that.
-    """
+def _connection_of(stream: object) -> Any:
+    """Returns httpcore's connection below a response; None if this version of httpcore does not show it."""
     inside: Any = stream
-    for name in ("_httpcore_stream", "_stream", "_connection", "_h11_state"):
+    for name in ("_httpcore_stream", "_stream", "_connection"):
         inside = getattr(inside, name, None)
-    return inside is not None and not inside.trailing_data[0] and ends_for_certain(status, headers)
+    return inside if hasattr(inside, "_h11_state") else None

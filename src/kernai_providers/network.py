@@ -59,8 +59,9 @@ class Deadline:
         self._peer = peer
         self._unwanted = request.unwanted
         self._cancelled = False
-        #: under asyncio, the connection that was opened for the request, if any
-        self.dialed: Any = None
+        #: under asyncio: the request's connection, and whether it is a new one
+        self.stream: Any = None
+        self.dialed = False
 
     def begin(self, *, connecting: bool = False) -> None:
         """Starts a new phase: connecting, or the request itself."""
