@@ -297,9 +297,9 @@ def test_shortened_results_stay_shortened_and_results_without_a_response_are_com
         if sum(len(message.text) for message in whole[1:]) <= most:
             assert sent[1:] == [message.text for message in whole[1:]]
         before = sent
-        conversation.append(Message("assistant", "a" * answer))
+        conversation.messages.append(Message("assistant", "a" * answer))
         for kind, characters in results:
-            conversation.append(Message("user", result_of(characters) if kind == "r" else '<block type="error">x</block>'))
+            conversation.messages.append(Message("user", result_of(characters) if kind == "r" else '<block type="error">x</block>'))
 
 
 @pytest.mark.parametrize("characters, first, spare, shortened", [

@@ -171,7 +171,7 @@ def view_of(conversation: Conversation) -> ConversationView:
 def test_a_view_is_indexed_like_a_list(texts: list[str], start: int, stop: int, step: int | None) -> None:
     conversation = conversation_of(*texts)
     view, dicts = view_of(conversation), MessageDicts(SYSTEM, conversation.messages)
-    conversation.append(Message("user", "later"))
+    conversation.messages.append(Message("user", "later"))
     wanted = [SYSTEM, *[Message("user", text) for text in texts]]
     assert view[start:stop:step] == wanted[start:stop:step]
     assert dicts[start:stop:step] == [one.to_dict() for one in wanted[start:stop:step]]
@@ -223,7 +223,7 @@ def test_message_dicts_hold_references_to_media() -> None:
 @given(st.lists(st.one_of(st.text(), st.just(PICTURE)), max_size=6))
 def test_the_conversation_counts_the_characters_of_its_messages(parts: list[str | Media]) -> None:
     conversation = Conversation()
-    conversation.append(Message("user", parts))
+    conversation.messages.append(Message("user", parts))
     texts = sum(len(part) for part in parts if isinstance(part, str))
     # only vendors know how many tokens media take; their marks in the text may be counted
     assert texts <= conversation.characters <= texts + len(parts) * len(Message("user", PICTURE).text)

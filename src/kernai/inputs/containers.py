@@ -171,16 +171,13 @@ class UnionType(InputType):
 
     @Once
     def schema(self) -> Schema:
-        every = [one for member in self.members for one in _alternatives(member.schema)]
+        every: list[Schema] = []
+        for one in [member.schema for member in self.members]:  # may be a union too: `Annotated[int | None, ""] | None`
+            every += one["anyOf"] if [*one] == ["anyOf"] else [one]
         members = [one for at, one in enumerate(every) if one not in every[:at]]
         if {} in members:  # one of them is `Any`
             return {}
         return members[0] if len(members) == 1 else {"anyOf": members}
-
-
-def _alternatives(schema: Schema) -> list[Schema]:
-    """The members of a union inside another one, as in ``Annotated[int | None, "text"] | None``."""
-    return schema["anyOf"] if [*schema] == ["anyOf"] else [schema]
 
 
 class ReferenceType(WrapperType):

@@ -63,8 +63,7 @@ CONDITIONS = {
     "minProperties": "of at least {} items", "maxProperties": "of at most {} items",
     "pattern": "that matches {}",
 }
-_KINDS_WITH_LENGTH = {"minLength": "string", "maxLength": "string", "minItems": "array", "maxItems": "array",
-                      "minProperties": "object", "maxProperties": "object"}
+_SIZED = {"Length": "string", "Items": "array", "Properties": "object"}
 _FORMS = {
     "date": "2024-01-31", "date-time": "2024-01-31T12:00:00Z", "time": "12:00:00Z", "email": "name@example.com",
     "uri": "https://example.com/", "uuid": "123e4567-e89b-42d3-a456-426614174000",
@@ -200,7 +199,7 @@ def _conditions(found: Schema) -> Iterator[str]:
         if keyword == "pattern" and isinstance(value, str) and len(value) <= _LONGEST_PATTERN:
             yield condition(keyword, value)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            of_kind = _KINDS_WITH_LENGTH.get(keyword) in (None, found.get("type"))
+            of_kind = _SIZED.get(keyword[3:]) in (None, found.get("type"))
             if of_kind and not isinstance(found.get("prefixItems"), list):
                 yield text.format(value)
 

@@ -116,7 +116,49 @@ class InputTable:
         self.is_flat = not builder.has_records
 
     def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
-        return read_params(content, self._fields, repair if self._fields else False)
+        """The parameters in the `content` of a call.
+
+        A JSON object is read as parameters by name; with `repair`, so is one with mistakes whose repair loses nothing.
+        With ``repair=True``, an object or a list may be the value of the only input, if that has such a type.
+
+        Other text is the value of the only input, without blank lines around it; as a number or boolean if the input
+        has such a type and the text is exactly such a literal. With several inputs, or none, the text is under
+        ``"input"``. Empty text is a call without parameters if all inputs have a default.
+
+        If the only input is a text, an object that does not begin with its name is that text, since it may be code.
+        """
+        fields = self._fields
+        only = fields[0] if len(fields) == 1 else None
+        repair = repair if fields else False
+        if fields and not content.strip(ASCII_SPACE) and not any(one.required for one in fields):
+            return {}
+        found: Any = NO_VALUE
+        hint, repairs = "", ()  # type: str, Sequence[str]
+        if content.lstrip(JSON_SPACE)[:1] in _JSON_BEGINS or (repair and content.lstrip(ASCII_SPACE)[:3] == "```"):
+            named = "" if only is None else _begins_with(content, only.name)
+            is_text = only is not None and str in only.type.natural
+            try:
+                found, hint, repairs = read_json(content, repair=bool(repair and (named or not is_text)))
+            except JsonRefusedError as error:
+                return ReadParams({"input": content}, refused=str(error))
+            except JsonSyntaxError as error:
+                if named == "quoted":
+                    return ReadParams({"input": content}, refused=f"it is not valid JSON: {error}")
+                if content.lstrip(JSON_SPACE)[:1] == "{":
+                    hint = f"the text looks like JSON, but is not valid JSON: {error}"
+            if only is not None and is_text and hint and named == "bare":
+                # `{code: 1}` is code if the input `code` is a text; one text under a bare key can only be a call
+                is_call = isinstance(found, dict) and [*found] == [only.name] and isinstance(found[only.name], str)
+                found = found if is_call else NO_VALUE
+        if only is not None and repair is True and _is_whole(found, only):
+            return ReadParams({only.name: found}, is_text=False, repairs=repairs)
+        if isinstance(found, dict):
+            return ReadParams(found, is_text=False, repairs=repairs, hint=hint) if repairs else found
+        if only is None:
+            return ReadParams({"input": content}, hint=hint)
+        text = without_blank_lines(content)
+        value = only.type.from_text(text)
+        return ReadParams({only.name: text if value is NO_VALUE else value}, hint=hint)
 
     def prepare(self, content: str) -> tuple[dict[str, object], dict[str, object]] | None:
         """The parameters and keyword arguments of a call in which nothing has to be repaired, dropped or converted.
@@ -224,9 +266,7 @@ class InputTable:
                 yield {only: value}, f"the JSON object {unnamed}"
         given: Any = copy_of({name: value for name, value in params.items() if name in self.inputs})
         for fault in faults:
-            *above, last = fault.path
-            holder = reduce(getitem, above, given)
-            holder[last] = in_other_form(holder[last])
+            change_form(given, fault.path)
         yield given, "texts have quotes, numbers and booleans have none; this call is written so"
 
     def _is_right(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> bool:
@@ -318,62 +358,20 @@ def _place(path: Sequence[str | int]) -> str:
     return dotted(path) if len(path) > 1 else str(path[0])
 
 
-def in_other_form(value: object) -> object:
-    """The number or boolean in a text, or the text of a number or boolean. Raises for any other value."""
+def change_form(params: Any, path: Sequence[str | int]) -> None:
+    """Replaces a text in `params` by the number or boolean in it, and one of these by its text. Raises for others."""
     from kernai.jsonio.tolerant_json import read_tolerantly  # most parameters are of the right type
 
+    *above, last = path
+    holder = reduce(getitem, above, params)
+    value = holder[last]
     scalar = read_tolerantly(value).value if isinstance(value, str) else value
     if not isinstance(scalar, (bool, int, float)):
         raise TypeError("no number or boolean")
-    return scalar if isinstance(value, str) else json.dumps(value)
+    holder[last] = scalar if isinstance(value, str) else json.dumps(value)
 
 
 # ----------------------------------------------------------------------------------------------- a call's parameters
-
-
-def read_params(content: str, inputs: Sequence[Field], repair: Repair) -> dict[str, object]:
-    """The parameters in `content` for a skill with these inputs.
-
-    A JSON object is read as parameters by name; with `repair`, so is one with mistakes whose repair loses nothing.
-    With ``repair=True``, an object or a list may be the value of the only input, if that has such a type.
-
-    Other text is the value of the only input, without blank lines around it; as a number or boolean if the input has
-    such a type and the text is exactly such a literal. With several inputs, or none, the text is under ``"input"``.
-    Empty text is a call without parameters if all inputs have a default.
-
-    If the only input is a text, an object that does not begin with its name is that text, since it may be code.
-    """
-    only = inputs[0] if len(inputs) == 1 else None
-    all_optional = bool(inputs) and not any(one.required for one in inputs)
-    if all_optional and not content.strip(ASCII_SPACE):
-        return {}
-    found: Any = NO_VALUE
-    hint, repairs = "", ()  # type: str, Sequence[str]
-    if content.lstrip(JSON_SPACE)[:1] in _JSON_BEGINS or (repair and content.lstrip(ASCII_SPACE)[:3] == "```"):
-        named = "" if only is None else _begins_with(content, only.name)
-        is_text = only is not None and str in only.type.natural
-        try:
-            found, hint, repairs = read_json(content, repair=bool(repair and (named or not is_text)))
-        except JsonRefusedError as error:
-            return ReadParams({"input": content}, refused=str(error))
-        except JsonSyntaxError as error:
-            if named == "quoted":
-                return ReadParams({"input": content}, refused=f"it is not valid JSON: {error}")
-            if content.lstrip(JSON_SPACE)[:1] == "{":
-                hint = f"the text looks like JSON, but is not valid JSON: {error}"
-        if only is not None and is_text and hint and named == "bare":
-            # `{code: 1}` is code if the input `code` is a text; one text under a bare key can only be a call
-            is_call = isinstance(found, dict) and [*found] == [only.name] and isinstance(found[only.name], str)
-            found = found if is_call else NO_VALUE
-    if only is not None and repair is True and _is_whole(found, only):
-        return ReadParams({only.name: found}, is_text=False, repairs=repairs)
-    if isinstance(found, dict):
-        return ReadParams(found, is_text=False, repairs=repairs, hint=hint) if repairs else found
-    if only is None:
-        return ReadParams({"input": content}, hint=hint)
-    text = without_blank_lines(content)
-    value = only.type.from_text(text)
-    return ReadParams({only.name: text if value is NO_VALUE else value}, hint=hint)
 
 
 _JSON_BEGINS = ("{", "[")

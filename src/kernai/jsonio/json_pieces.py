@@ -155,14 +155,9 @@ class JsonBuilder(JsonValue):
         #: how many values have become complete
         self.completed = 0
 
-    @property
-    def _is_key(self) -> bool:
-        """Whether the scalar that was begun last is a key."""
-        return self._state is COLON
-
     def _end_scalar(self, value: Any) -> None:
-        """Adds the scalar that was begun, now that its value is known."""
-        if not self._is_key:
+        """Adds the scalar that was begun, now that its value is known. It is a key if a colon comes next."""
+        if self._state is not COLON:
             self._put(value)
             self.completed += 1
         elif value in self._containers[-1]:
@@ -232,7 +227,7 @@ class PartialJson(JsonBuilder):
         if end >= 0:
             value = json.loads(f"{quote}{self._word.getvalue()}")
             self._word = io.StringIO()
-            if self._is_key and not isinstance(value, str):
+            if self._state is COLON and not isinstance(value, str):
                 raise JsonRefusedError("a key must be text")
             self._end_scalar(value)
         return end

@@ -13,7 +13,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # the standar
 from typing import Any, NamedTuple
 
 from kernai.jsonio.json_data import JsonSyntaxError, end_of_string, loads
-from kernai.jsonio.json_pieces import EXPECTED, ITEM, KEY, VALUE, JsonBuilder
+from kernai.jsonio.json_pieces import COLON, EXPECTED, ITEM, KEY, VALUE, JsonBuilder
 
 FENCE, COMMA, SINGLE, LITERAL, BARE_KEY, CONTROL, COMMENT = REPAIRS = (
     "code fence", "trailing comma", "single-quoted string", "Python literal", "unquoted key", "raw control character",
@@ -115,7 +115,7 @@ class _Reader(JsonBuilder):
         word = _WORD.match(self._text, at)
         name = "" if word is None else word[0]
         end = at + len(name)
-        if self._is_key:
+        if self._state is COLON:  # it is a key
             if not name or name in _WORDS:
                 raise self.fault(EXPECTED[KEY], at)
             self.repairs[BARE_KEY] = None

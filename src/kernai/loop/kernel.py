@@ -147,7 +147,7 @@ def _finished(run: Run, stop: Stop) -> Answer | None:
     if not stop.is_final:
         raise stop
     answer = Answer(stop.message, Block("final", None, stop.message), NOTHING)
-    run.conversation.append(Message("assistant", final_block(stop.message)))
+    run.conversation.messages.append(Message("assistant", final_block(stop.message)))
     return answer if is_valid(run, answer, None) else None
 
 

@@ -261,7 +261,7 @@ class Run:
                 self.quoted.record_untrusted(source, part)
             elif message.role == "user" and "&lt;" in part:
                 self.quoted.record_untrusted(source, passed_on(part))
-        self.conversation.append(message)
+        self.conversation.messages.append(message)
 
     def inject(
         self, content: Part | list[Part] | Message, block: Block | None = None, *, by: By | None = None
@@ -278,7 +278,7 @@ class Run:
         if isinstance(content, Message):
             if content.role == "user":
                 content = Message("user", content.content, answers=answers, by=by)
-            self.conversation.append(content)
+            self.conversation.messages.append(content)
             self.inject_warnings()
             return
         if self.warnings:

@@ -12,9 +12,8 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache, lru_cache, reduce
+from functools import cache, lru_cache
 from itertools import islice
-from operator import getitem
 from typing import Any
 
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # has no types of its own
@@ -28,7 +27,7 @@ from referencing.jsonschema import DRAFT202012, specification_with
 from kernai._util import redaction
 from kernai._util.api import close_matches
 from kernai.inputs.schema import Schema, is_multiple, label_of, sample_of
-from kernai.inputs.table import in_other_form
+from kernai.inputs.table import change_form
 from kernai.inputs.types import dotted, shown
 from kernai.jsonio.json_data import copy_of
 
@@ -145,9 +144,7 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     made = copy_of(dict(islice(given.items(), MAX_SHOWN)))
     for path, _ in found_faults(schema, made):
         with suppress(LookupError, TypeError, ValueError):  # for any other fault
-            *above, last = path
-            holder = reduce(getitem, above, made)
-            holder[last] = in_other_form(holder[last])
+            change_form(made, path)
     made = {name: value for name, value in made.items() if fits(name, value)}
     lacking = [name for name in _required_names(full) if name not in made]
     meant: dict[str, Any] = {}

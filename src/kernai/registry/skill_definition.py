@@ -102,15 +102,12 @@ class Skill:
         self.wants_context = self._shape.context is not None
         #: whether `invoke` only calls the function with keyword arguments
         self.takes_keywords = not (self.wants_context or self._shape.positional) and type(self).invoke is Skill.invoke
-        self._present_as(execute)
-
-    def _present_as(self, function: Callable[..., Any]) -> None:
-        """Shows the function to `help`, `inspect.signature` and documentation tools."""
-        self.__wrapped__ = function
-        self.__name__: str = getattr(function, "__name__", self.name)
-        self.__qualname__: str = getattr(function, "__qualname__", self.__name__)
-        self.__module__ = getattr(function, "__module__", None) or __name__
-        self.__doc__ = getattr(function, "__doc__", None)
+        # for `help`, `inspect.signature` and documentation tools
+        self.__wrapped__ = execute
+        self.__name__: str = getattr(execute, "__name__", name)
+        self.__qualname__: str = getattr(execute, "__qualname__", self.__name__)
+        self.__module__ = getattr(execute, "__module__", None) or __name__
+        self.__doc__ = getattr(execute, "__doc__", None)
 
     def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
         """The parameters in a command block's text, not yet checked or converted; never fails.

@@ -84,7 +84,7 @@ class ByHand:
         )
         self._driver = Driver(self.root)
         for message in history:
-            self.state.conversation.append(message)
+            self.state.conversation.messages.append(message)
 
     def work(self, *content: str | Media) -> effects.Work:
         """The loop's generator, for a test that sends the outcomes itself."""

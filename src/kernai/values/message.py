@@ -296,10 +296,6 @@ class Conversation:
         self.messages: list[Message] = list(messages)
         self._characters = self._counted = 0
 
-    def append(self, message: Message) -> None:
-        """Adds a message. The loop appends to `messages` directly."""
-        self.messages.append(message)
-
     @property
     def characters(self) -> int:
         """The length of all messages in characters. Media count as 0, since only vendors know what they cost."""

@@ -66,9 +66,7 @@ class Model(Value):
             given = (given,)
         if not isinstance(given, (tuple, list, set, frozenset)):
             raise TypeError(f"capabilities must be a tuple of words, got {type(given).__name__}")
-        unknown = [word for word in given if word not in CAPABILITIES]
-        if unknown:
-            raise ValueError(f"unknown capability {unknown[0]!r}; known: {', '.join(CAPABILITIES)}")
+        self.supports(*given)  # only to check the words
         object.__setattr__(self, "capabilities", tuple(given) if not isinstance(given, (set, frozenset)) else
                            tuple(word for word in CAPABILITIES if word in given))
         if self.cost is not None:
