@@ -34,17 +34,18 @@ _LENGTHS = ("min_length", "max_length")
 _BOUNDS = {
     "ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum", "multiple_of": "multipleOf",
 }
-#: whether a value satisfies a constraint of each name; ``func`` is a predicate
+_PREDICATES = {"Predicate": "func", "Not": "not"}
+#: whether a value satisfies a constraint of each name; ``func`` is a predicate, ``not`` one that must not hold
 _CHECKS: dict[str, Callable[[Any, Any], object]] = {
     "ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt, "multiple_of": is_multiple,
     "min_length": lambda value, least: len(value) >= least, "max_length": lambda value, most: len(value) <= most,
     "pattern": lambda value, pattern: re.search(pattern, value) is not None,
-    "func": lambda value, predicate: predicate(value),
+    "func": lambda value, predicate: predicate(value), "not": lambda value, predicate: not predicate(value),
 }
 
 
 class Constraint(NamedTuple):
-    """One condition. `name` is the attribute it comes from, ``func`` for a predicate."""
+    """One condition. `name` is one of `_CHECKS`."""
 
     name: str
     value: Any
@@ -55,7 +56,7 @@ class Constraint(NamedTuple):
         None if the constraint does not apply to values of the type.
         """
         kind, name, value = underlying(kind), self.name, self.value
-        if name == "func":
+        if name in _PREDICATES.values():
             return ""
         if name == "pattern":
             return name if kind is _TEXT else None
@@ -76,7 +77,8 @@ class Constraint(NamedTuple):
         """The condition in words, for the model."""
         keyword = self.keyword(kind)
         if not keyword:
-            return f"that passes {getattr(self.value, '__name__', 'a check')}".replace("<lambda>", "a check")
+            check = getattr(self.value, "__name__", "a check").replace("<lambda>", "a check")
+            return f"that passes {'not ' if self.name == 'not' else ''}{check}"
         return condition(keyword, _source(self.value) if self.name == "pattern" else plain(self.value))
 
     def accepts(self, value: Any) -> bool:
@@ -183,7 +185,7 @@ def constrained(kind: InputType, metadata: Iterable[object]) -> InputType:
     for member in members:
         own = [one for one in found if one.keyword(member)]
         made.append(ConstrainedType(member, own) if own else member)
-    predicates = [one for one in found if one.name == "func"]
+    predicates = [one for one in found if one.name in _PREDICATES.values()]
     return ConstrainedType(UnionType(made), predicates) if predicates else UnionType(made)
 
 
@@ -209,9 +211,8 @@ def constraints_of(given: Any) -> Iterator[Constraint]:
             continue
         if name in _BOUNDS or name in _LENGTHS or (name == "pattern" and module == "pydantic"):
             yield Constraint(name, value)
-        elif name == "func" and callable(value) and type(given).__name__ in ("Predicate", "Not"):
-            wanted = value if type(given).__name__ == "Predicate" else _negated(value)
-            yield Constraint("func", wanted)
+        elif name == "func" and callable(value) and type(given).__name__ in _PREDICATES:
+            yield Constraint(_PREDICATES[type(given).__name__], value)
         elif module in ("annotated_types", "pydantic") and name not in _HINTS:
             raise TypeError(f"the constraint {name}={value!r} is not supported")
 
@@ -225,14 +226,6 @@ def _attributes(given: object) -> Mapping[str, Any]:
     slots = [name for kind in type(given).__mro__ for name in getattr(kind, "__slots__", ())]
     named = {name: getattr(given, name) for name in slots if not name.startswith("__") and hasattr(given, name)}
     return {**named, **getattr(given, "__dict__", {})}
-
-
-def _negated(function: Callable[[Any], Any]) -> Callable[[Any], bool]:
-    def refused(value: Any) -> bool:
-        return not function(value)
-
-    refused.__name__ = f"not {getattr(function, '__name__', 'a check')}"
-    return refused
 
 
 def description_of(metadata: object) -> str:

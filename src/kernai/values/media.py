@@ -70,7 +70,11 @@ class Media(Value):
         if self.payload is not None and (self.source != "path" or not isinstance(self.payload, bytes)):
             raise ValueError("payload must be the bytes of a file, beside source 'path'")
         object.__setattr__(self, "metadata", MappingProxyType(dict(self.metadata)))
-        object.__setattr__(self, "id", _media_id(self.data))
+        from hashlib import sha1
+
+        raw = self.data if isinstance(self.data, bytes) else self.data.encode("utf-8", "surrogatepass")
+        # an identity of content, not a signature
+        object.__setattr__(self, "id", "media_" + sha1(raw, usedforsecurity=False).hexdigest()[:12])
 
     @classmethod
     def from_file(
@@ -269,12 +273,6 @@ class MediaStore:
         return f"MediaStore({len(self)} media)"
 
 
-def mime_type_of(name: str) -> str:
-    """The MIME type for a name's extension; `FALLBACK_MIME` if `MIME_TYPES` does not have the extension."""
-    ending = re.search(r"\.([A-Za-z0-9]+)\Z", name)
-    return MIME_TYPES.get(ending[1].lower(), FALLBACK_MIME) if ending else FALLBACK_MIME
-
-
 def kind_of(mime_type: str) -> str:
     """The media kind of a MIME type: ``document`` for all but image, audio and video."""
     first = mime_type.partition("/")[0].lower()
@@ -282,8 +280,10 @@ def kind_of(mime_type: str) -> str:
 
 
 def _typed(name: str, kind: str | None, mime_type: str | None) -> tuple[Kind, str]:
-    mime = mime_type_of(name) if mime_type is None else mime_type
-    return cast("Kind", kind_of(mime) if kind is None else kind), mime
+    if mime_type is None:
+        ending = re.search(r"\.([A-Za-z0-9]+)\Z", name)
+        mime_type = MIME_TYPES.get(ending[1].lower() if ending else "", FALLBACK_MIME)
+    return cast("Kind", kind_of(mime_type) if kind is None else kind), mime_type
 
 
 def _without_query(url: str) -> str:
@@ -295,11 +295,3 @@ def _without_query(url: str) -> str:
         return shown
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
-
-
-def _media_id(data: str | bytes) -> str:
-    from hashlib import sha1
-
-    raw = data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
-    # an identity of content, not a signature
-    return "media_" + sha1(raw, usedforsecurity=False).hexdigest()[:12]

@@ -97,18 +97,16 @@ class Model(Value):
 
 def _cost(cost: object) -> Cost:
     given = tuple(cost) if isinstance(cost, (tuple, list)) else ()
-    if len(given) not in (2, 4) or not all(_is_rate(rate, optional=at > 1) for at, rate in enumerate(given)):
+    numbers = [one for at, one in enumerate(given) if one is not None or at < 2]  # noqa: PLR2004 - two are required
+    are_rates = all(
+        isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one <= float_info.max for one in numbers
+    )
+    if len(given) not in (2, 4) or not are_rates:
         raise ValueError(
             f"cost must be Cost(input, output, cache_read=, cache_write=), or (input_per_million, output_per_million), "
             f"in dollars, got {cost!r}"
         )
     return Cost(*(None if rate is None else float(rate) for rate in given))  # type: ignore[arg-type]  # checked
-
-
-def _is_rate(rate: object, *, optional: bool) -> bool:
-    if rate is None:
-        return optional
-    return isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 <= rate <= float_info.max
 
 
 class Models:
