@@ -144,7 +144,6 @@ class Between:
 
 UserId = NewType("UserId", int)
 Code = NewType("Code", str)
-Names = TypeAliasType("Names", list[str])
 Pair = TypeAliasType("Pair", tuple[T, T], type_params=(T,))
 Endless = TypeAliasType("Endless", "int | Endless | None")  # type: ignore[misc]  # on purpose
 Bounded = TypeAliasType("Bounded", "list[Annotated[Bounded | int, at.MinLen(1)]]")
@@ -170,7 +169,6 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (set[int], [1, 2], {1, 2}, [1, 1]),
     (frozenset[str], ["a"], frozenset("a"), ["a", "a"]),
     (set[Tag], [{"name": "a"}], {Tag("a")}, [{"name": "a"}, {"name": "a"}]),
-    (set, [1], {1}, 1),
     (Sequence[int], [1], [1], 1),
     (Mapping[str, int], {"a": 1}, {"a": 1}, {"a": "b"}),
     (Mapping, {"a": 1}, {"a": 1}, []),
@@ -194,7 +192,6 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Sale, {"amount": 1}, Sale(1), {"amount": 0}),
     (UserId, 5, 5, "a"),
     (dict[Code, int], {"a": 1}, {"a": 1}, {"a": "b"}),
-    (Names, ["a"], ["a"], [1]),
     (Pair[int], [1, 2], (1, 2), [1]),
     (Groups, {"a": [1]}, {"a": [1]}, {"a": []}),
     (Nested, 5, 5, "a"),
@@ -205,11 +202,11 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Annotated[float, at.Interval(ge=0, le=float("inf"))], 0.5, 0.5, -1),
     (Annotated[int, at.MultipleOf(5)], 10, 10, 11),
     (Annotated[list[int], at.Len(1, 2)], [1], [1], []),
-    (Annotated[set[int], at.MinLen(2)], [1, 2], {1, 2}, [1]),
-    (Annotated[dict[str, int], at.MaxLen(1)], {"a": 1}, {"a": 1}, {"a": 1, "b": 2}),
-    (Annotated[date, at.Ge(date(2026, 1, 1))], "2026-11-20", date(2026, 11, 20), "2025-01-01"),
+    (Annotated[set[Literal["a", "b"]], at.MinLen(2)], ["a", "b"], {"a", "b"}, ["a"]),
+    (Annotated[dict[str, int], at.Len(2, 2)], {"a": 1, "b": 2}, {"a": 1, "b": 2}, {"a": 1}),
+    (list[Annotated[date, at.Gt(date(2026, 1, 1))]], ["2026-11-20"], [date(2026, 11, 20)], ["2026-01-01"]),
     (Annotated[datetime, at.Ge(NEW_YEAR)], "2026-01-01T00:00:00Z", NEW_YEAR, "2026-01-01T00:00:00"),
-    (Annotated[Decimal, at.Lt(Decimal(5))], "4.5", Decimal("4.5"), "5"),
+    (Annotated[Decimal, at.Gt(Decimal("1.5")), at.Lt(Decimal("1.7"))], "1.6", Decimal("1.6"), "1.5"),
     (Annotated[list[int], at.Predicate(lambda items: items == sorted(items))], [1, 2], [1, 2], [2, 1]),
     (Annotated[int | None, at.Ge(1)], None, None, 0),
     (list[Annotated[str, pydantic.Field(pattern="^a", max_length=2)]], ["ab"], ["ab"], ["b"]),

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Dict, List, Literal, NotRequired, Tuple, Type
 
 import pydantic
 import pytest
-from annotated_types import Ge, Gt, Le, Lt, MinLen, Predicate
+from annotated_types import Ge, Gt, Le, Lt, Predicate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,6 +83,9 @@ class Even:
 class WordlessError(Exception):
     def __str__(self) -> str:
         raise RuntimeError
+
+    def errors(self) -> int:
+        return 5  # not a list, as pydantic's has
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (int, "abc", "x", "integer", 'string "abc"'),
     (int, 2.0, "x", "integer", "number 2.0"),
     (int, True, "x", "integer", "boolean true"),
-    (float, "5 m", "x", "number", 'string "5 m"'),
     (float, True, "x", "number", "boolean true"),
     (float, math.nan, "x", "finite number", "number nan"),
     (float, 10**400, "x", "finite number", "an integer of 1329 bits"),
@@ -224,7 +226,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (list, "abc", "x", "list", 'string "abc"'),
     (list[list[int]], [[1], ["y"]], "x[1][0]", "integer", 'string "y"'),
     (tuple[int, str], [1], "x", "list of 2: (integer, string)", "list of 1 item"),
-    (tuple[int, str], [1, 2], "x[1]", "string", "integer 2"),
     (dict, [], "x", "object", "empty list"),
     (dict[str, int], {"a b": "c"}, 'x["a b"]', "integer", 'string "c"'),
     (dict[str, int], {1: 2}, 'x["1"]', "text as a key", "integer 1"),
@@ -566,21 +567,7 @@ def test_the_usage_line_of_any_skill_is_a_valid_call(annotation: Any) -> None:
     assert set(skill.bind(skill.read(block.content))) == {"x", "y"}
 
 
-DAY = date(2026, 11, 20)
-BOUNDED: list[Any] = [
-    Annotated[date, Gt(DAY)], Annotated[date, Lt(DAY)], Annotated[date, Gt(DAY), Lt(date(2026, 12, 31))],
-    Annotated[datetime, Gt(datetime.fromisoformat("2030-01-01"))], Annotated[dict[str, int], MinLen(2)], Annotated[int, Gt(3), Lt(5)],
-    Annotated[set[Literal["a", "b", "c"]], MinLen(2)], Annotated[Decimal, Gt(Decimal("1.5")), Lt(Decimal("1.7"))],
-    list[Annotated[date, Gt(DAY)]],
-]  # fmt: skip
 NEVER: list[Any] = [Even, Annotated[int, Gt(3), Lt(4)], Annotated[str, Predicate(lambda text: text == "zz")], Annotated[date, Gt(date.max)]]
-
-
-@pytest.mark.parametrize("annotation", BOUNDED, ids=str)
-def test_the_usage_line_of_a_bounded_input_is_a_valid_call(annotation: Any) -> None:
-    skill = probe(annotation)
-    [block] = parse(skill.usage()).blocks
-    assert skill.call(block.content) is not None
 
 
 @given(

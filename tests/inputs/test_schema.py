@@ -210,12 +210,6 @@ def test_records_of_one_name_are_kept_apart() -> None:
     assert not is_valid(schema, {**good, "c": {"tree": {"height": 1}}})
 
 
-def test_a_pydantic_model_speaks_for_itself() -> None:
-    ticket = schema_of(table_of(Ticket))["$defs"]["Ticket"]
-    assert ticket["properties"]["points"] == {"default": 1, "minimum": 0, "title": "Points", "type": "integer"}
-    assert ticket["required"] == ["title"]
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_shows_a_schema_although_a_thread_of_its_parent_was_computing_one() -> None:
@@ -370,20 +364,6 @@ def test_label_and_sample_come_from_the_schema(schema: dict[str, Any], label: st
     assert f"  - x.f ({label}, required)" in made.describe().splitlines()
     [block] = parse(made.usage()).blocks
     assert made.read(block.content) == {"x": {"f": sample}}
-
-
-def test_an_exception_with_errors_of_another_kind_is_one_fault() -> None:
-    class OddError(Exception):
-        def errors(self) -> int:
-            return 5
-
-    class Model(Duck):
-        @classmethod
-        def model_validate(cls, value: object) -> Duck:
-            raise OddError("odd one")
-
-    with pytest.raises(SkillInputError, match="x: odd one, received null"):
-        probe(Model).call({"x": None})
 
 
 def test_a_recursive_model_ends_in_description_and_usage() -> None:

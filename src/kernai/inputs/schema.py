@@ -15,27 +15,24 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from itertools import count
 from typing import Any, Final
 
 from kernai.jsonio.json_data import quoted
 
 
-class Sentinel:
-    """A value that is compared by identity, even a copied or pickled one: `name` is its name in its module."""
+class Sentinel(Enum):
+    """Values that are compared by identity, even copied and pickled ones."""
 
-    def __init__(self, name: str, module: str) -> None:
-        self.name = name
-        self.__module__ = module
+    NO_VALUE = "NO_VALUE"
+    REQUIRED = "REQUIRED"
 
     def __repr__(self) -> str:
         return self.name
 
-    def __reduce__(self) -> str:
-        return self.name
 
-
-NO_VALUE: Final = Sentinel("NO_VALUE", __name__)
+NO_VALUE: Final = Sentinel.NO_VALUE
 """No value was given, or there can be none."""
 
 Schema = dict[str, Any]

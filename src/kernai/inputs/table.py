@@ -66,7 +66,7 @@ class ReadParams(dict[str, object]):
         self.is_text, self.refused, self.repairs, self.hint = is_text, refused, repairs, hint
 
 
-REQUIRED: Final = Sentinel("REQUIRED", __name__)
+REQUIRED: Final = Sentinel.REQUIRED
 """The `default` of an input without a default."""
 
 
