@@ -194,7 +194,7 @@ class Tree:
 def found(annotation: Any, value: Any) -> dict[str, tuple[Any, bool]]:
     skill = Skill("one", execute=lambda it: None, inputs={"it": annotation})
     params = {"it": value}
-    return {one.path: (one.value, one.trusted) for one in leaves(skill.table.whole, params, skill.bind(params))}
+    return {one.path: (one.value, one.trusted) for one in leaves([skill.table.whole], params, skill.bind(params))}
 
 
 @pytest.mark.parametrize("annotation, value, wanted", [
@@ -283,7 +283,7 @@ MIXED = {
 def test_a_mark_counts_wherever_a_foreign_schema_has_it(schema: Schema) -> None:
     payee: Any = {"iban": "DE89"}
     params = {"payee": [payee] if "items" in str(schema) else payee, **({"note": "b"} if "note" in str(schema) else {})}
-    found = {one.value: one.trusted for one in leaves(schema, params, params)}
+    found = {one.value: one.trusted for one in leaves([schema], params, params)}
     assert (found["DE89"], found.get("b", False)) == (True, False)
 
 
@@ -293,7 +293,7 @@ def test_a_field_under_a_name_that_the_schema_does_not_list_is_trusted_where_any
     for by in ({"account": "b"}, {"iban": "b"}, {"way": ["b"]}):
         skill = Skill("one", execute=lambda it: None, inputs={"it": Renamed})
         params = {"it": {"recipient": "a", **by}}
-        found[next(iter(by))] = {one.value for one in leaves(skill.table.whole, params, skill.bind(params)) if one.trusted}
+        found[next(iter(by))] = {one.value for one in leaves([skill.table.whole], params, skill.bind(params)) if one.trusted}
     assert all(values >= {"a", "b"} for values in found.values()), found
 
 

@@ -91,16 +91,14 @@ class Leaf(NamedTuple):
     trusted: bool
 
 
-def leaves(schema: Schema, params: object, arguments: object) -> Iterator[Leaf]:
-    """The leaves of a call that the model has sent; `arguments` are the converted `params`.
+def leaves(
+    schemas: Iterable[object], sent: object, value: object, path: str = "", *, trusted: bool = False
+) -> Iterator[Leaf]:
+    """The leaves of a value that all `schemas` describe; `sent` is what the model wrote before it was converted.
 
-    Omits defaults, even if the model has sent them, and members of closed sets: enums, booleans, None.
+    Omits defaults, even if the model has sent them, and members of closed sets: enums, booleans, None. A mark in one of
+    the schemas is enough to make a part trusted.
     """
-    yield from _leaves([schema], params, arguments, "", trusted=False)
-
-
-def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *, trusted: bool) -> Iterator[Leaf]:
-    """The leaves of a value that all `schemas` describe. A mark in one of them is enough to make a part trusted."""
     value = _opened(value)
     found = _all_of(schemas, value)
     # a mark in a keyword that is not followed counts for the whole value, since it may concern any part
@@ -119,9 +117,9 @@ def _leaves(schemas: Iterable[object], sent: object, value: object, path: str, *
             places = [(each.get("prefixItems", ()), each.get("items")) for each in found]
             items = [prefix[at] if at < len(prefix) else rest for prefix, rest in places]
             given = sent[at] if alike else one  # type: ignore[index]  # `alike` says that it is a list
-            yield from _leaves(items, given, one, f"{path}[{at}]", trusted=trusted)
+            yield from leaves(items, given, one, f"{path}[{at}]", trusted=trusted)
     elif isinstance(sent, (dict, list, str)) and not isinstance(value, _SEARCHABLE):  # a class of the author's own
-        yield from _leaves(schemas, sent, sent, path, trusted=trusted)
+        yield from leaves(schemas, sent, sent, path, trusted=trusted)
     else:
         yield Leaf(path, value, trusted)
 
@@ -160,7 +158,7 @@ def _in_object(
             inside += [each["additionalProperties"] for each in schemas if each.get("additionalProperties")]
         if any("default" in found and found["default"] == given[key] for found in _all_of(inside, one)):
             continue
-        yield from _leaves(inside, given[key], one, here, trusted=trusted or (hides_marks and not inside))
+        yield from leaves(inside, given[key], one, here, trusted=trusted or (hides_marks and not inside))
 
 
 def _all_of(schemas: Iterable[object], value: object) -> list[Schema]:

@@ -223,7 +223,6 @@ _NESTING = _STRING + r"|([\[{])|[\]}]"
 _CONSTANT = _STRING + "|(-?Infinity|NaN)"
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _CONTAINERS = frozenset({dict, list})
-_SHORT = 1000  # items
 _STACK = 5_000  # levels for which every stack has room
 
 
@@ -283,21 +282,15 @@ def _brackets(text: str) -> int:
 
 def _is_too_deep(data: Any, text: str) -> bool:
     """Whether the object or list in the text nests deeper than `MAX_DEPTH`. Goes level by level, without recursion."""
-    if len(data) <= _SHORT and not _containers_in([data]):
+    if _brackets(text) <= MAX_DEPTH:
         return False
-    left, level = _brackets(text), [data]
-    for depth in range(1, MAX_DEPTH + 1):
-        left -= len(level)
-        if left + depth <= MAX_DEPTH:  # the brackets that are left are too few
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        items = (one.values() if type(one) is dict else one for one in level)
+        level = [inner for each in items for inner in each if type(inner) in _CONTAINERS]
+        if not level:
             return False
-        level = _containers_in(level)
-    return bool(level)
-
-
-def _containers_in(level: list[Any]) -> list[Any]:
-    """The objects and lists directly inside these."""
-    items = (one.values() if type(one) is dict else one for one in level)
-    return [inner for each in items for inner in each if type(inner) in _CONTAINERS]
+    return True
 
 
 def _check_depth(text: str) -> None:

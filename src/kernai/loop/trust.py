@@ -157,7 +157,7 @@ class Trust:
                 self._results.append(_TrustedResult(step, [SourcedText(str(made), f"{source}, which made it")]))
                 return
         elif isinstance(data, list) and skill.directory is True:
-            listed = [SourcedText(str(one.value), f"{source}, a directory") for one in leaves({}, data, data)]
+            listed = [SourcedText(str(one.value), f"{source}, a directory") for one in leaves((), data, data)]
             self._results.append(_TrustedResult(step, listed))
             return
         elif isinstance(data, list):
@@ -234,7 +234,7 @@ class Trust:
         sources: dict[str, dict[str, None]] = {}
         read: SourcedTexts | None = None
         has_trusted = False
-        for leaf in leaves(skill.table.whole, self.sent.get(call_id, arguments), arguments):
+        for leaf in leaves([skill.table.whole], self.sent.get(call_id, arguments), arguments):
             has_trusted = has_trusted or leaf.trusted
             for value, source in _checked_values(leaf, words, acts=acts):
                 if source is None:
@@ -300,8 +300,8 @@ def _written_with(decision: bool | str | Mapping[str, Any], sent: Mapping[str, o
     if params is not None:
         if sent is None:
             return
-        of_model = {folded(str(one.value)) for one in leaves({}, sent, sent)}
-    yield from (text for text in (str(one.value) for one in leaves({}, given, given)) if folded(text) not in of_model)
+        of_model = {folded(str(one.value)) for one in leaves((), sent, sent)}
+    yield from (text for text in (str(one.value) for one in leaves((), given, given)) if folded(text) not in of_model)
 
 
 def holds_results(message: Message) -> bool:
