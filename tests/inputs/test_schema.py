@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -19,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Input, Media, Skill, SkillContext, SkillInputError, SkillResult, parse
+from kernai import Input, Media, Skill, SkillContext, SkillInputError, SkillResult, Trusted, parse
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.schema import sample_of
 from kernai.inputs.table import InputTable
@@ -210,31 +212,53 @@ def test_records_of_one_name_are_kept_apart() -> None:
     assert not is_valid(schema, {**good, "c": {"tree": {"height": 1}}})
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_shows_a_schema_although_a_thread_of_its_parent_was_computing_one() -> None:
+@contextmanager
+def while_a_thread_computes_a_schema() -> Iterator[InputTable]:
+    """Gives the table whose schema another thread is computing inside this ``with`` block."""
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(Duck):
         @classmethod
         def model_json_schema(cls) -> dict[str, Any]:
+            is_first = not begun.is_set()
             begun.set()
-            assert go_on.wait(20)
+            assert not is_first or go_on.wait(20)
             return {}
 
-    thread = threading.Thread(target=lambda: schema_of(table_of(Slow)))
+    @dataclass
+    class Payment:
+        to: Trusted[str]
+        about: Slow
+
+    table = table_of(Payment)
+    thread = threading.Thread(target=lambda: schema_of(table))
     thread.start()
     assert begun.wait(20)
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            signal.alarm(5)  # ends a child that waits forever
-            status = schema_of(table_of(Duck))["required"] != ["it"]
-        finally:
-            os._exit(status)
-    go_on.set()
-    thread.join(20)
+    try:
+        yield table
+    finally:
+        go_on.set()
+        thread.join(20)
+
+
+def test_a_schema_is_complete_while_another_thread_computes_it() -> None:
+    with while_a_thread_computes_a_schema() as table:
+        assert table.trusted == ["it.to"]  # otherwise, any value would be allowed
+        assert len([*table.describe()]) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_shows_a_schema_although_a_thread_of_its_parent_was_computing_one() -> None:
+    with while_a_thread_computes_a_schema():
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                signal.alarm(5)  # ends a child that waits forever
+                status = schema_of(table_of(Duck))["required"] != ["it"]
+            finally:
+                os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
 
 

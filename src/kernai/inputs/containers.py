@@ -186,6 +186,7 @@ class ReferenceType(WrapperType):
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_used = False
+        self.schema = {"$ref": Definition(name, self._contents)}
 
     def wrap(self, inner: InputType) -> None:
         """Sets `inner`. Raises `TypeError` for an alias that is itself, or a union that it is a member of."""
@@ -193,12 +194,8 @@ class ReferenceType(WrapperType):
             raise TypeError(f"the type {self.name} is defined in terms of itself")
         self.inner = inner
 
-    @Once
-    def schema(self) -> Schema:
-        definition = Definition(self.name)
-        self.schema = {"$ref": definition}  # set first, since the schema of the target may contain it
-        definition.update(self.inner.schema)
-        return self.schema
+    def _contents(self) -> Schema:
+        return self.inner.schema
 
 
 def ways_of(kind: InputType, seen: set[InputType]) -> Iterator[InputType]:
@@ -274,6 +271,7 @@ class RecordType(InputType):
         self.fields: tuple[Field, ...] = ()
         self._build = build
         self._instance = instance
+        self.schema = {"$ref": Definition(name, self._contents)}
 
     @Once
     def types(self) -> dict[str, InputType]:
@@ -304,12 +302,8 @@ class RecordType(InputType):
             faults.extend(_faults_of(error, value))
             return None
 
-    @Once
-    def schema(self) -> Schema:
-        definition = Definition(self.name)
-        self.schema = {"$ref": definition}  # set first, since the schema of a field may contain it
-        definition.update(object_schema(self.fields))
-        return self.schema
+    def _contents(self) -> Schema:
+        return object_schema(self.fields)
 
 
 _Path = tuple[str | int, ...]

@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from itertools import count
+from threading import get_ident
 from typing import Any, Final
 
 from kernai.jsonio.json_data import quoted
@@ -68,14 +69,30 @@ _FORMS = {
 
 
 class Definition(Schema):
-    """A schema with a name, to which others refer. Compared by identity, since it may contain itself."""
+    """A schema with a name, to which others refer. Compared by identity, since it may contain itself.
+
+    `compute` returns its contents, when `full` is called first. Several threads may do so, and get the same.
+    """
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__  # type: ignore[assignment]  # a dict has none
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, compute: Callable[[], Schema] = dict) -> None:
         super().__init__()
         self.name = name
+        self._compute = compute
+        self._computing: set[int] = set()  # the threads that do: to compute it, a thread may need it itself
+
+    def full(self) -> Definition:
+        """The definition with its contents."""
+        me = get_ident()
+        if not self and me not in self._computing:
+            self._computing.add(me)
+            try:
+                self.update(self._compute())
+            finally:
+                self._computing.discard(me)
+        return self
 
 
 def published(schema: Schema) -> Schema:
@@ -92,7 +109,7 @@ def published(schema: Schema) -> Schema:
                     name = f"{base}_{next(numbers)}"
                 names[one] = name
                 definitions[name] = {}  # reserved, since it may contain itself
-                definitions[name] = copy({**one})
+                definitions[name] = copy({**one.full()})
             return _PLACE + names[one]
         if isinstance(one, dict):
             return {key: copy(inner) for key, inner in one.items() if key != WORDS}
@@ -138,7 +155,7 @@ def resolved(schema: Any) -> tuple[Definition | None, Schema]:
         if not isinstance(target, Definition):
             break
         first = first or target
-        found = {**target, **{key: one for key, one in found.items() if key != "$ref"}}
+        found = {**target.full(), **{key: one for key, one in found.items() if key != "$ref"}}
     if "oneOf" in found:
         found = {**found, "anyOf": [*found.get("anyOf", ()), *found["oneOf"]]}
     if isinstance(kinds := found.get("type"), list):
@@ -275,7 +292,7 @@ def marks_of(schema: Schema) -> Iterator[str]:
             if isinstance(one, Definition):
                 if one in seen:
                     continue
-                seen.add(one)
+                seen.add(one.full())
             for key, inner in one.items():
                 if key == "properties" and isinstance(inner, dict):
                     waiting += [(f"{path}.{name}", each) for name, each in inner.items()]
