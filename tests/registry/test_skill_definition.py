@@ -331,17 +331,6 @@ async def test_calling_an_async_skill_returns_its_coroutine() -> None:
 # ------------------------------------------------------------------------------------------- without a decorator
 
 
-def test_a_skill_can_be_made_with_declared_inputs() -> None:
-    made = Skill(
-        "find", execute=lambda query, limit: (query, limit), description="Finds.",
-        inputs={"query": str, "limit": Input(int, default=10, description="how many")},
-    )
-    assert made.call({"query": "a"}) == ("a", 10)
-    assert made.call({"query": "a", "limit": 2}) == ("a", 2)
-    assert "- limit (integer, default 10): how many" in made.describe()
-    assert skills.find("find") is None
-
-
 def test_declared_inputs_are_passed_to_functions_with_kwargs_or_a_context() -> None:
     def free(**given: Any) -> Any:
         return given
@@ -448,7 +437,7 @@ def fielded(n: int = pydantic.Field(ge=1)) -> None: ...
     *((one, rf"skill '{one.__name__}': parameter '\*+\w+' cannot be an input") for one in (positional, keywords, mixed)),
     (greedy, "'a' and 'b' are both a SkillContext"),
     (lost, "skill 'lost': parameter 'x': the annotation 'Nowhere' cannot be resolved"),
-    (numbers, "does not yield"), (more, "does not yield"), (fielded, r"parameter 'n': its default, a FieldInfo,"),
+    (numbers, "does not yield"), (more, "does not yield"), (fielded, "'n': its default, a FieldInfo, is not a value"),
     (method, r"make a skill of the bound method: skill\(instance.method\)"),
     (functools.partial(of_a_module), r"no name of its own; give one with skill\(name="),
     ("search", r"a name is given as @skill\(name="),

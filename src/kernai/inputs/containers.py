@@ -245,10 +245,8 @@ class Field(NamedTuple):
 def check_default(default: Any) -> None:
     """Raises `TypeError` for a pydantic `Field`, a dataclass `field` or an `Input`: it would be passed as the value."""
     if hasattr(default, "default") and (hasattr(default, "default_factory") or hasattr(default, "required")):
-        raise TypeError(
-            f"its default, a {type(default).__name__}, describes a value and is not one; put this into the annotation: "
-            "Annotated[int, 'how many'] or Annotated[int, Field(ge=1)], say"
-        )
+        kind = type(default).__name__
+        raise TypeError(f"its default, a {kind}, is not a value; put it into the annotation: Annotated[int, Field(ge=1)]")
 
 
 def object_schema(fields: Sequence[Field]) -> Schema:
