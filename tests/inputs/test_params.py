@@ -36,18 +36,6 @@ TWO = skill_with(a=str, b=Input(int, default=1))
 NONE = skill_with()
 
 
-@pytest.mark.parametrize("content, expected", [
-    ('{"a": "é🙂", "b": 1}', {"a": "é🙂", "b": 1}),
-    (' \n\t{"a": 1}\r\n ', {"a": 1}),
-    ("{}", {}),
-    ('{"a": {"b": [1, null, true, 1.5e3]}}', {"a": {"b": [1, None, True, 1500.0]}}),
-    ('{"a": "\\u003cb\\u003e"}', {"a": "<b>"}),
-])
-@pytest.mark.parametrize("skill", [ONE, TWO, NONE])
-def test_the_keys_of_a_json_object_are_the_parameters(skill: Skill, content: str, expected: dict[str, object]) -> None:
-    assert skill.read(content) == expected
-
-
 @pytest.mark.parametrize("content",
     ["", "plain text", '"quoted"', "[1, 2]", "null", "5", "{", "{name} says hi", "{'a': 1}", '{"a": 1, "a": 2} tail',
      '{"a": NaN, "a": 1}', '{"a": -Infinity}', '{"a": "x\ny"}', "\ufeff{}", "\u00a0{}", '{"a": 01}',
@@ -363,8 +351,9 @@ OBJECTS = st.dictionaries(st.text(), json_data(), max_size=4)
 
 
 @given(value=OBJECTS, ascii_only=st.booleans(), space=st.sampled_from(["", " ", "\n", "\t \r\n"]))
-def test_any_object_is_read_as_it_was_written(value: dict[str, object], ascii_only: bool, space: str) -> None:
-    assert TWO.read(space + json.dumps(value, ensure_ascii=ascii_only) + space) == value
+def test_the_keys_of_any_json_object_are_the_parameters(value: dict[str, object], ascii_only: bool, space: str) -> None:
+    for skill in (ONE, TWO, NONE):
+        assert skill.read(space + json.dumps(value, ensure_ascii=ascii_only) + space) == value
 
 
 @given(content=st.text(alphabet='{}[]":,\\ \n01eE.-+aN"tfuI') | st.text())
