@@ -211,7 +211,7 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Annotated[int | None, at.Ge(1)], None, None, 0),
     (list[Annotated[str, pydantic.Field(pattern="^a", max_length=2)]], ["ab"], ["ab"], ["b"]),
     (Annotated[UserId, at.Ge(1)], 1, 1, 0),
-    (list[at.LowerCase[str]], ["a"], ["a"], ["A"]),
+    (list[at.LowerCase[str]], ["a"], ["a"], ["A"]), (list[Annotated[str, at.LowerCase]], ["a"], ["a"], ["A"]),
 ]
 EACH = pytest.mark.parametrize("output, right, value, wrong", TYPES, ids=range(len(TYPES)))
 

@@ -112,7 +112,7 @@ class Order(TypedDict):
 
 
 class Letter(BaseModel):
-    address: Trusted[str]
+    address: Annotated[str, Trusted]
     body: str = Field(default="hello", alias="text")
 
 
@@ -203,7 +203,7 @@ def found(annotation: Any, value: Any) -> dict[str, tuple[Any, bool]]:
     (Trusted[Numbers], [1, [2]], {"it[0]": (1, True), "it[1][0]": (2, True)}),  # type: ignore[misc]  # a value here
     (Trusted[list[str]], ["a", "b"], {"it[0]": ("a", True), "it[1]": ("b", True)}),
     (list[Trusted[str]], ["a"], {"it[0]": ("a", True)}), (Trusted[dict[str, int]], {"k": 1}, {"it.k": (1, True)}),
-    (tuple[Trusted[str], str], ["a", "b"], {"it[0]": ("a", True), "it[1]": ("b", False)}),
+    (tuple[Annotated[str, Trusted], str], ["a", "b"], {"it[0]": ("a", True), "it[1]": ("b", False)}),
     (Payment, {"recipient": "a"}, {"it.recipient": ("a", True)}),
     (Payment, {"recipient": "a", "note": "n", "kind": "card"}, {"it.recipient": ("a", True), "it.note": ("n", False)}),
     (Trusted[Payment], {"recipient": "a", "note": "n", "kind": "card"},

@@ -319,8 +319,9 @@ def _description(annotation: Any) -> str:
 
 
 def _is_trusted(annotation: Any) -> bool:
-    # by its name, so that the module of the mark is loaded only if a skill uses it
-    return any(type(one).__name__ == "TrustedMark" for one in getattr(annotation, "__metadata__", ()))
+    # by its name, so that the module of the mark is loaded only if a skill uses it; also in `Annotated[str, Trusted]`
+    metadata = getattr(annotation, "__metadata__", ())
+    return any(type(one).__name__ == "TrustedMark" or _is_trusted(one) for one in metadata)
 
 
 def _is_hashable(annotation: Any) -> bool:

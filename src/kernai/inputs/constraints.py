@@ -195,7 +195,8 @@ def constraints_of(given: Any) -> Iterator[Constraint]:
         raise TypeError(f"the constraint {given.__name__} is a class; write {given.__name__}(...)")
     if isinstance(given, (str, bytes, type)) or given is None:
         return
-    several = given if getattr(given, "__is_annotated_types_grouped_metadata__", False) else None
+    is_group = getattr(given, "__is_annotated_types_grouped_metadata__", False)
+    several = given if is_group else getattr(given, "__metadata__", None)  # as in Annotated[str, LowerCase]
     if is_field(given):
         for name in getattr(given, "_attributes_set", {}):
             if name not in _DESCRIPTIVE:

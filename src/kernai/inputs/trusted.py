@@ -42,6 +42,8 @@ class TrustedMark:
 
 Trusted = Annotated[T, TrustedMark()]
 """An input whose whole value must occur in the words of the user or the host; see docs/security.md."""
+# for a field of a pydantic model that is written as `Annotated[str, Trusted]`
+vars(Trusted)["__get_pydantic_json_schema__"] = TrustedMark().__get_pydantic_json_schema__
 
 
 class TrustedType(WrapperType):
