@@ -135,10 +135,6 @@ def result_parts(name: str, parts: Sequence[Part]) -> list[Part]:
     written: list[Part] = [result_block(name, neutralize("".join(texts)))]
     for part in parts:
         if isinstance(part, Media):
-            written += [media_tag(part), part]
+            mime_type = escape_attribute(part.mime_type)
+            written += [f'<block type="media" id="{part.id}" kind="{part.kind}" mime="{mime_type}"/>', part]
     return written
-
-
-def media_tag(media: Media) -> str:
-    """The tag before a piece of media, so that the model can refer to it by id."""
-    return f'<block type="media" id="{media.id}" kind="{media.kind}" mime="{escape_attribute(media.mime_type)}"/>'

@@ -95,7 +95,10 @@ def _read(raw: object, max_tasks: int) -> Plan:
         raise _Rejected("empty_tasks")
     if len(given) > max_tasks:
         raise _Rejected("too_many_tasks")
-    valid = [one for one in given if _is_task(one)]
+    valid = [
+        one for one in given if isinstance(one, Mapping)
+        and all(isinstance(one.get(key), str) and one[key].strip(ASCII_SPACE) for key in ("id", "input"))
+    ]
     if not valid:
         raise _Rejected("all_tasks_invalid")
     ids = {one["id"] for one in valid}
@@ -110,12 +113,6 @@ def _read(raw: object, max_tasks: int) -> Plan:
     if not isinstance(goal, str):
         goal = "" if goal is None else json.dumps(jsonable(goal), ensure_ascii=False)
     return Plan(tasks, goal, next((known for known in STRATEGIES if known == strategy), "mixed"))
-
-
-def _is_task(one: object) -> bool:
-    return isinstance(one, Mapping) and all(
-        isinstance(one.get(key), str) and one[key].strip(ASCII_SPACE) for key in ("id", "input")
-    )
 
 
 def _task(one: Mapping[str, Any], ids: set[str]) -> Task:

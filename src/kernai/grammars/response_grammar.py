@@ -163,8 +163,9 @@ class JsonGrammar:
             return one_of(_json(one) for one in schema.get("enum") or [schema["const"]])
         for several in ("anyOf", "oneOf"):
             if several in schema:
-                known = [one for one in schema[several] if not _is_foreign(one)] or schema[several]
-                return one_of(self._rule(one, f"{name}-{at}") for at, one in enumerate(known))
+                members = schema[several]  # without texts that have an unknown pattern, if there are others
+                known = [one for one in members if not isinstance(one, dict) or one.get("pattern") in (None, *_TEXTS)]
+                return one_of(self._rule(one, f"{name}-{at}") for at, one in enumerate(known or members))
         if "allOf" in schema:
             merged: Schema = {}
             for one in schema["allOf"]:
@@ -279,11 +280,6 @@ def _list_of(item: str, schema: Schema, of: str) -> str:
         return ""
     more = repeated(f"{_COMMA} {item}", max(0, least - 1), None if most is None else most - 1)
     return f"{item} {more}" if least else f"({item} {more})?"
-
-
-def _is_foreign(schema: Any) -> bool:
-    """Whether the schema is that of a text with an unknown pattern."""
-    return isinstance(schema, dict) and "pattern" in schema and schema["pattern"] not in _TEXTS
 
 
 def _json(value: object) -> str:
