@@ -246,7 +246,7 @@ def check_default(default: Any) -> None:
     """Raises `TypeError` for a pydantic `Field`, a dataclass `field` or an `Input`: it would be passed as the value."""
     if hasattr(default, "default") and (hasattr(default, "default_factory") or hasattr(default, "required")):
         kind = type(default).__name__
-        raise TypeError(f"its default, a {kind}, is not a value; put it into the annotation: Annotated[int, Field(ge=1)]")
+        raise TypeError(f"its default, a {kind}, is not a value; put it into Annotated[int, Field(ge=1)], say")
 
 
 def object_schema(fields: Sequence[Field]) -> Schema:
