@@ -33,7 +33,7 @@ from kernai.command_line import main, stores
 from kernai.command_line.chat_command import ChatSession, questions
 from kernai.command_line.narrator import Narrator, PipedTurn, TurnView
 from kernai.command_line.output import CommandError, interruptible
-from kernai.events import KINDS
+from kernai.events import KINDS, ModelFailedRow
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import loads
 from kernai.values.pending_calls import PendingCall
@@ -132,6 +132,13 @@ def test_retracted_text_is_not_part_of_the_answer_and_new_text_starts_a_line(
     for kind, data in (("text_chunk", "fir"), ("model_restarted", {"reason": "x"}), ("text_chunk", "second"), ("result", result)):
         view(Event(kind, data))
     assert capsys.readouterr() == (shown, "  the model began its response again\n")
+
+
+def test_in_a_pipe_the_beginning_of_an_answer_that_failed_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    view = PipedTurn()
+    view(Event("model_failed", ModelFailedRow("down", "ProviderError", "So: <final>4", None, None).fields()))
+    view(Event("result", {"text": None, "stop_reason": "error", "steps": 1, "usage": {}, "error": "down"}))
+    assert capsys.readouterr() == ("", "So:\n4\n")
 
 
 C, TERM = signal.SIGINT, signal.SIGTERM

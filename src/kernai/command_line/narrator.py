@@ -197,12 +197,12 @@ _BEFORE_VERDICT = (
 class PipedTurn(Narrator):
     """For a program: writes only the answer to stdout, as soon as it is known to be one, and other text to stderr."""
 
-    #: the prose and the final blocks of the latest response
+    #: the prose and the final blocks of the latest response, or of the piece that came before it failed
     _texts: Sequence[Part] = ()
 
     def _show(self, row: events.Row) -> None:
         match row:
-            case events.LlmResponseRow():
+            case events.LlmResponseRow() | events.ModelFailedRow():
                 self._texts = [one for one in parts_of(row.content) if one.block is None or one.block.type == "final"]
             case events.ResultRow(stop_reason=StopReason.FINAL):
                 self._answer(str(row.text).strip(_WHITE_SPACE))
