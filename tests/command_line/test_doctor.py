@@ -171,7 +171,7 @@ def test_the_extras_are_those_of_the_project() -> None:
 
 def test_a_partly_installed_extra_is_reported_as_to_fix(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
-        if name in ("PyYAML", "httpx"):
+        if name in ("PyYAML", "httpx", "httpcore"):
             raise PackageNotFoundError(name)
         return "1.0"
 

@@ -30,7 +30,7 @@ from kernai_providers.vendors import VENDORS, resolve
 
 #: the packages of each extra in pyproject.toml; a test compares the two
 EXTRAS = {
-    "httpx": ("httpx",),
+    "httpx": ("httpx", "httpcore"),
     "mcp": ("mcp", "PyYAML", "jsonschema"),
     "otel": ("opentelemetry-sdk",),
     "prices": ("genai-prices",),
