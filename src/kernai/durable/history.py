@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernai import events
 from kernai.durable.recorded_run import Facts, Recorded, RecordedRun, model_call, reading
@@ -20,7 +20,7 @@ from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError
 from kernai.values.result import StopReason, Usage
 
 if TYPE_CHECKING:
-    from kernai.durable.store import Entry, Store
+    from kernai.durable.store import Store
 
 #: stop reasons that the loop does not decide on
 NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
@@ -148,16 +148,12 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
         known = ", ".join(map(str, begins)) or "none"
         raise ValueError(f"at_step must be a step in which run {source!r} called the model ({known}), got {at_step!r}")
     # including rows that a resume left out: their usage counts, and `run_resumed` has their numbers
-    copies = [_copied(entry, run_id) for entry in entries[:begins[at_step]]]
+    copies = [{**entry, "run_id": run_id} for entry in entries[:begins[at_step]]]
+    for copy in copies:
+        if copy["event"] == events.RunStartRow.type:
+            copy["data"] = {**copy["data"], "run_id": run_id}
     start = copies[recorded.scopes[""][0].seq]["data"]
     start["metadata"] = {**(start.get("metadata") or {}), "forked_from": {"run_id": source, "at_step": at_step}}
     text = json.dumps(copies, default=str)
     store.append(run_id, 0, copies, [one for one in store.load_media(source) if one.id in text])
     return run_id
-
-
-def _copied(entry: Mapping[str, Any], run_id: str) -> Entry:
-    copy = {**entry, "run_id": run_id}
-    if entry["event"] == events.RunStartRow.type:
-        copy["data"] = {**entry["data"], "run_id": run_id}
-    return copy

@@ -451,7 +451,9 @@ def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, b
                 connection.execute(pragma)
         except sqlite3.OperationalError as error:
             connection.close()
-            if _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) or _may_write_to_folder(path):
+            folder, as_user = os.path.dirname(path), os.access in os.supports_effective_ids  # noqa: PTH120 - text in, text out
+            may_write = os.access(folder, os.W_OK, effective_ids=as_user)
+            if may_write or _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
                 raise
             return _frozen(path), True
         except BaseException:
@@ -463,10 +465,6 @@ def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, b
 def _connection(path: str, *, uri: bool = False) -> sqlite3.Connection:
     # a short timeout: Ctrl-C cannot interrupt SQLite's own wait
     return sqlite3.connect(path, timeout=0.1, isolation_level=None, check_same_thread=False, uri=uri)
-
-
-def _may_write_to_folder(path: str) -> bool:
-    return os.access(os.path.dirname(path), os.W_OK, effective_ids=os.access in os.supports_effective_ids)  # noqa: PTH120 - text in, text out
 
 
 def _has_log(path: str) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -165,10 +165,10 @@ class PostgresStore(OpenedStore):
         begun = Head(RunInfo(run_id))
         if lease is None and first_seq == 0:
             begun.append(0, entries, **terms)
-            at_once = _BEGIN, given | row_of(begun)
+            at_once = _BEGIN, given | _row_of(begun)
         elif lease is not None and info is not None:
             more = {"ends": ends, "writer": None, "token": lease.token, "release": False, **terms}
-            at_once = _APPEND, given | more | listed(info)
+            at_once = _APPEND, given | more | _listed(info)
 
         def work(connection: Connection) -> Lease | None:
             with connection.transaction() if brought else nullcontext():
@@ -279,7 +279,7 @@ class PostgresStore(OpenedStore):
         return Head(RunInfo(run_id), now=now)
 
     def _keep(self, connection: Connection, head: Head) -> None:
-        row = {"tenant": self._tenant, "run_id": head.info.run_id, **row_of(head)}
+        row = {"tenant": self._tenant, "run_id": head.info.run_id, **_row_of(head)}
         connection.execute(_UPDATE, row)
 
     def _keep_media(
@@ -317,7 +317,7 @@ class PostgresStore(OpenedStore):
         }
         given = {
             "tenant": self._tenant, "limit": limit, "status": wanted.status, "before": wanted.updated_before,
-            "agent": json.dumps(wanted.agent), "parent": json.dumps(wanted.parent), "tags": tagged(wanted.tags.items()),
+            "agent": json.dumps(wanted.agent), "parent": json.dumps(wanted.parent), "tags": _tagged(wanted.tags),
             "waiting": json.dumps(wanted.waiting), "at": after and after.updated_at, "id": after and after.run_id,
         }
         where = ") AND (".join(condition for condition, applies in conditions.items() if applies)
@@ -383,26 +383,24 @@ def head_of(info: str, decisions: str, *rest: Any) -> Head:
     return head
 
 
-def row_of(head: Head) -> dict[str, Any]:
-    """Returns the columns of a head."""
-    row = {name: getattr(head, name) for name in _HEAD} | listed(head.info)
+def _row_of(head: Head) -> dict[str, Any]:
+    row = {name: getattr(head, name) for name in _HEAD} | _listed(head.info)
     row["decisions"] = json.dumps(head.decisions)
     return row if head.entries else {**row, "status": ""}
 
 
-def listed(info: RunInfo) -> dict[str, Any]:
+def _listed(info: RunInfo) -> dict[str, Any]:
     """Returns the columns for searching runs, and the run's summary."""
     waits = [one.until for one in info.pending if one.until is not None]
     return {
         "status": info.status, "updated_at": info.updated_at, "agent": dumps_data(info.agent),
-        "parent": dumps_data(info.parent), "due": min(waits, default=None), "tags": tagged(info.tags.items()),
+        "parent": dumps_data(info.parent), "due": min(waits, default=None), "tags": _tagged(info.tags),
         "waiting": [dumps_data(one.skill) for one in info.pending], "info": dumps_data(info.to_dict()),
     }
 
 
-def tagged(tags: Iterable[tuple[str, str]]) -> list[str]:
-    """Converts tags to their stored form."""
-    return [json.dumps([name, value]) for name, value in tags]
+def _tagged(tags: Mapping[str, str]) -> list[str]:
+    return [json.dumps([name, value]) for name, value in tags.items()]
 
 
 def enqueue(connection: Connection, tenant: str, run_id: str) -> bool:
