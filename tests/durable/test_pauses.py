@@ -10,7 +10,7 @@ import pytest
 import kernai
 from kernai import Agent, Decision, KernaiError, MemoryStore, Pause, PendingCall, Protocol, Result, Skill, SkillContext
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Hooks, retry
-from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Stored, Way, command, provider
+from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Stored, Way, command, payer, provider
 from tests.durable.test_store_rules import Plain
 
 Ctx = SkillContext[kernai.Context]
@@ -151,6 +151,20 @@ def test_a_middleware_sees_the_parameters_that_a_decision_changed(way: Way) -> N
     assert case.resume(approvals={"0.0": Decision({"params": {"amount": 1}}, by="ann")}).ok
     assert seen == [({"amount": 5}, None), ({"amount": 1}, "ann")]
     assert case.done[0] == "pay 1"
+
+
+@EACH_WAY
+@AT_ONCE
+def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approval(way: Way, at_once: bool) -> None:
+    def instead(effect: Any) -> Any:
+        return (yield effect.replace(skill="pay", arguments={"amount": 2}) if isinstance(effect, CallSkill) else effect)
+
+    paid: list[int] = []
+    it = payer(paid, Skill("look", execute=str, inputs={}), middleware=[instead], parallel_skills=at_once)
+    run = Stored(way, it, {"go": [command("look"), "<final>done</final>"]})
+    [asked] = run.execute().pending
+    assert (asked.reason, paid) == ("skill 'pay' needs approval", [])
+    assert (run.resume(approvals={asked.call_id: True}).text, paid) == ("done", [2])
 
 
 @EACH_WAY

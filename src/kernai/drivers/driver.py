@@ -144,7 +144,7 @@ class TakenOver(BaseException):
 
 
 class NotApproved(Pause):
-    """A call needs approval, and was not made because the run cannot wait for it without a store."""
+    """A call was not made because it needs approval."""
 
 
 class Driver:
@@ -213,12 +213,12 @@ class Driver:
     ) -> tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any], bool]:
         """Returns the function that an effect calls, its arguments, and whether it is async."""
         run = self.root.runs[effect.scope]
-        if run.setup.asks:
-            self._check_approved(effect, "its agent asks before each call")
+        if run.setup.asks and effect.approval is None and self.root.durable is None:
+            raise NotApproved("its agent asks before each call")
         if isinstance(effect, CallSkill):
             skill = run.held.get(effect.skill) or run.held_skill(effect.skill)
-            if skill.approval:
-                self._check_approved(effect, f"skill {skill.name!r} needs approval")
+            if skill.approval and effect.approval is None:  # with a store, a middleware has chosen this skill
+                raise NotApproved(f"skill {skill.name!r} needs approval")
             if skill.takes_keywords:
                 return skill.function, (), effect.arguments, skill.is_async
             context = run.skill_context(skill, effect.call_id) if skill.wants_context else None
@@ -234,11 +234,6 @@ class Driver:
         durable = self.root.durable
         context.woken = durable is not None and effect.call_id in durable.woken
         context.approval = None if context.woken else effect.approval
-
-    def _check_approved(self, effect: CallSkill | CallProtocol, why: str) -> None:
-        """Raises `NotApproved` without a store. With a store, approval was requested earlier."""
-        if effect.approval is None and self.root.durable is None:
-            raise NotApproved(why)
 
     def perform_at_once(self, effect: Effect, stack: Stack) -> Any:
         """Performs an effect that does not wait."""
