@@ -21,16 +21,15 @@ OUTCOMES = ("skill_result", "skill_error", "protocol_result", "protocol_error")
 
 def in_flight(entries: Sequence[Entry], of_all: Sequence[Entry]) -> set[str]:
     """The calls in flight by definition: announced and without an outcome; not agents, nor calls with wrong parameters."""
-    wrong = {one["data"]["call_id"] for one in of_all if (one.get("data") or {}) and _is_wrong(one)}
+    wrong = {
+        one["data"]["call_id"] for one in of_all
+        if one["event"] == "skill_error" and one["data"]["exception"] == "SkillInputError"
+    }
     begun = {
         one["data"]["call_id"] for one in entries
         if one["event"] == "protocol_execute" or (one["event"] == "skill_execute" and one["data"]["skill"] != "ask_clerk")
     }
     return begun - {one["data"]["call_id"] for one in entries if one["event"] in OUTCOMES} - wrong
-
-
-def _is_wrong(entry: Entry) -> bool:
-    return bool(entry["event"] == "skill_error" and entry["data"]["exception"] == "SkillInputError")
 
 
 def cuts(whole: MemoryStore, way: Way) -> list[tuple[int, set[str]]]:

@@ -80,20 +80,15 @@ def test_a_resume_can_wait_until_the_other_worker_has_ended(way: Way) -> None:
 @pytest.mark.parametrize("option", ["lease", "wait"])
 @pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), "30", True])
 def test_an_invalid_number_of_seconds_for_a_lease_is_refused(option: str, value: object) -> None:
+    run = Stored(WAYS[0], acting(lambda: None))
+    assert run.execute(lease=None).ok
     with pytest.raises((TypeError, ValueError), match=f"{option} must be a number of seconds above 0"):
-        kernai.resume(acting(print), "r", **{"store": one_run(), option: value})  # type: ignore[arg-type]  # the mistake
+        kernai.resume(run.agent, "r", **{"store": run.store, option: value})
 
 
 def test_a_lease_without_a_store_is_refused() -> None:
-    assert kernai.execute(acting(lambda: None), "go", lease=None).ok
     with pytest.raises(TypeError, match="lease needs the store that keeps the run"):
         kernai.execute(acting(lambda: None), "go", lease=5)
-
-
-def one_run() -> MemoryStore:
-    store = MemoryStore()
-    kernai.execute(acting(lambda: None), "go", store=store, run_id="r")
-    return store
 
 
 class Renewing(MemoryStore):

@@ -335,7 +335,7 @@ def test_an_approved_call_is_not_made_by_a_run_that_must_stop_but_by_the_next_re
     paid: list[int] = []
     run = Stored(way, payer(paid, parallel_skills=at_once), Script(command("pay", "1") + command("pay", "2"), "<final>x</final>"))
     waiting = {call.call_id: True for call in run.execute().pending}
-    result = run.resume(cancel=stopped_already(), approvals=waiting)
+    result = run.resume(cancel=CancelAt(0), approvals=waiting)
     assert (result.stop_reason, paid) == ("cancelled", [])
     assert run.replay() is not None
     result = run.resume()
@@ -343,12 +343,6 @@ def test_an_approved_call_is_not_made_by_a_run_that_must_stop_but_by_the_next_re
         assert paid == [1]
         result = run.resume(approvals={"0.1": True})
     assert (result.ok, sorted(paid)) == (True, [1, 2])
-
-
-def stopped_already() -> threading.Event:
-    made = threading.Event()
-    made.set()
-    return made
 
 
 @EACH_WAY
