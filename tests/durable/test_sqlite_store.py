@@ -176,12 +176,13 @@ def test_using_a_closed_store_is_an_error_that_says_so(path: Path) -> None:
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
 def test_appending_to_a_removed_file_is_an_error(path: Path, store: SqliteStore, replaced: bool) -> None:
-    store.append("r", 0, [entry()], [])
+    lease = store.append("r", 0, [entry()], [], claim=("somebody", 60))
     os.rename(path, path.with_suffix(".old"))
     if replaced:
         SqliteStore(path).close()
-    with pytest.raises(RunConflictError, match="run 'r' has 0 entries in the store, and entry 1 was to be written"):
-        store.append("r", 1, [entry()], [])
+    for held, why in (None, "has 0 entries in the store, and entry 1 was to be written"), (lease, "has ended: the store has no such run"):
+        with pytest.raises(RunConflictError, match=f"run 'r' {why}"):
+            store.append("r", 1, [entry()], [], lease=held)
     store.append("s", 0, [entry()], [])
     with SqliteStore(path) as again:
         assert [info.run_id for info in again.runs()] == ["s"]

@@ -117,7 +117,8 @@ class Head:
     def check_held(self, lease: Lease) -> None:
         """Raises `RunConflictError` unless the lease is the latest claim."""
         if self.holder is None or self.token != lease.token:
-            why = "it was released" if self.holder is None else f"{shown_worker(self.holder)} has the run now"
+            why = "it was released" if self.entries else "the store has no such run"
+            why = why if self.holder is None else f"{shown_worker(self.holder)} has the run now"
             raise RunConflictError(f"the lease on run {lease.run_id!r} has ended: {why}. Nothing was written")
 
     def existing(self) -> Head:
