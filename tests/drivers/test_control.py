@@ -141,6 +141,9 @@ def test_a_stop_and_a_limit_name_a_reason_that_exists() -> None:
             Stop(reason, "why")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"reason must be one of max_steps, .*guardrail"):
             LimitReachedError("why", reason)  # type: ignore[arg-type]
+    for text in ("", None, 5):
+        with pytest.raises(ValueError, match=r"Stop\('final', text\) needs the answer as text"):
+            Stop("final", text)  # type: ignore[arg-type]
     assert Stop("guardrail", 5).message == "5"  # type: ignore[arg-type]
     assert str(Stop(StopReason.LOOP)) == "the run was stopped: loop"
 

@@ -222,13 +222,8 @@ def test_a_run_continues_and_replays_after_a_task_ended_by_a_system_exit(way: Wa
         assert part.replay() == result
 
 
-class OverBudget(Stop):
-    def __init__(self) -> None:
-        super().__init__("guardrail", "over budget")
-
-
 def overspend() -> str:
-    raise OverBudget
+    raise type("OverBudget", (Stop,), {})("guardrail", "over budget")
 
 
 def down(effect: Any) -> Any:

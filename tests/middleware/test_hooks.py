@@ -373,9 +373,3 @@ def test_a_run_finished_by_a_hook_can_be_resumed_replayed_and_continued(way: Dur
         assert more.text == str(turn)
         assert more.messages[:len(result.messages)] == result.messages
         assert run.replay() == more
-
-
-@pytest.mark.parametrize("text", ["", None, 5])
-def test_stop_final_without_a_text_is_an_error(text: Any) -> None:
-    with pytest.raises(ValueError, match=r"Stop\('final', text\) needs the answer as text"):
-        Stop("final", text)
