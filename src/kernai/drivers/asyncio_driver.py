@@ -79,8 +79,8 @@ class AsyncioDriver(Driver):
         except NotPerformed:
             pass  # the failure behind it is raised below
         finally:
-            if self.root.durable is not None and self.root.durable.needs_close:
-                await self._in_store(self.root.durable.close)
+            if self.root.journal is not None and self.root.journal.held.may_hold:
+                await self._in_store(self.root.journal.close)
             for used in (self._watch, self._pool, self._store):
                 if used is not None:
                     used.close()
@@ -165,8 +165,8 @@ class AsyncioDriver(Driver):
         if kind is Sleep:
             return self._sleep(effect)  # type: ignore[arg-type]
         if kind is Commit:
-            assert self.root.durable is not None
-            return self._in_store(self.root.durable.commit)
+            assert self.root.journal is not None
+            return self._in_store(self.root.journal.commit)
         return stack.completions.get() if kind is Join else self.perform_at_once(effect, stack)
 
     async def _call(self, effect: CallSkill | CallProtocol) -> Any:

@@ -200,9 +200,9 @@ class Driver:
         """Raises `NotBegun` if the run must stop. Check this before a call: the call may have waited for a worker or an
         observer, or the process may have been suspended and another worker may have claimed the run.
         """
-        if self.root.durable is not None:
+        if self.root.journal is not None:
             try:
-                self.root.durable.look()
+                self.root.journal.held.look()
             except KernaiError as lost:
                 self.delivery_failed(lost)
         if self.root.cancellation.is_set():
@@ -238,8 +238,8 @@ class Driver:
     def perform_at_once(self, effect: Effect, stack: Stack) -> Any:
         """Performs an effect that does not wait."""
         if isinstance(effect, Commit):
-            assert self.root.durable is not None
-            return self.root.durable.commit()
+            assert self.root.journal is not None
+            return self.root.journal.commit()
         if isinstance(effect, SubRun):
             return stack.enter(*work_of(self.root, effect))
         if isinstance(effect, CallBuiltin):

@@ -118,7 +118,7 @@ class ThreadsDriver(Driver):
 
     def _close(self) -> None:
         self.root.runs.clear()
-        for used in (self._pool, self._background, self.root.durable):
+        for used in (self._pool, self._background, self.root.journal):
             if used is not None:
                 used.close()
 

@@ -39,7 +39,6 @@ from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
-    from kernai.durable.journal import Journal
     from kernai.events import Row
     from kernai.loop.root import Root
     from kernai.loop.run_state import Run
@@ -60,8 +59,8 @@ class DurableRun:
     Without a journal nothing is recorded, and no call can wait for a decision.
     """
 
-    def __init__(self, root: Root, journal: Journal | None = None) -> None:
-        self.journal = journal
+    def __init__(self, root: Root) -> None:
+        self._root = root
         self._middleware = root.wrap
         root.durable, root.wrap = self, self._wrap
         self.scopes: dict[str, DurableScope] = {}
@@ -88,8 +87,6 @@ class DurableRun:
         self._is_input_left = False
         self._failing: list[PendingCall] = []
 
-    # ----------------------------------------------------------------------------------------- what drivers ask
-
     def _wrap(self, run: Run, what: Effect | None, work: Work) -> Work:
         """Wraps the work of a scope or of a spawned call, for a driver."""
         if not isinstance(what, (CallSkill, CallProtocol)):
@@ -102,34 +99,9 @@ class DurableRun:
         return self._middleware(run, what, work)
 
     @property
-    def key(self) -> str | None:
-        """The prefix of the run's idempotency keys; None for the run's id."""
-        return None if self.journal is None else self.journal.held.key
-
-    @property
-    def needs_close(self) -> bool:
-        """Whether the run still has to be released with `close`."""
-        return self.journal is not None and self.journal.held.may_hold
-
-    @property
     def must_leave(self) -> bool:
         """Whether nothing more may start here because another worker will continue the run."""
-        return self.journal is not None and self.journal.held.must_leave
-
-    def commit(self) -> None:
-        """Appends the rows since the last commit. An error that this raises ends the run."""
-        assert self.journal is not None
-        self.journal.commit()
-
-    def look(self) -> None:
-        """Raises `KernaiError` if another worker may have the run by now."""
-        if self.journal is not None:
-            self.journal.held.look()
-
-    def close(self) -> None:
-        """Releases the run, which is no longer driven here."""
-        if self.journal is not None:
-            self.journal.held.release()
+        return self._root.journal is not None and self._root.journal.held.must_leave
 
     # ------------------------------------------------------------------------------------------------- resuming
 
@@ -200,9 +172,9 @@ class DurableRun:
         root = self.scopes[""]
         run = root.run
         self._write_resume(run)
-        assert self.journal is not None
+        assert self._root.journal is not None
         # if several workers resume a run at once, the first to append this continues it; the others call nothing
-        self.journal.must_append = True
+        self._root.journal.must_append = True
         run.outbox.waiting.extend(self.new_rows)
         self.new_rows.clear()
         return self._middleware(run, None, root.live())
@@ -328,7 +300,7 @@ class DurableRun:
         if doubts and needs_approval:
             reason = f"each call of {called(call)[0]} needs approval; {reason}"
         if ask is None:
-            if doubts and self.journal is None and not needs_approval:
+            if doubts and self._root.journal is None and not needs_approval:
                 raise CallRefusedError(corrections.untrusted(doubts))
             if doubts or needs_approval:
                 raise DoubtfulPause(reason, doubts)
@@ -351,7 +323,7 @@ class DurableRun:
             raise
         if not doubts or decision.refusal is not None or decision.trusted:
             return decision
-        if self.journal is None:
+        if self._root.journal is None:
             raise CallRefusedError(corrections.untrusted(doubts))
         raise DoubtfulPause(reason, doubts)
 
@@ -366,21 +338,21 @@ class DurableRun:
 
     def state_of(self, run: Run) -> HostState | None:
         """The host's state; None if this run has none to save."""
-        if self.journal is None or not has_state(run):
+        if self._root.journal is None or not has_state(run):
             return None
-        self.journal.host_state = self._state
+        self._root.journal.host_state = self._state
         return self._state
 
     def changed_state(self, run: Run) -> list[Saved]:
         """The changes of an outcome to the host's state. If saving fails, the run ends as if the store had failed."""
-        assert self.journal is not None
-        return self._state.changes(run, self.journal.fail)
+        assert self._root.journal is not None
+        return self._state.changes(run, self._root.journal.fail)
 
     def end(self, scope: DurableScope) -> Work:
         """Ends a scope's work. For the root, its last rows are appended."""
         ended = scope.ended
         assert ended is not None
-        if not scope.run.scope and self.journal is not None:
+        if not scope.run.scope and self._root.journal is not None:
             yield effects.Commit()
         if ended.error is not None:
             raise ended.error
@@ -391,14 +363,14 @@ class DurableRun:
         run = scope.run
         if run.scope:
             raise effects.Parked
-        if self.journal is None:
+        if self._root.journal is None:
             error = StoreNeededError(f"the run waits for a decision on {self._waiting()}")
             run.finish(StopReason.ERROR, error=error)
             raise error
         if self.is_left:
             yield effects.Commit()
             why = f"run {run.root.run_id!r} is left to another worker: this one is stopping"
-            self.journal.fail(RunConflictError(why))
+            self._root.journal.fail(RunConflictError(why))
         result = None if self.is_left else self.parked_result(run)
         yield effects.Commit()
         return result

@@ -74,6 +74,10 @@ class Journal:
         """Makes the next commit raise `error`, because a row cannot be appended."""
         self._failure = self._failure or error
 
+    def close(self) -> None:
+        """Releases the run, which is no longer driven here."""
+        self.held.release()
+
     def commit(self) -> None:
         """Appends the waiting rows. An error from the store ends the run, and is raised again by each later call."""
         with self._lock:

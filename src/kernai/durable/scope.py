@@ -317,7 +317,7 @@ class DurableScope:
 
     def _commit(self) -> effects.Work:
         """Appends the rows so far, if they must be stored before anything is performed."""
-        journal = self._durable.journal
+        journal = self.run.root.journal
         if journal is not None and (any(row.stored_first for row in self.run.outbox.waiting) or journal.due):
             yield effects.Commit()
 

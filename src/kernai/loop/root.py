@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernai.agents.definition import Rules
     from kernai.agents.setup import System
     from kernai.durable.durable_run import DurableRun
+    from kernai.durable.journal import Journal
     from kernai.events import Row
     from kernai.inputs.table import Repair
     from kernai.loop.effects import Effect, Work
@@ -277,3 +278,5 @@ class Root:
         self.trusts: Callable[[Run], Trust] | None = None
         #: None if the run is not kept in a store, so that it cannot pause
         self.durable: DurableRun | None = None
+        #: appends the run's rows to its store; None without a store
+        self.journal: Journal | None = None

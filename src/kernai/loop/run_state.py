@@ -318,7 +318,7 @@ class Run:
         if context is None:
             context = self.skill_contexts[call_id] = SkillContext(
                 owner, self.context, self.context.media_store, root.credential_resolver, root.setting_resolver,
-                call_id=call_id, run_id=root.run_id, key=None if root.durable is None else root.durable.key,
+                call_id=call_id, run_id=root.run_id, key=None if root.journal is None else root.journal.held.key,
                 cancelled=root.cancellation.is_set,
                 emit=lambda data: self.write_now(ProgressRow(call_id, data)),
             )

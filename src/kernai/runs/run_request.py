@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
     from kernai.drivers.run_stream import Channel, Driving, RunStream
-    from kernai.durable.journal import Journal
     from kernai.durable.store import Store
 
 UserInput = str | Media | Outside | Sequence[str | Media | Outside]
@@ -213,7 +212,9 @@ class RunRequest:
 
             delivery.kept = None  # it puts rows between those of the loop
             run.write_to(Outbox(delivery))
-            DurableRun(run.root, None if self._store is None else self._journal())
+            DurableRun(run.root)
+        if self._store is not None:
+            self._begin_journal(run.root)
         return run, root_work(run, self.parts)
 
     def first_entry(self) -> tuple[dict[str, Any], list[Media]]:
@@ -287,8 +288,8 @@ class RunRequest:
             run.needs_trust()
         return asks or is_guarded
 
-    def _journal(self, **stored: Any) -> Journal:
-        """Creates the journal, which writes the run's events to the store after those already there; see `Journal`."""
+    def _begin_journal(self, root: Root, **stored: Any) -> None:
+        """Has the run's events written to the store after those already there; see `Journal`."""
         assert self._store is not None
         from kernai.durable.journal import Journal
         from kernai.durable.lease import HeldRun
@@ -297,8 +298,7 @@ class RunRequest:
         held = HeldRun(self._store, self.run_id, self._lease, lambda why: cancellation.stop(Stop("cancelled", why)))
         if held.has_leases:
             cancellation.may_come_from_outside()
-        journal = self.writer.journal = Journal(held, self._context.media_store, **stored)
-        return journal
+        root.journal = self.writer.journal = Journal(held, self._context.media_store, **stored)
 
 
 def check_options(options: Mapping[str, Any], known: type, *others: str) -> None:
