@@ -139,8 +139,8 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     """Replaces all matches of `pattern` in the results of models, skills and protocols, and in their errors, pauses
     and stops.
 
-    Responses are not streamed, but shown only when complete. A run's input, history and instructions, and `progress`,
-    are not changed; nor is why a call waits for its next attempt, unless this is inside of `retry`.
+    Responses are not streamed, but shown only when complete. Does not change a run's input, history and instructions,
+    `progress` events, or, unless this is inside of `retry`, the reasons in `model_waiting` events.
     """
     if not isinstance(pattern, (str, re.Pattern)):
         raise TypeError(f"pattern must be a text or a compiled pattern, got {type(pattern).__name__}")
