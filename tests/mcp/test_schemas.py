@@ -163,6 +163,7 @@ def test_each_thread_has_its_own_budget_of_work() -> None:
     # a required argument with a default is optional
     ({"properties": {"raw": {"type": "boolean", "default": False}, "url": {}}, "required": ["raw", "url"]}, "raw?: boolean, url: any value"),
     (REFERS, 'color: one of "red", "blue", at: any value'),
+    ({"properties": {"\x1bof": {"enum": [*range(99)]}}}, f"of?: one of {', '.join(map(str, range(16)))}…"),
     ({"properties": {"a": {"$ref": "#/gone"}}}, "a?: any value"),
 ])
 def test_a_listing_shows_the_arguments_of_a_tool(schema: dict[str, Any], line: str) -> None:
@@ -212,3 +213,6 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     assert example(rows, {"rows": [{"n": "3", "s": 4}]}) == {"rows": [{"n": 3, "s": "4"}]}
     assert example(FILE, {"path": 3, "head": "2"}) == {"path": "3", "head": 2}
     assert example(FILE, {"path": "a", "mode": None, "head": 0}) == {"path": "a"}
+    broken = {"properties": {"n": {"$ref": "#/$defs/n"}, "gone": {"$ref": "#/gone"}}, "$defs": {"n": {"type": "integer"}}}
+    above = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"n": {"type": "integer", "minimum": 0, "exclusiveMinimum": True}}}
+    assert [example(broken, {"n": "x"}), example(above, {"n": 0})] == [{}, {}]

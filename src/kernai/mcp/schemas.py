@@ -24,8 +24,8 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
-from kernai._util import redaction
 from kernai._util.api import close_matches
+from kernai._util.redaction import printable
 from kernai.inputs.schema import Schema, is_multiple, label_of, sample_of
 from kernai.inputs.table import change_form
 from kernai.inputs.types import dotted, shown
@@ -80,9 +80,9 @@ def _explained(error: ValidationError, root: Mapping[str, Any]) -> Iterator[Foun
     place = tuple(error.absolute_path)
     instance, rule = error.instance, error.validator_value
     if error.validator == "required" and isinstance(instance, Mapping):
+        known = properties_of(error.schema if place else resolved(root))
         for name in missing(error.schema, instance):
-            kind = type_of(properties_of(error.schema if place else resolved(root)).get(name))
-            yield (*place, name), f"required, but missing ({kind})"
+            yield (*place, name), f"required, but missing ({type_of(known.get(name))})"
     elif error.validator == "additionalProperties" and isinstance(instance, Mapping) and rule is False:
         yield from _unknown(place, instance, properties_of(error.schema))
     elif error.validator == "type":
@@ -115,7 +115,8 @@ def _unknown(place: tuple[str | int, ...], given: Mapping[str, Any], known: Coll
 
 def one_line(text: str | None, most: int = MAX_LINE) -> str:
     """The text without line breaks and control characters, cut to `most` characters."""
-    return redaction.one_line(text or "", most)
+    line = " ".join(printable(text or "").split())
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def type_of(schema: Any) -> str:
@@ -135,11 +136,13 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     full = resolved(schema)
     known = properties_of(full)
     takes_any = not known and full.get("additionalProperties") is not False
+    # the definitions are needed if not all references can be resolved
+    others = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
 
     def fits(name: str, value: Any) -> bool:
         if takes_any or (name in known and isinstance(value, (list, dict))):
             return True
-        return name in known and not faults({"properties": {name: known[name]}}, {name: value})
+        return name in known and not faults({**others, "properties": {name: known[name]}}, {name: value})
 
     made = copy_of(dict(islice(given.items(), MAX_SHOWN)))
     for path, _ in found_faults(schema, made):
