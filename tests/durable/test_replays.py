@@ -173,8 +173,9 @@ def test_replaying_anything_but_a_recording_is_an_error(recording: Any) -> None:
         kernai.replay(agent(Performed()), recording=[])
 
 
-def test_replaying_a_file_with_several_runs_needs_a_run_id(tmp_path: Path) -> None:
-    lines, it = tmp_path / "runs.jsonl", Agent(instructions="x")
+def test_replaying_a_file_with_several_runs_needs_a_run_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines, it = "[two] runs.jsonl", Agent(instructions="x")
     for run_id in ("one", "two"):
         kernai.execute(it, "go", provider=MockProvider("<final>x</final>"), recorder=Recorder(JsonlSink(lines)), run_id=run_id)
     for run_id in ("one", "two"):

@@ -395,7 +395,8 @@ def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[
 
 
 def _entries(recording: Any, run_id: str | None) -> list[Any]:
-    if isinstance(recording, str) and recording[:1] in ("[", "{"):
+    is_text = isinstance(recording, str) and recording[:1] in ("[", "{")
+    if is_text and not os.path.exists(recording):  # noqa: PTH110 - a `Path` fails for a long text
         raise TypeError("recording must be a file's path or a recording's entries, got its text: pass json.loads(text)")
     if isinstance(recording, (str, os.PathLike)):
         recording = read_recording(recording)
