@@ -182,6 +182,8 @@ class OpenAIReader(SseReader):
         self._answered = False
         #: the key of the newest call with each index
         self._newest: dict[object, object] = {}
+        #: the keys of calls that a piece without a name has continued, so that a name begins another call
+        self._continued: set[object] = set()
         #: reasoning that DeepSeek wants back with the calls
         self._thought: list[str] = []
 
@@ -236,6 +238,8 @@ class OpenAIReader(SseReader):
             key = self._newest[index] = index if is_free else f"{len(self._calls)}.{number}"
         elif key is None:
             key = self._newest[index] = next(reversed(self._calls), index)
+        elif not name:
+            self._continued.add(key)
         self.call(key, name=name, id=call.get("id"), text=at(call, "function", "arguments"))
         if key in self._calls and isinstance(call.get(EXTRA), dict):
             item = {"type": EXTRA, "vendor": self.vendor, "at": self._calls[key].index, EXTRA: call[EXTRA]}
@@ -250,7 +254,7 @@ class OpenAIReader(SseReader):
         call, id = self._calls.get(key), piece.get("id")
         if call is None or not call.name or (id and id == call.id):
             return False
-        if at(piece, "function", "name") != call.name:
+        if at(piece, "function", "name") != call.name or key in self._continued:
             return True
         begins = id or str(at(piece, "function", "arguments")).lstrip().startswith("{")
         return bool(begins) and is_whole("".join(call.pieces))

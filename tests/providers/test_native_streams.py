@@ -173,6 +173,10 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
         *(piece(text, index=0, id=str(at), name="search") for at, text in enumerate(('{"q"', ': "a"', "}")))), ["a"]),
     "whole calls without ids, all number 0": ("openai", openai(
         piece(A, index=0, name="search"), piece(B, index=0, name="search")), ["a", "b"]),
+    "no call has an id, and all are number 0, in pieces": ("openai", openai(
+        *(one for q in (A, B) for one in (piece("", index=0, name="search"), piece(q, index=0)))), ["a", "b"]),
+    "a broken call before another with its number": ("openai", openai(
+        piece("{", index=0, id="1", name="search"), piece("q", index=0), piece(B, index=0, id="2", name="search")), ["b"]),
     "no call has a number": ("openai", openai(piece(A, id="1", name="search"), piece(B, id="2", name="search")), ["a", "b"]),
     "no piece has a number": ("openai", openai(piece("", id="1", name="search"), piece('{"q": '), piece('"a"}')), ["a"]),
     "an index that is none": ("openai", openai(piece(A, index=[], id="1", name="search")), ["a"]),
