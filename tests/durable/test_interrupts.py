@@ -59,6 +59,8 @@ def test_a_stream_resumes_with_the_options_of_a_resume(is_async: bool) -> None:
         streamed(is_async, it, "again", approvals={"0.0": True}, **options)
     with pytest.raises(TypeError, match=r"pass store=\.\.\. and run_id="):
         streamed(is_async, it, "again", resume=True, store=options["store"])
+    with pytest.raises(TypeError, match=r"unknown option 'accept'; only resume\(\) and aresume\(\) take it"):
+        streamed(is_async, it, "again", resume=True, accept=[], **options)
     with pytest.raises(TypeError, match="unknown option 'resume'"):
         kernai.execute(it, "again", **{**options, "resume": True})
 
