@@ -219,6 +219,9 @@ class Workers:
         """Works on a run until it ends or waits."""
         store = self._view(tenant)
         while (info := store.info(run_id)) is not None and info.status in UNFINISHED:
+            if self._stopping.is_set():  # the job was fetched just before
+                store.enqueue(run_id)
+                return
             agent = self.agents.get(info.agent or "")
             if agent is None:
                 _block(store, run_id, _unknown(info.agent, self.agents))
