@@ -223,6 +223,7 @@ _NESTING = _STRING + r"|([\[{])|[\]}]"
 _CONSTANT = _STRING + "|(-?Infinity|NaN)"
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _CONTAINERS = frozenset({dict, list})
+_SHORT = 1000  # items
 _STACK = 5_000  # levels for which every stack has room
 
 
@@ -282,10 +283,12 @@ def _brackets(text: str) -> int:
 
 def _is_too_deep(data: Any, text: str) -> bool:
     """Whether the object or list in the text nests deeper than `MAX_DEPTH`. Goes level by level, without recursion."""
-    if _brackets(text) <= MAX_DEPTH:
-        return False
-    level = [data]
+    level, is_counted = [data], False
     for _ in range(MAX_DEPTH):
+        if not is_counted and sum(map(len, level)) > _SHORT:  # to count is faster than to look at many items
+            if _brackets(text) <= MAX_DEPTH:
+                return False
+            is_counted = True
         items = (one.values() if type(one) is dict else one for one in level)
         level = [inner for each in items for inner in each if type(inner) in _CONTAINERS]
         if not level:
