@@ -165,6 +165,6 @@ def tool_skill(
         return ToolSkill(name, tool, SchemaTable(name, tool.input_schema, trusted), perform, acts=acts)
     except ValueError as error:
         raise McpConfigError(
-            f"the tool {tool.name!r} of server {server!r} cannot be a skill: {error}. Name those that you want with "
+            f"the tool {tool.name!r} of server {server!r} cannot be a skill ({error}). Name those that you want with "
             f"only=[...]; the protocol can call this one"
         ) from error
