@@ -27,17 +27,18 @@ class ParseResult(NamedTuple):
 
 
 #: a response with one canonical block whose content has no tag and no string that may be open, as in most responses
-_ONE = re.compile(
-    r"""([^<]*+)<block type="(command|final)"(?: name="([\w.-]++)")?>([^<\\']*+)</block>[ \t-\r]*+""", re.ASCII
-)
+_ONE = re.compile(r'[^<]*+<block type="(command|final)"(?: name="([\w.-]++)")?>([^<]*+)</block>[ \t-\r]*+', re.ASCII)
 
 
 def parse_one(text: str) -> Block | None:
     """The only block of a text, if one regular expression finds it, else None. `parse` finds the same block."""
     one = _ONE.fullmatch(text)
-    if one is None or one[4].count('"') & 1:
+    if one is None:
         return None
-    return Block(one[2], one[3], one[4])
+    type, name, content = one.groups()
+    if content.count('"') & 1 or "'" in content or "\\" in content:
+        return None
+    return Block(type, name, content)
 
 
 def parse(text: str) -> ParseResult:
