@@ -171,11 +171,11 @@ class AsyncioDriver(Driver):
 
     async def _call(self, effect: CallSkill | CallProtocol) -> Any:
         self.check_wanted()
-        function, given, named, is_async = self.call_of(effect)
+        function, arguments, is_async = self.call_of(effect)
         if is_async:
             variables = copy_context()
-            return await _in_task(variables.run(function, *given, **named), variables)
-        value = await self._call_sync(partial(function, *given, **named))
+            return await _in_task(variables.run(function, **arguments), variables)
+        value = await self._call_sync(partial(function, **arguments))
         return await _in_task(value) if type(value) is not str and hasattr(value, "__await__") else value
 
     def _call_sync(self, call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:

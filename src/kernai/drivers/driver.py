@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import is_async
@@ -208,10 +209,8 @@ class Driver:
         if self.root.cancellation.is_set():
             raise NotBegun
 
-    def call_of(
-        self, effect: CallSkill | CallProtocol
-    ) -> tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any], bool]:
-        """Returns the function that an effect calls, its arguments, and whether it is async."""
+    def call_of(self, effect: CallSkill | CallProtocol) -> tuple[Callable[..., Any], Mapping[str, Any], bool]:
+        """Returns the function that an effect calls, its keyword arguments, and whether it is async."""
         run = self.root.runs[effect.scope]
         if run.setup.asks and effect.approval is None and self.root.durable is None:
             raise NotApproved("its agent asks before each call")
@@ -220,15 +219,15 @@ class Driver:
             if skill.approval and effect.approval is None:  # with a store, a middleware has chosen this skill
                 raise NotApproved(f"skill {skill.name!r} needs approval")
             if skill.takes_keywords:
-                return skill.function, (), effect.arguments, skill.is_async
+                return skill.function, effect.arguments, skill.is_async
             context = run.skill_context(skill, effect.call_id) if skill.wants_context else None
             if context is not None:
                 self._inform(context, effect)
-            return skill.invoke, (effect.arguments, context), {}, skill.is_async
+            return partial(skill.invoke, effect.arguments, context), {}, skill.is_async
         handler = run.protocols.held(effect.protocol).handler
         context = run.skill_context(None, effect.call_id)
         self._inform(context, effect)
-        return handler, (effect.block, context), {}, is_async(handler)
+        return partial(handler, effect.block, context), {}, is_async(handler)
 
     def _inform(self, context: SkillContext, effect: CallSkill | CallProtocol) -> None:
         durable = self.root.durable

@@ -192,8 +192,8 @@ class ThreadsDriver(Driver):
         """Calls a skill or a protocol's handler; async ones run on the run's event loop."""
         if not self.root.cancellation.is_quiet:
             self.check_wanted()
-        function, given, named, _ = self.call_of(effect)
-        value = copy_context().run(function, *given, **named)
+        function, arguments, _ = self.call_of(effect)
+        value = copy_context().run(function, **arguments)
         if type(value) is str or not hasattr(value, "__await__"):
             return value
         from kernai.drivers.background_loop import BackgroundLoop  # most skills are not async

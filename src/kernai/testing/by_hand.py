@@ -136,8 +136,8 @@ class ByHand:
         if isinstance(effect, effects.CallModel):
             return self._driver.ask(effect)
         if isinstance(effect, (effects.CallSkill, effects.CallProtocol)):
-            function, given, named, _ = self._driver.call_of(effect)
-            outcome = function(*given, **named)
+            function, arguments, _ = self._driver.call_of(effect)
+            outcome = function(**arguments)
             if not hasattr(outcome, "__await__"):
                 return outcome
             import asyncio
