@@ -85,19 +85,23 @@ class Message(Replaceable):
             raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
         if by is not None and by not in SPEAKERS:
             raise ValueError(f"by must be one of {', '.join(SPEAKERS)} or None, got {by!r}")
-        self._by: By | None = by
-        self._outside: tuple[int, ...] = tuple(outside) if outside else ()
         self._role: Role = role
         self._content: tuple[Part, ...] = (content,) if type(content) is str else as_parts(content, "content")
-        # copied here and when read: a provider may reuse its dicts, and a middleware may change those that it reads
-        self._reasoning: tuple[Mapping[str, Any], ...] = tuple(map(copied, reasoning)) if reasoning else ()
-        self._blocks = None if blocks is None else tuple(map(copied, blocks))
+        self._by: By | None = by
         self._answers = answers
-        if outside or blocks or answers is not None:
-            self._check_extras()
+        self._outside: tuple[int, ...] = ()
+        self._reasoning: tuple[Mapping[str, Any], ...] = ()
+        self._blocks: tuple[Mapping[str, Any], ...] | None = None
+        if outside or reasoning or blocks is not None or answers is not None:
+            self._set_extras(outside, reasoning, blocks)
 
-    def _check_extras(self) -> None:
-        """Raises `TypeError` or `ValueError` for attributes that a stored message may have lost or mixed up."""
+    def _set_extras(
+        self, outside: Sequence[int], reasoning: Sequence[Mapping[str, Any]], blocks: Sequence[Mapping[str, Any]] | None
+    ) -> None:
+        """Sets what few messages have. Raises `TypeError` or `ValueError` for what a stored message may have lost."""
+        # copied here and when read: a provider may reuse its dicts, and a middleware may change those that it reads
+        self._outside, self._reasoning = tuple(outside or ()), tuple(map(copied, reasoning or ()))
+        self._blocks = None if blocks is None else tuple(map(copied, blocks))
         if not all(type(at) is int and 0 <= at < len(self._content) for at in self._outside):
             raise ValueError(f"outside must be indexes of parts of the content, got {self._outside!r}")
         if not all(isinstance(one, Mapping) and isinstance(one.get("content"), str) for one in self._blocks or ()):
