@@ -56,21 +56,22 @@ class LlmResponse(Value):
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
             raise TypeError(f"content must be str, got {type(self.content).__name__}")
-        prompt, completion, total = self.prompt_tokens, self.completion_tokens, self.total_tokens
+        prompt, completion = self.prompt_tokens, self.completion_tokens
         if (  # without a loop, since every step runs this
-            (prompt is not None and (type(prompt) is not int or not 0 <= prompt <= LARGEST_COUNT))
-            or (completion is not None and (type(completion) is not int or not 0 <= completion <= LARGEST_COUNT))
-            or (total is not None and (type(total) is not int or not 0 <= total <= LARGEST_COUNT))
-            or self.cached_tokens is not None or self.cache_write_tokens is not None or self.cost is not None
-            or self.model is not None or self.ends_turn is not None or self.blocks is not None
+            (prompt is not None and (type(prompt) is not int or prompt < 0))
+            or (completion is not None and (type(completion) is not int or completion < 0))
+            or self.total_tokens is not None or self.cached_tokens is not None or self.cache_write_tokens is not None
+            or self.cost is not None or self.model is not None or self.ends_turn is not None or self.blocks is not None
             or type(self.latency_ms) is not int or type(self.metadata) is not dict
         ):
             self._check_rest()
         if self.finish_reason is not None and self.finish_reason not in FINISH_REASONS:
             raise ValueError(f"finish_reason must be None or one of {', '.join(FINISH_REASONS)}, "
                              f"got {self.finish_reason!r}")
-        if total is None and prompt is not None and completion is not None:
+        if self.total_tokens is None and prompt is not None and completion is not None:
             self.total_tokens = prompt + completion
+        if (self.total_tokens or prompt or completion or 0) > LARGEST_COUNT:
+            check_numbers(self)
 
     def _check_rest(self) -> None:
         check_numbers(self)
