@@ -14,6 +14,7 @@ from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.protocol_registry import Protocol
 from kernai.registry.provider import Provider, check_provider
+from kernai.registry.registry import CHANGES
 from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
@@ -299,6 +300,7 @@ class Agent(Generic[Output_co]):
         object.__setattr__(self, name, value)
         if not name.startswith("_"):
             self.revision.number += 1
+            CHANGES.latest = object()
 
     if not TYPE_CHECKING:  # otherwise a type checker would accept every name
 

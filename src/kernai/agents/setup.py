@@ -16,6 +16,7 @@ from kernai.agents.instruction_builder import native_system_text, system_text
 from kernai.blocks.block import neutralize
 from kernai.interrupts import calls_out
 from kernai.registry.protocol_registry import ProtocolAccess
+from kernai.registry.registry import CHANGES
 from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.registry.skill_registry import SkillAccess, listing_of
 from kernai.values.message import Message, Outside, instruction_parts
@@ -79,11 +80,13 @@ class Setup:
 
     __slots__ = (  # what every step reads; attributes in `__dict__` would be slower
         "__dict__", "_all_protocols", "_all_skills", "_number", "_plain", "_protocols_version", "_revision",
-        "_skills_version", "constrains", "is_native", "rules", "skills", "system",
+        "_skills_version", "checked", "constrains", "is_native", "rules", "skills", "system",
     )
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
         self.key = key
+        #: `CHANGES.latest` when this was last known to be valid
+        self.checked = CHANGES.latest
         # not the agent itself, which refers to this: a cycle would have to wait for the garbage collector
         self._revision, self._number = agent.revision, agent.revision.number
         self._all_skills, self._all_protocols = key.skills, key.protocols
@@ -111,20 +114,21 @@ class Setup:
 
     def is_current(self) -> bool:
         """Whether this is still valid: neither the agent nor a registry has changed since it was created."""
-        return (
+        latest = CHANGES.latest  # read first: what changes while this looks has to be looked at again
+        same = (
             self._number == self._revision.number and self._skills_version == self._all_skills.version
             and self._protocols_version == self._all_protocols.version
         )
+        if same:
+            self.checked = latest
+        return same
 
     def plain(self, name: str | None) -> Skill | None:
         """Returns the skill of this name if nothing but the parameters of its calls has to be checked, else None.
 
         Also returns None if the agent or a registry has changed.
         """
-        if (  # as in `is_current`, inlined for speed
-            self._number != self._revision.number or self._skills_version != self._all_skills.version
-            or self._protocols_version != self._all_protocols.version
-        ):
+        if self.checked is not CHANGES.latest and not self.is_current():
             return None
         try:
             return self._plain[name]

@@ -18,6 +18,7 @@ from kernai.jsonio.json_data import dumps
 from kernai.loop.effects import LimitStop, task_scope
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls, passed_on
+from kernai.registry.registry import CHANGES
 from kernai.registry.skill_context import SkillContext
 from kernai.values.limits import UsageMeter
 from kernai.values.media import Media
@@ -158,7 +159,7 @@ class Run:
     def begin_step(self, step: int) -> None:
         """Begins a step: rows written from now on belong to it."""
         self.step = step
-        if not self.setup.is_current():
+        if self.setup.checked is not CHANGES.latest and not self.setup.is_current():
             self._set_up()
         self.place = (step, self.depth, self.task_id, self.scope, self.root.run_id, self.stop)
 

@@ -32,6 +32,18 @@ class RegistryState(NamedTuple):
     files: Mapping[str, SkillFile] = MappingProxyType({})
 
 
+class Changes:
+    """`latest` is replaced whenever a registry or an agent changes. While it is the same, none has to be looked at."""
+
+    __slots__ = ("latest",)
+
+    def __init__(self) -> None:
+        self.latest = object()
+
+
+CHANGES = Changes()
+
+
 class Registry(NotCopied, Generic[Entry]):
     """Entries by name, in the order of registration. Thread-safe.
 
@@ -79,6 +91,7 @@ class Registry(NotCopied, Generic[Entry]):
         """Replaces the state. The caller holds the lock."""
         self._state = state
         self.version += 1
+        CHANGES.latest = object()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({list(self._state.entries)})"
