@@ -105,8 +105,8 @@ def test_a_short_listing_is_in_the_message_and_a_long_one_is_asked_for() -> None
 
     most = 8_000 - len(kernai.skills.listing([described(0)])) - 1  # the line break before the description
     at_most, above = (prompt(skills=[described(length)]) for length in (most, most + 1))
-    assert ("### long" in at_most, "ask /skills" in at_most) == (True, False)
-    assert ("### long" in above, "ask /skills" in above) == (False, True)
+    assert ("### long" in at_most, "run /skills" in at_most) == (True, False)
+    assert ("### long" in above, "run /skills" in above) == (False, True)
     assert "### long" in prompt(skills=[described(most + 1)], list_skills=True)
 
 

@@ -57,7 +57,7 @@ def test_names_and_descriptions_are_in_the_system_message(folders: Path) -> None
     assert "- pdf: Fills in and reads PDF forms." in text
     assert '- mail: Writes "good" mail' in text
     assert "Be brief." not in text
-    assert "How to answer: blocks" in text  # it can call something, though it has no skills
+    assert "How to act: blocks" in text  # it can call something, though it has no skills
     assert "/read pdf" in Agent(instructions="", know_how=folders).grammar()
 
 

@@ -389,8 +389,8 @@ def test_the_usage_line_for_a_misspelt_input_is_the_models_call_with_the_right_n
 ) -> None:
     inputs: dict[str, Any] = {"product": str} if only else {"product": str, "limit": Input(int, default=0)}
     said = str(error_of(Skill("find", execute=lambda **_: None, inputs=inputs), params))
-    assert 'ignored, for there is no such input: "prodct"' in said
-    assert ("the names of the inputs that seem to be meant" in said) == (right is not None)
+    assert 'ignored, because there is no such input: "prodct"' in said
+    assert ("the names that you probably meant" in said) == (right is not None)
     (shown,) = parse(said.rpartition("Usage: ")[2]).blocks
     assert right in (None, json.loads(shown.content))
 

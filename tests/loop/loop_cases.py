@@ -320,7 +320,7 @@ BAD_PLANS = [
     ("no_tasks", "{}", '"tasks"'), ("empty_tasks", '{"tasks": []}', "empty"),
     ("all_tasks_invalid", '{"tasks": [{"id": "a"}, 3]}', '"input"'),
     ("duplicate_ids", json.dumps({"tasks": [task("a"), task("a")]}), "same id"),
-    ("cyclic", json.dumps({"tasks": [task("a", depends_on=["b"]), task("b", depends_on=["a"])]}), "circle"),
+    ("cyclic", json.dumps({"tasks": [task("a", depends_on=["b"]), task("b", depends_on=["a"])]}), "cycle"),
 ]
 MENDED = [
     done("an unfinished block is asked for again, whole", '<block type="final">It is 4',
@@ -600,7 +600,7 @@ WORKFLOWS = [
     done("what is written beside a plan is not run, and the model hears so",
          f'{command("echo", "x")}<json>1</json>{plan(task("a"))}<block type="oracle">y</block>{final("early")}'
          f'{plan(task("b"))}<plan>a note</plan>',
-         [Tasks({"a": "A!"}), error_saying("workflow", "echo", "oracle", "final; plan. Write")],
+         [Tasks({"a": "A!"}), error_saying("workflow", "echo", "oracle", "final; plan. If")],
          [("json", "1"), ("plan", ...), ("plan", "a note"), *ONE_TASK], subs={"0.a": DOES_A}),
     done("notes beside a plan need no word", f'<json>1</json>{plan(task("a"))}<plan>and then</plan>',
          [Tasks({"a": "A!"})], [("json", "1"), ("plan", "and then"), *ONE_TASK], subs={"0.a": DOES_A}),

@@ -53,7 +53,7 @@ def test_prose_is_the_answer_or_is_corrected_as_the_options_say(case: str) -> No
     )
     assert (result.text, provider.call_count) == (answer, len(said))
     assert len(recorder.for_event("no_blocks_stall")) == corrected
-    assert ("Your response was cut off at its limit before it held a block" in str(result.messages)) == ("was cut" in case)
+    assert ("Your response reached its limit before it contained a block" in str(result.messages)) == ("was cut" in case)
 
 
 CLOSING = '<block type="final">Use <code></block></code> to close.</block>'
@@ -256,7 +256,7 @@ def test_a_truncated_call_is_not_run_and_the_model_reads_why() -> None:
         ('<block type="command" name="note">{"text": "lo', "length"), ("<final>ok</final>", "stop"), skills=[note],
     )  # fmt: skip
     text = script.calls[1].messages[-1].text
-    assert "had reached its limit" in text
+    assert "reached its limit" in text
     assert "smaller steps" in text
     assert "was not closed" not in text
     assert (result.text, result.truncated) == ("ok", False)

@@ -115,7 +115,7 @@ def test_calls_after_unfinished_json_are_not_run_and_the_model_reads_which(liste
     assert result.text == "ok"
     assert not any("wiped" in one for one in ran)
     message = result.messages[-2].text
-    assert "The JSON in one of your blocks did not end" in message
+    assert "The JSON in one of your blocks is incomplete" in message
     assert "were not run: command 'wipe'; final." in message
     many = execute(noting_agent(ran), "Go.", provider=MockProvider(CUT_OFF + "<final>x</final>" * 30, "<final>ok</final>"))
     assert many.messages[-2].text.count("final;") == 18, "of the 32, the first 20 are named"
@@ -145,7 +145,7 @@ SLOPPY = """<command name="note">{'text': 'hi',}</command>"""
 @pytest.mark.parametrize("said, repair, recorded, reads", [
     (SLOPPY, True, [{"params": {"text": "hi"}, "repaired": ["single-quoted string", "trailing comma"]}], "noted"),
     (SLOPPY, False, [{"params": {"input": "{'text': 'hi',}"}}], "it is not valid JSON"),
-    ('<tool_call>{"name": "note", "arguments": {"text": "a', True, [], "a call in another format (hermes), and it cannot be read"),
+    ('<tool_call>{"name": "note", "arguments": {"text": "a', True, [], "a call in another format (hermes) that cannot be read"),
 ])
 def test_a_call_runs_and_its_event_says_what_was_repaired_or_it_is_an_error(said: str, repair: bool, recorded: list[Any], reads: str) -> None:
     ran, recorder = list[str](), Recorder()

@@ -124,7 +124,7 @@ def test_a_stored_run_continues_where_it_stopped_and_replays(way: Way) -> None:
 REFUSED: dict[str, tuple[Any, str]] = {
     "no tasks": ([], 'the plan cannot be run: its list of "tasks" is empty'),
     "a cycle": (
-        [Task("a", "x", depends_on=("b",)), Task("b", "y", depends_on=("a",))], "its tasks depend on each other in a circle",
+        [Task("a", "x", depends_on=("b",)), Task("b", "y", depends_on=("a",))], "its tasks depend on each other in a cycle",
     ),
     "a number for an id": ([Task(1, "x")], 'none of its tasks has both an "id" and an "input"'),  # type: ignore[arg-type]  # the point
     "an id twice": ([Task("a", "x"), Task("a", "y")], "two of its tasks have the same id"),

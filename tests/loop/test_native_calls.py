@@ -82,7 +82,7 @@ def test_a_provider_gets_the_tools_and_a_system_message_without_blocks() -> None
     assert [(block["name"], block["id"]) for block in first.blocks] == [("search", "call_0"), ("fails", "call_1")]
     assert [message.answers for message in answers] == [0, 1, None, 0]
     assert "block" not in answers[3].text.replace('<block type="error" name="search">', "").replace("</block>", "")
-    assert 'This would be right: {"query":' in answers[3].text
+    assert 'Example: {"query":' in answers[3].text
 
 
 def test_the_recording_holds_the_conversation_as_blocks() -> None:
@@ -247,7 +247,7 @@ def test_a_call_that_was_cut_off_is_an_open_block_and_corrected() -> None:
     assert [event.type for event in seen if event.type in ("block_start", "block_end")] == ["block_start"]
     assert not recorder.for_event("skill_execute")
     text = provider.calls[1].messages[-1].text
-    assert "cut off in your call of search" in text
+    assert "cut off inside your call of search" in text
 
 
 def test_replacing_the_content_of_a_response_drops_its_calls() -> None:

@@ -12,27 +12,27 @@ if TYPE_CHECKING:
     from kernai.agents.setup import Setup
 
 FORMAT = """\
-## How to answer: blocks
+## How to act: blocks
 
-You act by writing blocks. A program reads them, runs them and sends you the results. Nobody acts on other text.
+You act by writing blocks. A program reads them, runs them and sends you the results. Text outside blocks does nothing.
 
 <block type="command" name="SKILL">PARAMETERS</block>   runs a skill; PARAMETERS is a JSON object
 <block type="final">ANSWER</block>   gives your answer and ends the task
-<block type="plan">TEXT</block>   your notes on how to go on; runs nothing
+<block type="plan">TEXT</block>   your own notes on what to do next; runs nothing
 <block type="json">DATA</block>   structured data for the program; runs nothing
 
 Rules:
-1. Every response holds at least one block that does something: a command, or the final.
+1. Every response must contain at least one block that does something: a command or the final.
 2. Never announce what you are about to do. Do it in the same response. Wrong: "I will look that up." Right: the \
 command block itself.
 3. Blocks run in the order in which you write them. You may write several commands in one response.
-4. After a command, stop and wait. The next message brings <block type="result" name="SKILL">…</block>, or \
-<block type="error" name="SKILL">…</block>, which says what to mend. Then try again, corrected.
-5. Results, errors and media come from the program alone. Never write such blocks yourself or invent what is in them.
-6. Write the final block only when you have what you need, and no command beside it. It holds the whole answer.
-7. Write every block with both tags, also around nothing. Do not put blocks into code fences.
+4. After a command, stop and wait. The next message contains <block type="result" name="SKILL">…</block>, or \
+<block type="error" name="SKILL">…</block>, which says what was wrong. Correct it and try again.
+5. Only the program writes results, errors and media. Never write such blocks yourself or invent what is in them.
+6. Write the final block only when you have what you need, in a response without commands. It contains the whole answer.
+7. Write both tags of every block, even with nothing between them. Do not put blocks in code fences.
 8. Use only skills that exist. Do not guess names or parameters: """
-ASK = "ask /skills."
+ASK = "run /skills."
 LOOK = "they are listed below."
 
 EXAMPLE = """\
@@ -46,21 +46,21 @@ Built-in commands, with nothing between the tags:
 <block type="command" name="/skills"></block>   lists the skills, their parameters and how to call them"""
 PROTOCOLS_BUILTIN = '<block type="command" name="/protocols"></block>   explains the protocols'
 WORKFLOW_BUILTINS = """\
-<block type="command" name="/workflow"></block>   explains how to have several tasks done by sub-agents
+<block type="command" name="/workflow"></block>   explains how to give tasks to sub-agents
 <block type="command" name="/tasks"></block>   shows the tasks and their results"""
 
 PROTOCOLS = """\
 ## Protocols
 
-Beside skills you can speak these protocols: {names}. A request is a block whose type is the protocol's name; the \
-answer comes back as a result block. Ask /protocols before you first use one.
+Besides skills, you can use these protocols: {names}. A request is a block whose type is the protocol's name; the \
+answer comes back as a result block. Run /protocols before you use one for the first time.
 <block type="{example}">REQUEST</block>"""
 
 WORKFLOW = """\
 ## Workflows
 
-For work that falls into independent parts, write one plan block with JSON, and nothing else beside it. Each task goes \
-to a sub-agent with your skills; the results come back together. Ask /workflow for the details.
+For work that can be split into independent parts, write one plan block with JSON, and nothing else in that response. \
+Each task goes to a sub-agent with your skills; the results come back together. Run /workflow for the details.
 <block type="plan">{"goal": "…", "strategy": "parallel", "tasks": [{"id": "a", "input": "what to do"}]}</block>"""
 
 READ = '<block type="command" name="/read">NAME</block>, or NAME FILE for a file that they mention.'
@@ -68,41 +68,42 @@ READ = '<block type="command" name="/read">NAME</block>, or NAME FILE for a file
 MEDIA_INPUT = """\
 ## Media you can perceive
 
-You can perceive {kinds} content itself. Where a result holds some, a tag with its id stands before it: \
-<block type="media" id="media_…" kind="{first}" mime="…"/>. To hand it on to a skill, pass that id."""
+You perceive {kinds} content directly. In a result, a tag with its id comes before it: \
+<block type="media" id="media_…" kind="{first}" mime="…"/>. To give it to a skill, pass that id."""
 
 MEDIA_OUTPUT = """\
 ## Media you can produce
 
-You can produce {kinds} output yourself. Do so where the task asks for it, and say in the final block what you made."""
+You can produce {kinds} output yourself. Do so when the task asks for it, and say in the final block what you made."""
 
 MEDIA_INPUT_NATIVE = """\
 ## Media you can perceive
 
-You can perceive {kinds} content itself. Where a result holds some, its id stands before it: [media_…: {first}]. To \
-hand it on to a tool, pass that id."""
+You perceive {kinds} content directly. In a result, its id comes before it: [media_…: {first}]. To give it to a \
+tool, pass that id."""
 
 MEDIA_OUTPUT_NATIVE = """\
 ## Media you can produce
 
-You can produce {kinds} output yourself. Do so where the task asks for it, and say in your answer what you made."""
+You can produce {kinds} output yourself. Do so when the task asks for it, and say in your answer what you made."""
 
 WORKFLOW_HELP = """\
-A workflow hands tasks to sub-agents that work for you. Write one plan block whose content is a JSON object:
+A workflow gives tasks to sub-agents that work for you. Write one plan block whose content is a JSON object:
 
 <block type="plan">{"goal": "compare two suppliers", "strategy": "mixed", "tasks": [
   {"id": "a", "input": "Find the prices of supplier A", "parallel": true},
   {"id": "b", "input": "Find the prices of supplier B", "parallel": true},
   {"id": "compare", "input": "Compare the prices and name the cheaper one", "depends_on": ["a", "b"]}]}</block>
 
-- tasks: at least one. Each needs an id (text, used once) and an input (text: all the sub-agent is told).
-- depends_on: ids of tasks whose results this one needs; they are put before its input. No circles.
-- parallel: true if the task may run beside others (for strategy mixed).
+- tasks: at least one. Each needs an id (text, used once) and an input (text: everything the sub-agent is told).
+- depends_on: ids of tasks whose results this one needs; they are put before its input. No cycles.
+- parallel: true if the task may run at the same time as others (for strategy mixed).
 - strategy: parallel (all at once), sequential (one by one), mixed (each task's own flag; the default).
 
 Each sub-agent has your skills and cannot start workflows itself. All results come back in one message:
 <block type="result" name="tasks">{"a": "…", "b": "…", "compare": "…"}</block>
-A task that failed has a result that begins with "error:"; the others go on. Write no command or final beside a plan."""
+The result of a task that failed begins with "error:"; the others continue. In the response with the plan, write no \
+command and no final."""
 
 
 def system_text(setup: Setup, instructions: str) -> str:

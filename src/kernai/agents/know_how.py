@@ -98,7 +98,7 @@ class KnowHow:
     def section(self, how: str) -> str:
         """Returns the section of the system message about the folders. `how` says how to read one."""
         lines = [f"- {folder.name}: {folder.description}" for folder in self.folders.values()]
-        first = f"Before work of these kinds, read the instructions for it: {how}"
+        first = f"Before you do work of one of these kinds, read its instructions: {how}"
         return "\n".join(["## Know-how", "", first, *lines])
 
     def read(self, argument: str) -> str:

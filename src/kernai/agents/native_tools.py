@@ -26,7 +26,7 @@ _TASK = _object(
     "id", "input",
     id={**_TEXT, "description": "used once"},
     input={**_TEXT, "description": "everything that the sub-agent needs; it sees nothing else"},
-    parallel={"type": "boolean", "description": "may run beside others, for the strategy mixed"},
+    parallel={"type": "boolean", "description": "may run at the same time as others, for the strategy mixed"},
     depends_on={
         "type": "array", "items": _TEXT,
         "description": "ids of tasks whose results this one needs; they are put before its input",
@@ -38,8 +38,8 @@ _PLAN = _object(
     tasks={"type": "array", "items": _TASK, "minItems": 1},
 )
 _PLAN_DESCRIPTION = (
-    "Has several tasks done by sub-agents with your skills, for work that falls into independent parts. All results "
-    "come back together; that of a task that failed begins with error:. Call nothing else beside it."
+    "Gives tasks to sub-agents with your skills, for work that can be split into independent parts. All results come "
+    "back together; the result of a task that failed begins with error:. Make no other call in the same response."
 )
 
 

@@ -229,7 +229,7 @@ class InputTable:
         dropped = self.dropped(params)
         if dropped:
             shown = ", ".join([*map(quoted, dropped[:MOST_UNKNOWN]), *(["…"] if len(dropped) > MOST_UNKNOWN else [])])
-            notes.append(f"Note: ignored, for there is no such input: {shown}")
+            notes.append(f"Note: ignored, because there is no such input: {shown}")
         usage = self.usage
         # a Python caller may pass values that JSON cannot express, and the last correction does not suit every fault
         with suppress(LookupError, TypeError, ValueError, RecursionError):
@@ -246,7 +246,7 @@ class InputTable:
     ) -> Iterator[tuple[dict[str, object], str]]:
         """Calls that may have been meant, each with a note on what was changed."""
         only = self._fields[0].name if len(self._fields) == 1 else ""
-        unnamed = f"names no input; this call gives it as {quoted(only)}"
+        unnamed = f"does not name an input; the call below gives it as {quoted(only)}"
         if isinstance(params, ReadParams) and params.is_text:
             text = params.get(only)
             if isinstance(text, str) and text.lstrip(JSON_SPACE)[:1] == "[":
@@ -259,7 +259,7 @@ class InputTable:
                 holder = reduce(getitem, path[:-1], renamed)
                 holder[name] = holder.pop(path[-1])
             known = {name: value for name, value in renamed.items() if name in self.inputs}
-            yield known, "this call has the names of the inputs that seem to be meant"
+            yield known, "the call below has the names that you probably meant"
         if only and params and only not in params:
             whole = dict(params)
             for value in (whole, json.dumps(whole, ensure_ascii=False)):
@@ -267,7 +267,7 @@ class InputTable:
         given: Any = copy_of({name: value for name, value in params.items() if name in self.inputs})
         for fault in faults:
             change_form(given, fault.path)
-        yield given, "texts have quotes, numbers and booleans have none; this call is written so"
+        yield given, "strings need quotes, numbers and booleans must not have them, as in the call below"
 
     def _is_right(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> bool:
         validation = Validation(media_store)
