@@ -131,8 +131,8 @@ WRONG: list[tuple[Callable[[], Media], type[Exception], str]] = [
     (lambda: Media("image", "image/png", "bytes", PATH), ValueError, "source must be 'bytes' for bytes, 'path' or 'url' for text"),
     (lambda: Media("image", "image/png", "url", b""), ValueError, "source must be 'bytes' for bytes"),
     (lambda: Media("image", "image/png", "file", PATH), ValueError, "source must be .* got 'file'"),  # type: ignore[arg-type]
-    (lambda: Media.from_url(""), ValueError, "url must be a non-blank string"),
-    (lambda: Media.from_url(None), ValueError, "url must be a non-blank string"),  # type: ignore[arg-type]
+    (lambda: Media.from_bytes(b"", mime_type=b"image/png"), ValueError, "mime_type must look like"),  # type: ignore[arg-type]
+    *((lambda wrong=wrong: Media.from_url(wrong), ValueError, "url must be a non-blank string") for wrong in ("", None)),
     (lambda: Media.from_file(b"a.png"), TypeError, "path must be text or a Path"),  # type: ignore[arg-type]
     (lambda: Media.from_file("."), ValueError, "path must be a regular file"),
     (lambda: MediaStore().put("media_1"), TypeError, "a MediaStore holds Media, got str"),  # type: ignore[arg-type]
