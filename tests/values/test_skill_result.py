@@ -168,6 +168,8 @@ BAD: list[tuple[object, str]] = [
     (Broken(), "a Broken cannot be turned into text: no words"),
     (Wrong(), "a Wrong cannot be turned into text"),
     (object(), "a value of type object has no text of its own: return text, a dict"),
+    ("Ada".title, "a value of type builtin_function_or_method has no text of its own"),
+    ({"name": Broken().__str__}, "a value of type method has no text of its own"),
     (circular(), "a list that contains itself"),
     (deep(201), "deeper than 200 levels"),
     (deep(50_000), "deeper than 200 levels"),

@@ -235,7 +235,8 @@ def _text_of(value: object) -> str:
         raise KernaiError(f"a {type(value).__name__} was not awaited: write the skill as 'async def' and await in it")
     if isinstance(value, str):
         return str.__str__(value)  # an enum's own text, not "Colour.RED"
-    if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
+    only_address = type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__
+    if only_address or (hasattr(value, "__qualname__") and not isinstance(value, type)):  # or a function, not called
         raise KernaiError(
             f"a value of type {type(value).__name__} has no text of its own: return text, a dict, a list or a "
             "dataclass, such as dict(row) for a row of a database"
