@@ -84,7 +84,7 @@ def test_media_cannot_be_changed_not_even_through_what_it_was_made_of() -> None:
     ("A.PNG", "image/png", "image"),
     ("a.mp3", "audio/mpeg", "audio"),
     ("a.pdf", "application/pdf", "document"),
-    *((name, FALLBACK_MIME, "document") for name in ("a.tar.gz", "a.unknown", "a", "a.", "", "folder.png/a", "a.png\n")),
+    *((name, FALLBACK_MIME, "document") for name in ("a.tar.gz", "a.unknown", "a", "a.", "", "folder.png/a", ".png", "a.png\n")),
 ])
 def test_the_ending_of_a_file_decides_its_type_and_kind(name: str, mime_type: str, kind: str) -> None:
     media = Media.from_file(f"no-such-folder/{name}")

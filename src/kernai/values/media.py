@@ -281,7 +281,7 @@ def kind_of(mime_type: str) -> str:
 
 def _typed(name: str, kind: str | None, mime_type: str | None) -> tuple[Kind, str]:
     if mime_type is None:
-        ending = re.search(r"\.([A-Za-z0-9]+)\Z", name)
+        ending = re.search(r"[^/]\.([A-Za-z0-9]+)\Z", name)
         mime_type = MIME_TYPES.get(ending[1].lower() if ending else "", FALLBACK_MIME)
     return cast("Kind", kind_of(str(mime_type)) if kind is None else kind), mime_type
 
