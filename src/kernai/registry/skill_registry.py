@@ -64,7 +64,7 @@ class SkillRegistry(Registry[Skill]):
         """Runs the files of all patterns given to `load_from` again, including new files.
 
         Skills that have vanished from their files are removed. If a file fails, a `KernaiError` names the file and
-        line, and no skill is changed. Current runs keep the skills they have.
+        line, and no skill is changed. Runs use the new skills from their next call on.
         """
         with self._loading:
             return self._load(list(dict.fromkeys(path for one in self._state.patterns for path in find_files(one))))
