@@ -153,7 +153,7 @@ def test_each_decision_is_recorded_and_has_its_effect(decision: Any, read: str, 
 @pytest.mark.parametrize("approvals", [
     {"0.9": True}, {"0.0": True, "0.1": True}, {"0.0": None}, {"0.0": 1}, {"0.0": {"params": 5}},
     {"0.0": {"params": {}, "by": "x"}}, {"0.0": {}}, {"": True}, {"0.0": "Yes"}, {"0.0": " ok "},
-    {"0.0": Decision("approved", by="ada")}, {"0.0": {"params": {"amuont": 5}}}, {"0.0": {"params": {"amount": 1, "x": 1}}},
+    {"0.0": Decision("Approved!", by="ada")}, {"0.0": {"params": {"amuont": 5}}}, {"0.0": {"params": {"amount": 1, "x": 1}}},
     {"0.0": {"params": {"amount": "much"}}}, {"0.0": {"params": {"amount": object()}}},
 ])
 def test_an_invalid_decision_or_one_for_a_call_that_does_not_wait_approves_nothing(approvals: dict[str, Any]) -> None:

@@ -145,7 +145,10 @@ def questions(
             word = text.lower()
             if what == "approvals" and word:
                 said: bool | str = {"y": True, "yes": True, "n": False, "no": False}.get(word, text)
-                answers[call.call_id] = Decision(said, by=stores.login_name())
+                decision = Decision(said, by=stores.login_name())
+                with suppress(ValueError):  # such as "ok", which neither approves nor refuses: asks again
+                    decision.check_for(call.params)
+                    answers[call.call_id] = decision
             elif word in ("skip", "retry"):
                 answers[call.call_id] = word
     return {what: answers if what == "approvals" else lambda call: answers[call.call_id]}

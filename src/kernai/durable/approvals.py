@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from string import punctuation, whitespace
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import Value
@@ -23,7 +24,9 @@ REPLACES = "replaces"
 #: recorded as the decision if nobody decided before the call's `until`
 WOKEN = {"woken": True}
 #: texts that people may write when they mean True
-_CONSENTS = frozenset({"accept", "accepted", "approve", "approved", "go", "ok", "okay", "sure", "true", "y", "yes"})
+_CONSENTS = frozenset((
+    "accept", "accepted", "allow", "approve", "approved", "go", "go ahead", "ok", "okay", "sure", "true", "y", "yes",
+))
 #: a call that may wait for a decision; a `SubRun` for the call of an agent
 Call = CallModel | CallSkill | CallProtocol | SubRun
 
@@ -118,7 +121,7 @@ class Decision(Value):
 
     def check_for(self, params: object) -> None:
         """Raises `ValueError` for a text that sounds like consent, or for parameters if the call has none."""
-        if isinstance(self.value, str) and self.value.strip().lower() in _CONSENTS:
+        if isinstance(self.value, str) and self.value.lower().strip(punctuation + whitespace) in _CONSENTS:
             raise ValueError(f"a text refuses the call, but {self.value!r} sounds like consent: pass True to approve")
         if self.params is not None and not isinstance(params, Mapping):
             raise ValueError("only a skill's call has parameters that can be changed: decide True, False or a text")
