@@ -155,7 +155,9 @@ agent = Agent(instructions="x", provider=MockProvider().on_call(answer), skills=
 def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, paused: Path) -> None:
     write(paused, "counted.py", COUNTED)
     here("run", "counted.py", "How many\nlamps? " + "x" * 200, "--store", "runs.db", "--run-id", "lamps")
-    head, *rows = here("runs", "runs.db").stdout.splitlines()
+    done = here("runs", "runs.db")
+    assert done.stderr == 'r42 waits for a decision: 1.0 refund {"number": 42, "amount": 30}\n'
+    head, *rows = done.stdout.splitlines()
     assert head.split() == ["RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST", "CHANGE", "INPUT"]
     first, second = [row.split(maxsplit=7) for row in rows]
     assert [*first[:6], first[7][:15]] == ["lamps", "-", "error", "2", "1,500", "$0.0020", "How many lamps?"]
@@ -170,14 +172,19 @@ def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, pau
     last, earlier = as_json(here("runs", "runs.db", "--json").stdout)
     assert last.pop("updated_at") > earlier["updated_at"]
     assert last.pop("input").startswith("How many\nlamps? x")
-    assert last == {"run_id": "lamps", "agent": None, "status": "error", "steps": 2, "tokens": 1_500, "cost": 0.002}
+    figures = {"steps": 2, "tokens": 1_500, "cost": 0.002}
+    assert last == {"run_id": "lamps", "agent": None, "status": "error", **figures, "why": None, "pending": []}
     assert [earlier[name] for name in ("agent", "tokens", "input")] == ["clerk", None, "Refund order 42"]
+    assert [call["call_id"] for call in earlier["pending"]] == ["1.0"]
 
 
-def test_a_damaged_run_is_listed_with_the_others(here: Here, paused: Path) -> None:
+def test_a_damaged_run_is_listed_with_the_others_and_says_what_blocks_it(here: Here, paused: Path) -> None:
     with SqliteStore(paused / "runs.db") as store:
         store.append("odd", 0, [{"event": "run_start", "scope": "", "data": {"input": 5}}], [])
-    rows = {row.split()[0]: [*row.split()[3:6], row.split()[-1]] for row in here("runs", "runs.db").stdout.splitlines()[1:]}
+        store.block("odd", "no agent\nknows it")
+    done = here("runs", "runs.db")
+    assert done.stderr.splitlines()[-1] == "odd is blocked: no agent knows it"
+    rows = {row.split()[0]: [*row.split()[3:6], row.split()[-1]] for row in done.stdout.splitlines()[1:]}
     assert rows == {"r42": ["2", "-", "-", "42"], "odd": ["0", "-", "-", "-"]}
 
 

@@ -16,7 +16,7 @@ from kernai.command_line.output import OK, CommandError, failing
 from kernai.command_line.program import Argument, Command, number, valid_text
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import end_run
-from kernai.durable.store import STATUSES, UNFINISHED, RunFilter
+from kernai.durable.store import RUNNING, STATUSES, UNFINISHED, RunFilter
 from kernai.errors import KernaiError
 from kernai.events import RunStartRow, row_of
 from kernai.values.result import StopReason
@@ -25,6 +25,7 @@ _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": 
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
 _NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))
 _LEAST_INPUT = 20
+_LONGEST_WHY = 400
 _LONGEST_AGE = timedelta(days=365_000)  # no date is before the year 1
 
 
@@ -64,13 +65,14 @@ def _runs(options: Namespace) -> int:
         if options.delete:
             return _delete(options, store)
         found = store.store.runs(status=options.status, agent=options.agent, updated_before=options.older_than)
+        infos = list(found if options.limit is None else found.page(options.limit))
         runs = [
             {
                 "run_id": one.run_id, "agent": one.agent, "status": one.status, "updated_at": one.updated_at,
                 "steps": one.steps, "tokens": one.usage.total_tokens, "cost": one.usage.cost,
-                "input": _input(store, one.run_id),
+                "input": _input(store, one.run_id), "why": one.why, "pending": [call.to_dict() for call in one.pending],
             }
-            for one in (found if options.limit is None else found.page(options.limit))
+            for one in infos
         ]
     if options.json:
         output.write_json(runs)
@@ -78,6 +80,11 @@ def _runs(options: Namespace) -> int:
         output.note(f"{store.path} has no {'such ' if found.wanted != RunFilter() else ''}runs")
     else:
         _show(runs)
+        for one in infos:
+            if one.why and all(call.reason != one.why for call in one.pending):
+                output.note(f"{one.run_id} is {one.status}: {one_line(one.why, _LONGEST_WHY)}")
+            if one.pending and one.status != RUNNING:
+                output.note(f"{one.run_id} waits for a decision: {stores.call_lines(one.pending)}")
     return OK
 
 
