@@ -30,11 +30,12 @@ from kernai._util.api import check_function
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
-from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, RunInfo
+from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, Entry, RunInfo, check_load
 from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, error_text
 from kernai.events import Event, ResultRow
 from kernai.postgres.server import RECONNECT
 from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, enqueue, head_of
+from kernai.recording.recorder import expanded
 from kernai.runs.resume_request import accepted_keys, recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput, check_seconds
 from kernai.runs.running import resume
@@ -235,7 +236,9 @@ class Workers:
                     store.enqueue(run_id)
                 return  # otherwise another worker has the run
             except InFlightError as error:
-                _block(store, run_id, error_text(error), error)
+                calls = ", ".join(f"{call.call_id} ({call.skill})" for call in error.calls)
+                why = f"its worker ended during {calls}, which may have taken effect: approve to call again, or refuse"
+                _block(store, run_id, why, error)
                 return
             except Exception as error:
                 if isinstance(error.__cause__, psycopg.Error):  # this may be transient
@@ -315,10 +318,17 @@ class RunHandle:
 
         Raises `KernaiError` if the run does not exist, or is deleted.
         """
-        while (info := self.info()).status in UNFINISHED or from_seq < info.length:
-            for entry in self._store.watch(self.run_id, from_seq, timeout=WATCHED / 3):
-                from_seq += 1
+        check_load(self.run_id, from_seq)
+        for seq, entry in enumerate(expanded(self._entries(), f"run {self.run_id!r}")):
+            if seq >= from_seq:
                 yield Event.from_dict(entry)
+
+    def _entries(self) -> Iterator[Entry]:
+        seq = 0
+        while (info := self.info()).status in UNFINISHED or seq < info.length:
+            for entry in self._store.watch(self.run_id, seq, timeout=WATCHED / 3):
+                seq += 1
+                yield entry
                 is_end = entry["event"] == ResultRow.type and not entry["scope"]
                 if is_end and entry["data"]["stop_reason"] != StopReason.INTERRUPT:
                     break  # perhaps only one of its inputs has ended

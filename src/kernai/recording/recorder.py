@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai._util.api import ForkSafeLock, NotCopied, is_async, likely
@@ -261,8 +261,12 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> lis
 
     Raises `KernaiError` for an entry that does not match the one before; `name` stands for the recording in errors.
     """
+    return list(expanded(entries, name))
+
+
+def expanded(entries: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+    """Does what `expand` does, entry by entry."""
     last: dict[str, dict[str, list[Any]]] = {}
-    whole = []
     for number, given in enumerate(entries, 1):
         entry = dict(given)
         run, scope = repr(entry.get("run_id")), repr(entry.get("scope"))
@@ -279,8 +283,7 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> lis
                 else:
                     entry["data"] = [*before[:since], *new]
             last.setdefault(run, {})[scope] = entry["data"] if isinstance(entry.get("data"), list) else []
-        whole.append(entry)
-    return whole
+        yield entry
 
 
 class Shortening:
