@@ -39,15 +39,17 @@ def info_of(store: MemoryStore | SqliteStore, run_id: str = "r") -> kernai.RunIn
 @EACH_WAY
 def test_a_run_is_busy_for_other_workers_until_its_worker_ends(way: Way) -> None:
     store, seen, other = MemoryStore(), list[str](), MockProvider("<final>other</final>")
+    cancelled = threading.Event()
+    cancelled.set()
 
     def act() -> None:
         before, info = store.load("r"), info_of(store)
-        seen.append(info.status)
         assert info.lease is not None
         with pytest.raises(RunBusyError, match=rf"by process {os.getpid()} on") as caught:  # and not that a call is in flight
-            kernai.resume(acting(act, provider=other), "r", store=store, input="and this?")
+            way.resume(acting(act, provider=other), "r", store=store, input="and this?", wait=9e5, cancel=cancelled)
         assert (caught.value.since, caught.value.until) == (info.lease.since, info.lease.until)
         assert store.load("r") == before
+        seen.append(info.status)
 
     assert way.execute(acting(act), "go", store=store, run_id="r").text == "done"
     assert (seen, other.calls) == (["running", "running"], [])

@@ -341,7 +341,7 @@ def checked_context(given: object) -> Context:
 def check_seconds(name: str, value: Any) -> float:
     """Returns the number of seconds. Raises `ValueError` unless it is above 0 and below `LONGEST`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST:
-        raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
+        raise ValueError(f"{name} must be a number of seconds above 0 and below {LONGEST:,.0f}, got {value!r}")
     return value
 
 

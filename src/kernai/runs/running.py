@@ -180,7 +180,7 @@ def resume(
     - `in_flight`: what to do about calls that had begun but not ended: ``"fail"`` (`InFlightError`), ``"skip"``,
       ``"retry"``, or a function of the `PendingCall` that returns one of these.
     - `agents`: the agents that were passed to `run_plan`, by task id.
-    - `wait`: how many seconds to wait while another worker has the run.
+    - `wait`: how many seconds to wait while another worker has the run, unless `cancel` is set.
     - `accept`: if given, an agent that has lost protections since the run was recorded is refused
       (`ReplayLoosenedError`), except for protections with these keys, as in `replay`; ``[]`` accepts no loss. By
       default protections are not compared.
@@ -193,7 +193,7 @@ def resume(
         try:
             return _resume_request(agent, run_id, input, approvals, in_flight, agents, options, accept).execute()
         except RunBusyError as busy:
-            if busy.run_id != run_id or monotonic() >= until:
+            if busy.run_id != run_id or _gives_up(until, options.get("cancel")):
                 raise
         sleep(BUSY_POLL)
 
@@ -211,7 +211,7 @@ async def aresume(
         try:
             return await _resume_request(agent, run_id, input, approvals, in_flight, agents, options, accept).aexecute()
         except RunBusyError as busy:
-            if busy.run_id != run_id or monotonic() >= until:
+            if busy.run_id != run_id or _gives_up(until, options.get("cancel")):
                 raise
         await asyncio.sleep(BUSY_POLL)
 
@@ -219,6 +219,10 @@ async def aresume(
 def _until(wait: float) -> float:
     """When to stop waiting for another worker. A resume that finds the run busy has done nothing yet."""
     return monotonic() + (check_seconds("wait", wait) if wait != 0 else 0)
+
+
+def _gives_up(until: float, cancel: Any) -> bool:
+    return monotonic() >= until or (cancel is not None and cancel.is_set())
 
 
 def replay(
