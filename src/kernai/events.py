@@ -1110,21 +1110,22 @@ class ContextSavedRow(Row, type="context_saved", role="aside"):
 
 class RunResumedRow(Row, type="run_resumed", group="run", role="aside", stored_first=False, is_note=True):
     """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of entries that no
-    longer count; `format` is the format's version from here on. If they have changed, `rules` has the new rules for
-    checking responses, by scope, and `definition` is the agent's new definition.
+    longer count; `format` is the format's version from here on. `metadata` was passed to the resume. If they have
+    changed, `rules` has the new rules for checking responses, by scope, and `definition` is the agent's new definition.
 
     Example: {"from_seq": 27, "dropped": [25, 26], "format": 2}
     """
 
-    __slots__ = ("definition", "dropped", "format", "from_seq", "rules")
-    open_fields = ("dropped", "rules", "definition")
+    __slots__ = ("definition", "dropped", "format", "from_seq", "metadata", "rules")
+    open_fields = ("dropped", "rules", "definition", "metadata")
 
     def __init__(
         self, from_seq: int, dropped: Sequence[Any], format: int | None = None,
         rules: Mapping[str, Any] | None = None, definition: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self.from_seq, self.dropped, self.format, self.rules = from_seq, dropped, format, rules
-        self.definition = definition
+        self.definition, self.metadata = definition, copied(metadata)
 
 
 #: rows that a run no longer writes once it has to stop

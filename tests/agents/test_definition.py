@@ -222,9 +222,12 @@ def test_a_key_that_is_accepted_in_vain_is_listed_and_options_are_checked() -> N
     assert found.changes == ("refund.aproval is in accept, but that protection was not lost",)
     with pytest.raises(TypeError, match=r"accept=\['refund.approval'\]"):
         kernai.replay(clerk(), recording=recording(clerk()), accept="refund.approval")
-    wrong: list[tuple[dict[str, Any], str]] = [({"skills": "all"}, "skills must be 'recorded' or 'run'"), ({"same": bool}, "pass skills='run'")]
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"skills": "all"}, "skills must be 'recorded' or 'run'"), ({"same": bool}, "pass skills='run'"),
+        ({"skills": "run", "same": len}, r"same must be a function of \(recorded, now\)"), ({"accept": 5}, "accept must be a list"),
+    ]
     for options, error in wrong:
-        with pytest.raises(ValueError, match=error):
+        with pytest.raises((TypeError, ValueError), match=error):
             kernai.replay(clerk(), recording=recording(clerk()), **options)
     with pytest.raises(ReplayDivergenceError) as caught:
         kernai.replay(clerk(skills=[], max_steps=99), recording=recording(clerk()))
@@ -335,8 +338,9 @@ def test_a_resume_never_compares_it_and_records_the_new_one() -> None:
     assert resumed["definition"]["agents"][0]["options"]["max_steps"] == 99
     assert kernai.replay(looser, "r", store=store).changes == ()
     assert kernai.replay(asks, "r", store=store).changes == ("max_steps was 99, is 10",)
-    kernai.resume(looser, "r", store=store, provider=mock, input="More.")
-    assert "definition" not in [one["data"] for one in store.load("r") if one["event"] == "run_resumed"][-1]
+    kernai.resume(looser, "r", store=store, provider=mock, input="More.", metadata={"user": 7})
+    resumed = [one["data"] for one in store.load("r") if one["event"] == "run_resumed"][-1]
+    assert ("definition" in resumed, resumed["metadata"]) == (False, {"user": 7})
 
 
 # ---------------------------------------------------------------------------------------------- a replay with skills

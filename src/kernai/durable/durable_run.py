@@ -192,7 +192,7 @@ class DurableRun:
         definition = run.definition()
         run.write(RunResumedRow(
             self.history.length, self.history.dropped, format=RECORDING_FORMAT, rules=changed or None,
-            definition=None if definition == self._definition else definition,
+            definition=None if definition == self._definition else definition, metadata=run.metadata or None,
         ))
 
     def waits_to_begin(self, sub_run: SubRun) -> bool:

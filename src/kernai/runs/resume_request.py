@@ -11,7 +11,7 @@ from operator import eq
 from time import time
 from typing import TYPE_CHECKING, Any, Generic
 
-from kernai._util.api import Value
+from kernai._util.api import Value, check_function
 from kernai.agents.agent import Agent
 from kernai.agents.definition import Comparison
 from kernai.drivers.background_loop import BackgroundLoop
@@ -66,12 +66,11 @@ class _RecordedRequest(RunRequest):
         may_call: bool,
     ) -> None:
         self._recorded = recorded
-        start, media = recorded.start, context.media_store
+        media = context.media_store
         super().__init__(agent, [*recorded.input(media)], {
             **options, "context": context, "run_id": recorded.run_id, "history": recorded.history(media),
-            "metadata": options.get("metadata") or start.metadata,
         })
-        self._plan, self._task_agents = _given_plan(start, agents, may_call=may_call)
+        self._plan, self._task_agents = _given_plan(recorded.start, agents, may_call=may_call)
 
     def _changes(self, run: Run, accept: Iterable[str]) -> list[str]:
         """Describes the agent's changes. Raises `ReplayLoosenedError` for a lost protection that is not in `accept`."""
@@ -96,7 +95,7 @@ def _stale(accept: Iterable[str], loosened: Mapping[str, str]) -> list[str]:
 
 def accepted_keys(keys: Iterable[str]) -> list[str]:
     """Checks and returns the keys of protections that may be lost."""
-    if isinstance(keys, str):
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise TypeError(f"accept must be a list of keys: write accept=[{keys!r}]")
     return list(keys)
 
@@ -124,7 +123,9 @@ class ResumeRequest(_RecordedRequest):
         self._added = [] if input is None else [as_parts(input, "input", INPUT_PARTS)]
         self._approvals = self._checked_approvals(approvals)
         self._in_flight = in_flight
-        if not callable(in_flight) and in_flight not in IN_FLIGHT:
+        if callable(in_flight):
+            check_function("in_flight", in_flight, "the call", None)
+        elif in_flight not in IN_FLIGHT:
             raise ValueError(f"in_flight must be one of {', '.join(IN_FLIGHT)}, or a function, got {in_flight!r}")
         decisions = {} if self._info is None else self._info.decisions
         #: people's decisions in the store; those of the caller take precedence
@@ -223,6 +224,8 @@ class ReplayRequest(_RecordedRequest):
             raise ValueError(f"skills must be 'recorded' or 'run', got {skills!r}")
         if same is not None and skills != "run":
             raise ValueError("same compares what skills return: pass skills='run'")
+        if same is not None:
+            check_function("same", same, "(recorded, now)", None, None)
         self._accepted, self._runs_skills, self._same = accepted_keys(accept), skills == "run", same
         if (store is None) == (recording is None):
             raise TypeError("replay needs one of store=... (with a run id) and recording=...")
