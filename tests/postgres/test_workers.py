@@ -263,12 +263,14 @@ def test_an_agent_that_protects_less_blocks_the_run_until_a_person_accepts_it(st
 
 def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore) -> None:
     def options(info: Any) -> Any:
-        raise LookupError(f"no customer for {info.run_id}")
+        if info.run_id == "r":
+            raise LookupError(f"no customer for {info.run_id}")
 
     own = Workers(store, {"clerk": acting(print)}, options=options)
-    handle = own.submit("clerk", "go", run_id="r")
+    found = [own.submit("clerk", "go", run_id=run_id) for run_id in ("r", "s")]
     own.run(wait=False)
-    assert (handle.info().status, handle.info().why) == ("blocked", "LookupError: no customer for r")
+    whys = ["LookupError: no customer for r", "TypeError: options must return a mapping, such as {'limits': ...}, returned None"]
+    assert [(one.info().status, one.info().why) for one in found] == [("blocked", why) for why in whys]
     own.stop()  # it has ended already
 
 

@@ -229,6 +229,8 @@ class Workers:
                 return
             try:
                 options: ResumeOptions = {} if self._options is None else self._options(info)
+                if not isinstance(options, Mapping):
+                    raise TypeError(f"options must return a mapping, such as {{'limits': ...}}, returned {options!r}")
                 options = {"lease": self._lease, **options, "store": store}
                 result = resume(agent, run_id, accept=self._accept, **options)
             except RunConflictError:
