@@ -92,7 +92,10 @@ def test_a_run_is_started_listed_decided_on_resumed_viewed_and_deleted(shop: Sho
 
 
 @pytest.mark.parametrize("address, says", [
-    ("postgresql://ann:s3cret@/x?host=/nowhere", "cannot open the store in /nowhere/x"), ("postgresql://a:b:c/d?e", "not the address of a database"),
+    ("postgresql://ann:s3cret@/x?host=/nowhere", "cannot open the store in /nowhere/x"),
+    ("postgresql://ann:s3cret%zz@a/x", 'not the address of a database: invalid percent-encoded token: "***"'),
+    ("postgresql://a/x?hots=b", 'invalid URI query parameter: "hots"'), ("postgresql://ann:@s3cret@a/x", "as %40 or %2F"),
+    ("postgresql://ann:/s3cret@a/x", "as %40 or %2F"),
 ])
 def test_a_server_that_cannot_be_reached_is_an_error_without_the_password(address: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", address]) in (1, 2)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,6 +56,8 @@ WATCHED = 60.0
 #: the name of the only Procrastinate task
 TASK = "kernai"
 
+#: an address with an @ or / before its last @
+_UNESCAPED = re.compile(r"postgres(ql)?://[^?@/]*[@/][^?]*@")
 NOW = "extract(epoch FROM clock_timestamp())::float8"
 IS_DUE = """due <= to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')"""
 _HEAD = ("entries", "token", "holder", "seconds", "since", "until", "number", "writer", "cancel")
@@ -132,10 +135,13 @@ class PostgresStore(OpenedStore):
         check_codec(codec)
         if not isinstance(conninfo, str):
             raise TypeError(f"conninfo must be the address of a database, got {type(conninfo).__name__}")
+        if _UNESCAPED.match(conninfo):  # part of a password would be taken for the host, and shown
+            raise ValueError("conninfo: write @ and / in a name or password as %40 or %2F")
         try:
             known = conninfo_to_dict(conninfo)
         except psycopg.ProgrammingError as error:
-            raise ValueError(f"conninfo is not the address of a database: {error}") from None
+            why = re.sub('"(.*)"', lambda found: found[0] if f"{found[1]}=" in conninfo else '"***"', str(error))
+            raise ValueError(f"conninfo is not the address of a database: {why.strip()}") from None
         self.schema, self.conninfo = schema, conninfo
         #: set when this process must leave its runs to other workers
         self.stopping: threading.Event | None = None
