@@ -184,6 +184,7 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
     "an item's index that is none": ("openai-responses", responses(
         ("output_item.done", {"output_index": {}, "item": item()}), output=[item()]), ["a"]),
     "arguments as an object": ("openai", openai(piece({"q": "a"}, index=0, id="1", name="search")), ["a"]),
+    "blank lines before a call": ("openai", openai({"content": "Hm. \n\n"}, piece(A, index=0, id="1", name="search")), ["a"]),
     "calls that end with stop": ("openai", openai(piece(A, index=0, id="1", name="search"), finish="stop"), ["a"]),
     "a message in place of a delta": ("openai", [
         sse({"choices": [{"index": 0, "message": piece(A, id="1", name="search"), "finish_reason": "tool_calls"}]}),

@@ -309,7 +309,7 @@ class ModelStream:
             at < len(blocks) and (type, name, "".join(pieces)) == (blocks[at].type, blocks[at].name, blocks[at].content)
             for at, (type, name, pieces) in calls.items()
         )
-        if (shown or calls) and (shown != prose or not same):
+        if (shown or calls) and (shown.rstrip() != prose.rstrip() or not same):  # providers drop blanks before a call
             self._run.write(ModelRestartedRow("the final content differs from what was streamed"))
             shown, calls, self._last_call = "", {}, None
             if self._parser is not None:
