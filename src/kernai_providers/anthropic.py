@@ -5,19 +5,23 @@ https://docs.anthropic.com/en/api/messages
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kernai import GenerationOptions, Media, Message, Model, Tool
+from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import at
 from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_reference, one_text
-from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, strict
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, is_recursive
 from kernai_providers.reader import SseReader, count_of, key_of, sum_of
 
 #: `max_tokens` is required by the vendor
 DEFAULT_MAX_TOKENS = 4096
 MIN_THINKING_BUDGET = 1024
+#: the vendor compiles all strict schemas of a request into one grammar, and rejects the request if that is too large,
+#: as it was with seven small tools; and with more unions than these
+MOST_STRICT_TOOLS, MOST_UNIONS = 6, 16
 BLANK_LINE = {"type": "text", "text": "\n\n"}
 #: the first version that accepts an effort for thinking, and the first one that rejects a budget and sampling options;
 #: in November 2026
@@ -89,10 +93,23 @@ class AnthropicProvider(HttpProvider):
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:
-            body["tools"] = [_tool(name, tool) for name, tool in box.tools.items()]
+            # with optional parameters a tool is not strict, since the vendor allows only few of them there
+            commands = {name: tool.schema for name, tool in box.tools.items() if tool.type == "command"}
+            closed = {name: schema for name, one in commands.items() if (schema := self.closed(one))}
+            if len(closed) > MOST_STRICT_TOOLS or json.dumps(closed).count('"anyOf"') > MOST_UNIONS:
+                closed = {}
+            body["tools"] = [
+                {"name": name, "description": tool.description, "input_schema": closed.get(name, tool.schema),
+                 **({"strict": True} if name in closed else {})}
+                for name, tool in box.tools.items()
+            ]
         if box.answer is not None:
-            answer = {"format": {"type": "json_schema", "schema": strict(box.answer, nullable=False)}}
+            answer = {"format": {"type": "json_schema", "schema": box.answer}}
             body["output_config"] = body.get("output_config", {}) | answer
+
+    def closed(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Returns a schema for the strict mode; None for a recursive one, which the vendor rejects there."""
+        return None if is_recursive(schema) else super().closed(schema)
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
@@ -117,9 +134,10 @@ class AnthropicProvider(HttpProvider):
             yield {"role": "user", "content": content}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Returns the sampling options for models since version 4.7, which reject them."""
+        """Returns the sampling options, which models reject while they think, and always since version 4.7."""
         version = _version(model)
-        return self.sampling_options(generation) if version is not None and version >= ADAPTIVE_ONLY else ()
+        rejects = generation.thinking is not None or (version is not None and version >= ADAPTIVE_ONLY)
+        return self.sampling_options(generation) if rejects else ()
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):
@@ -222,13 +240,6 @@ class AnthropicReader(SseReader):
         self.cached_tokens = counted("cache_read_input_tokens")
         self.cache_write_tokens = counted("cache_creation_input_tokens")
         self.prompt_tokens = sum_of(counted("input_tokens"), self.cache_write_tokens, self.cached_tokens)
-
-
-def _tool(name: str, tool: Tool) -> dict[str, Any]:
-    """Returns one tool, in strict mode if it has no optional parameters, of which the vendor allows only few there."""
-    schema = strict(tool.schema, nullable=False) if tool.type == "command" else None
-    described = {"name": name, "description": tool.description, "input_schema": schema or dict(tool.schema)}
-    return described | ({"strict": True} if schema else {})
 
 
 def _content(parts: list[Any]) -> Any:

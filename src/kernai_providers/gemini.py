@@ -79,11 +79,11 @@ class GeminiProvider(HttpProvider):
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:
             body["tools"] = [{"functionDeclarations": [
-                {"name": name, "description": tool.description or name, "parametersJsonSchema": dict(tool.schema)}
+                {"name": name, "description": tool.description or name, "parametersJsonSchema": tool.schema}
                 for name, tool in box.tools.items()
             ]}]
         if box.answer is not None:
-            answer = {"responseMimeType": "application/json", "responseJsonSchema": dict(box.answer)}
+            answer = {"responseMimeType": "application/json", "responseJsonSchema": box.answer}
             body["generationConfig"] = body.get("generationConfig", {}) | answer
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:

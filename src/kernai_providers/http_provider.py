@@ -23,7 +23,7 @@ from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
 from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, conversation, root_of, strict
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, conversation, portable, root_of, strict
 from kernai_providers.reader import Reader
 from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, proxy_secrets
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
@@ -204,6 +204,10 @@ class HttpProvider(NotCopied, Provider):
         """Adds what the model may call, and the schema of its answer. For adapters that set `calls_natively`."""
         raise NotImplementedError
 
+    def closed(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Returns the schema for a strict mode without optional properties; None if that does not accept it."""
+        return strict(schema, nullable=False)
+
     def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:
         """Marks the end of the prompt for the vendor's cache, if it wants that."""
 
@@ -309,11 +313,13 @@ class HttpProvider(NotCopied, Provider):
         )
 
     def _toolbox(self, tools: Tools) -> Toolbox:
-        schema, by_schema = root_of(tools.output), False  # whether the vendor can enforce the schema of the answer
+        schema, answer = portable(root_of(tools.output)), None
         if schema is not None and schema.get("type") == "object":
-            by_schema = not tools.tools if self.enforces_schema == "without tools" else (
-                self.enforces_schema == "closed" and strict(schema, nullable=False) is not None)
-        return Toolbox(tools, by_schema=by_schema, ids=self.call_ids, nullable=self.strict_tools)
+            if self.enforces_schema == "closed":
+                answer = self.closed(schema)
+            elif self.enforces_schema == "without tools" and not tools.tools:
+                answer = schema
+        return Toolbox(tools, answer=answer, ids=self.call_ids, nullable=self.strict_tools)
 
     @property
     def secrets(self) -> tuple[str, ...]:

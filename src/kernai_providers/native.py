@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
 
@@ -28,6 +28,9 @@ _KNOWN: Final = frozenset({
     "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref", "$defs",
     "description", "title",
 })  # fmt: skip
+_REFERENCE: Final = re.compile(r'"\$ref": "#/\$defs/([^"]*)"')
+#: of these, the strict mode requires one
+_TYPED: Final = frozenset({"type", "anyOf", "$ref"})
 _NARROWING: Final = frozenset({
     "default", "examples", "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
     "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
@@ -84,20 +87,22 @@ class UserTurn:
 class Toolbox:
     """The tools of one model call, under names that the vendor accepts.
 
-    `by_schema`: the vendor itself makes the answer match the output schema. If not, the model answers with a tool named
-    `final`. `nullable`: tools are sent for a strict mode in which an input with a default may be null.
+    `answer`: the schema of the answer, if the vendor enforces it. If not, the model answers with a tool named `final`.
+    `nullable`: tools are sent for a strict mode in which an input with a default may be null.
     """
 
-    def __init__(self, tools: Tools, *, by_schema: bool, ids: re.Pattern[str], nullable: bool) -> None:
-        self.output = output = root_of(tools.output)
+    def __init__(
+        self, tools: Tools, *, answer: Mapping[str, Any] | None = None, ids: re.Pattern[str], nullable: bool
+    ) -> None:
+        self.output = output = portable(root_of(tools.output))
         #: the schema of the answer, if the vendor enforces it
-        self.answer = output if by_schema else None
+        self.answer = answer
         self.constrained = tools.constrained
-        self._ids, self._nullable = ids, nullable
+        self._ids = ids
         listed = list(tools.tools)
         #: whether the answer is the `value` of an object, since every vendor requires an object for parameters
         self.wraps = output is not None and output.get("type") != "object"
-        if output is not None and self.answer is None:
+        if output is not None and answer is None:
             schema = output
             if self.wraps:
                 value = {name: one for name, one in output.items() if name != "$defs"}
@@ -108,8 +113,10 @@ class Toolbox:
         self._names: dict[tuple[str, str], str] = {}
         for tool in listed:
             name = _free(tool.name, self.tools)
-            self.tools[name] = tool
+            self.tools[name] = replace(tool, schema=portable(tool.schema))
             self._names[_key(tool.type, tool.name)] = name
+        #: the schemas of the tools that are sent for the strict mode
+        self.strict = {name: strict(tool.schema) for name, tool in self.tools.items()} if nullable else {}
 
     def name_of(self, block: Mapping[str, Any]) -> str | None:
         """Returns the vendor's name for the tool that a block calls; None for a block that is just text."""
@@ -125,7 +132,7 @@ class Toolbox:
         if tool is None:
             return NativeCall("command", name, text, id=id, is_open=is_open)
         if isinstance(data, dict):
-            pruned = without_nulls(data, tool.schema)
+            pruned = without_nulls(data, tool.schema, is_strict=bool(self.strict.get(name)))
             text = text if pruned == data else json.dumps(pruned, ensure_ascii=False)
             data = pruned
         if tool.type == "command":
@@ -147,7 +154,7 @@ class Toolbox:
         tool = self.tools.get(name)
         if tool is None or tool.name.startswith("/") or (tool.type == "final" and self.wraps):
             return None
-        if self._nullable and strict(tool.schema) != strict(tool.schema, nullable=False):
+        if self.strict.get(name) and self.strict[name] != strict(tool.schema, nullable=False):
             return None  # the block's content may lack nulls that were streamed
         if tool.type == "command":
             return "command", tool.name
@@ -278,6 +285,8 @@ def _strict(schema: Any, nullable: bool) -> dict[str, Any]:
     if not isinstance(schema, Mapping) or schema.keys() - _KNOWN - _NARROWING:
         raise _NotStrictError
     made = {key: value for key, value in schema.items() if key not in _NARROWING}
+    if not made.keys() & _TYPED or ("$ref" in made and len(made) > 1):
+        raise _NotStrictError
     if schema.get("type") == "object" or "properties" in schema:
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
         if schema.get("additionalProperties", False) is not False or (not nullable and set(properties) - required):
@@ -296,28 +305,38 @@ def _strict(schema: Any, nullable: bool) -> dict[str, Any]:
     return made
 
 
-def without_nulls(data: Any, schema: Mapping[str, Any]) -> Any:
-    """Returns the data without nulls for optional properties: in strict mode, null means that one is left out."""
-    return _pruned(data, [schema], schema.get("$defs", {}))
+def without_nulls(data: Any, schema: Mapping[str, Any], *, is_strict: bool) -> Any:
+    """Returns the data without nulls for optional properties: many models write null for one that they leave out.
+
+    Where a property may be null, null is its value, except in strict mode, in which no property can be left out.
+    """
+    return _pruned(data, [schema], schema.get("$defs", {}), is_strict)
 
 
-def _pruned(data: Any, schemas: Iterable[Any], definitions: Mapping[str, Any]) -> Any:
+def _pruned(data: Any, schemas: Iterable[Any], definitions: Mapping[str, Any], is_strict: bool) -> Any:
     """Like `without_nulls`, for data that match one of several schemas: a null stays if one requires the property."""
     if isinstance(data, list):
         items = [one.get("items") for one in _alternatives(schemas, definitions)]
-        return [_pruned(one, items, definitions) for one in data]
+        return [_pruned(one, items, definitions, is_strict) for one in data]
     if not isinstance(data, dict):
         return data
     known: dict[str, list[Any]] = {}
-    required: set[str] = set()
+    kept: set[str] = set()
     for schema in _alternatives(schemas, definitions):
-        required.update(schema.get("required", ()))
+        kept.update(schema.get("required", ()))
         for name, one in schema.get("properties", {}).items():
             known.setdefault(name, []).append(one)
+    if not is_strict:
+        kept.update(name for name, ways in known.items() if any(map(_takes_null, _alternatives(ways, definitions))))
     return {
-        name: _pruned(one, known.get(name, ()), definitions)
-        for name, one in data.items() if one is not None or name in required or name not in known
+        name: _pruned(one, known.get(name, ()), definitions, is_strict)
+        for name, one in data.items() if one is not None or name in kept or name not in known
     }
+
+
+def _takes_null(schema: Mapping[str, Any]) -> bool:
+    values, kind = schema.get("enum", [schema["const"]] if "const" in schema else [None]), schema.get("type", "null")
+    return None in values and "null" in kind and not schema.keys() & {"anyOf", "$ref"}
 
 
 def _alternatives(schemas: Iterable[Any], definitions: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -329,6 +348,30 @@ def _alternatives(schemas: Iterable[Any], definitions: Mapping[str, Any]) -> lis
             found.append(schema)
             waiting += [*schema.get("anyOf", ()), definitions.get(str(schema.get("$ref", "")).rpartition("/")[2])]
     return found
+
+
+def portable(schema: Any) -> Any:
+    """Returns an equal schema in the form that vendors require: a list has `items`, and nothing is beside a `$ref`."""
+    if isinstance(schema, list):
+        return [portable(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {name: portable(one) for name, one in schema.items()}
+    kind = made.get("type")
+    if kind == "array" or (isinstance(kind, list) and "array" in kind):
+        made.setdefault("items", {})
+    if isinstance(made.get("$ref"), str) and len(made) > 1 and "anyOf" not in made:
+        made["anyOf"] = [{"$ref": made.pop("$ref")}]
+    return made
+
+
+def is_recursive(schema: Mapping[str, Any]) -> bool:
+    """Whether a definition contains itself."""
+    left = {name: set(_REFERENCE.findall(json.dumps(one))) for name, one in schema.get("$defs", {}).items()}
+    while ended := [name for name, inside in left.items() if not inside & left.keys()]:
+        for name in ended:
+            del left[name]
+    return bool(left)
 
 
 def root_of(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

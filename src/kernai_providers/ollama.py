@@ -59,7 +59,8 @@ class OllamaProvider(HttpProvider):
         if known(options):
             body["options"] = known(options)
         if generation.thinking is not None:
-            body["think"] = generation.thinking.get("effort", True)
+            how = generation.thinking.get("effort", generation.thinking.get("budget") != 0)
+            body["think"] = how if how != "none" else False
         return body
 
     def native_body(
@@ -74,11 +75,11 @@ class OllamaProvider(HttpProvider):
         if box.constrained:
             body["format"] = _constrained_schema(box)
         elif box.answer is not None:
-            body["format"] = dict(box.answer)
+            body["format"] = box.answer
         elif box.tools:
             body["tools"] = [
                 {"type": "function", "function": {
-                    "name": name, "description": tool.description, "parameters": dict(tool.schema)}}
+                    "name": name, "description": tool.description, "parameters": tool.schema}}
                 for name, tool in box.tools.items()
             ]
 
@@ -169,12 +170,12 @@ class OllamaReader(LineReader):
 def _constrained_schema(box: Toolbox) -> dict[str, Any]:
     """Returns the schema of everything that a constrained model may write: one call, or an answer."""
     ways = [
-        _object({"tool": {"const": name}, "arguments": dict(tool.schema)}) for name, tool in box.tools.items()
+        _object({"tool": {"const": name}, "arguments": tool.schema}) for name, tool in box.tools.items()
     ]
     if box.output is None:
         ways.append(_object({"answer": {"type": "string"}}))
     elif box.answer is not None:
-        ways.append(_object({"answer": dict(box.answer)}))
+        ways.append(_object({"answer": box.answer}))
     return {"anyOf": ways}
 
 

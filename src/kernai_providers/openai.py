@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from kernai import GenerationOptions, Media, Message, Model, Tool
+from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import at, failure_in_stream, objects
 from kernai_providers.http_provider import EMPTY, HttpProvider, data_uri, known, media_reference, one_text
-from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, is_whole, strict
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, is_whole
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
 
 #: models that think before they answer, and accept only `max_completion_tokens`
@@ -106,16 +106,16 @@ class OpenAIProvider(HttpProvider):
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:
-            functions = [self.tool(name, tool) for name, tool in box.tools.items()]
+            functions = [self.tool(name, box) for name in box.tools]
             body["tools"] = [{"type": "function", "function": function} for function in functions]
         if box.answer is not None:
-            schema = {"name": "answer", "schema": strict(box.answer, nullable=False), "strict": True}
+            schema = {"name": "answer", "schema": box.answer, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
 
-    def tool(self, name: str, tool: Tool) -> dict[str, Any]:
+    def tool(self, name: str, box: Toolbox) -> dict[str, Any]:
         """Returns one function, in strict mode if the vendor has one and the schema can be strict."""
-        schema = strict(tool.schema) if self.strict_tools else None
-        described = {"name": name, "description": tool.description, "parameters": schema or dict(tool.schema)}
+        tool, schema = box.tools[name], box.strict.get(name)
+        described = {"name": name, "description": tool.description, "parameters": schema or tool.schema}
         return described | ({"strict": True} if schema else {})
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
@@ -372,11 +372,10 @@ class ResponsesProvider(OpenAIProvider):
         if box.tools:
             # in this API, a tool is strict unless it says otherwise
             body["tools"] = [
-                {"type": "function", "strict": False, **self.tool(name, tool)} for name, tool in box.tools.items()
+                {"type": "function", "strict": False, **self.tool(name, box)} for name in box.tools
             ]
         if box.answer is not None:
-            schema = strict(box.answer, nullable=False)
-            body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True}}
+            body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": box.answer, "strict": True}}
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Literal, TypedDict, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import kernai
 from adapter_calls import ADAPTERS, bodies_to
@@ -240,16 +241,35 @@ def test_the_system_message_is_the_agents_own_and_each_skill_a_tool(vendor: str)
     assert strict == {"anthropic": ["stock_list", "photo", "tasks"], "openai": names, "openai-responses": names}.get(vendor, [])
 
 
-@pytest.mark.parametrize("vendor, strict", [("openai", None), ("openai-responses", False)])
-def test_a_tool_that_has_no_strict_form_is_sent_as_one_that_is_not_strict(vendor: str, strict: Any) -> None:
-    @skill(register=False)
-    def total(prices: dict[str, int]) -> str:
-        """Adds prices."""
-        return str(sum(prices.values()))
-
+def tools_for(vendor: str, *kinds: Any) -> list[Any]:
+    """The tools in a request, for skills with one input each, of these types."""
+    made = [kernai.Skill(f"total{at}", execute=str, inputs={"value": kind}) for at, kind in enumerate(kinds)]
     server = Server(vendor, ["Hi."])
-    kernai.execute(server.agent(skills=[total]), "Go.")
-    assert [tool.get("strict") for tool in tools_of(server.bodies[0]) if tool["name"] == "total"] == [strict]
+    kernai.execute(server.agent(skills=made, workflows=False), "Go.")
+    return tools_of(server.bodies[0])
+
+
+@pytest.mark.parametrize("vendor, strict", [("openai", None), ("openai-responses", False), ("anthropic", None)])
+def test_a_tool_that_has_no_strict_form_is_sent_as_one_that_is_not_strict(vendor: str, strict: Any) -> None:
+    tools = tools_for(vendor, dict[str, int], Any, list[Any], list, Literal["a", 1], list | None)
+    assert [tool.get("strict") for tool in tools] == [strict] * 6
+    bodies = [tool.get("parameters") or tool["input_schema"] for tool in tools]
+    assert bodies[2] == bodies[3]  # OpenAI and Gemini want a list to say what its items are, even if they may be anything
+
+
+def test_anthropic_gets_strict_tools_only_as_far_as_it_accepts_them() -> None:
+    unions = TypedDict("unions", {f"a{at}": int | str for at in range(17)})  # type: ignore[misc]  # not written out
+    for kinds, count in (([int] * 6, 6), ([int] * 7, 0), ([int, Tree], 1), ([int, unions], 0)):
+        assert [tool.get("strict") for tool in tools_for("anthropic", *kinds)].count(True) == count
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_no_vendor_gets_a_schema_with_anything_beside_a_reference(vendor: str) -> None:
+    server = Server(vendor, ['{"best": {"name": "a"}}'])
+    assert kernai.execute(server.agent(skills=None, output=Offer), "Go.").ok
+    sent = json.dumps([tools_for(vendor, Offer), server.bodies])
+    assert "the cheapest" in sent
+    assert len(re.findall(r'{"\$ref": "[^"]*"}', sent)) == sent.count("$ref") > 0
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
@@ -333,6 +353,19 @@ def test_media_of_a_result_reach_a_model_that_sees(vendor: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ typed answers
+
+
+class Part(BaseModel):
+    name: str
+
+
+class Offer(BaseModel):
+    best: Part = Field(description="the cheapest")
+
+
+@dataclass
+class Tree:
+    kids: list[Tree]
 
 
 @dataclass
@@ -435,10 +468,10 @@ def box(*names: str, output: Any = None, nullable: bool = False) -> Toolbox:
     tools = [Tool(name, "", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}) for name in names]
     tools = [tool if tool.name != "/bare" else replace(tool, schema={"type": "object"}) for tool in tools]
     notes = Tool("notes", "", {"type": "object", "properties": {"name": {}, "content": {}}}, "notes")
-    pair = Tool("pair", "", {"type": "object", "properties": {"a": {}, "b": {}}})
-    pairs = Tool("pairs", "", {"type": "object", "properties": {"all": {"items": pair.schema}}, "required": ["all"]})
+    pair = Tool("pair", "", {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": ["string", "null"]}}})
+    pairs = Tool("pairs", "", {"type": "object", "properties": {"all": {"type": "array", "items": pair.schema}}, "required": ["all"]})
     system, listed = Message("system", ""), (*tools, pair, pairs, notes)
-    return Toolbox(Tools(listed, system, system, output), by_schema=False, ids=HttpProvider.call_ids, nullable=nullable)
+    return Toolbox(Tools(listed, system, system, output), ids=HttpProvider.call_ids, nullable=nullable)
 
 
 def test_names_that_vendors_refuse_are_mapped_both_ways_without_collisions() -> None:
@@ -456,7 +489,7 @@ def command(name: str, content: str = '{"q": "x"}', **more: Any) -> dict[str, An
     return {"type": "command", "name": name, "content": content, **more}
 
 
-LIST, OBJECT = {"type": "array"}, {"type": "object", "properties": {"q": {}}}
+LIST, OBJECT = {"type": "array", "items": {}}, {"type": "object", "properties": {"q": {"type": "integer"}}}
 
 
 @pytest.mark.parametrize("output, block, arguments", [
@@ -476,7 +509,7 @@ def test_what_a_call_was_given_goes_back_as_an_object(output: Any, block: Any, a
 @pytest.mark.parametrize("output, name, arguments, block", [
     (None, "a", '{"q":"x"}', ("command", "a", '{"q":"x"}')), (None, "gone", "{", ("command", "gone", "{")),
     (None, "tasks", '{"q": 1}', ("command", "/tasks", '{"q": 1}')), (None, "bare", "{}", ("command", "/bare", "")),
-    (None, "pair", '{"a": null, "b": "ä"}', ("command", "pair", '{"b": "ä"}')), (None, "pair", "[1]", ("command", "pair", "[1]")),
+    (None, "pair", '{"a": null, "b": null}', ("command", "pair", '{"b": null}')), (None, "pair", "[1]", ("command", "pair", "[1]")),
     (LIST, "final", '{"value": ["ä"]}', ("final", None, '["ä"]')), (LIST, "final", "[1]", ("final", None, "[1]")),
     (OBJECT, "final", '{"q": 1}', ("final", None, '{"q": 1}')),
     (None, "notes", '{"name": "add", "content": {"ä": 1}}', ("notes", "add", '{"ä": 1}')),
@@ -561,9 +594,9 @@ def test_a_strict_schema_closes_objects_and_makes_what_may_be_left_out_nullable(
     assert strict(loose, nullable=False) is None
     assert strict({"type": "object", "additionalProperties": {"type": "string"}}) is None
     assert strict({"allOf": [{}]}) is None
-    assert without_nulls({"a": None, "b": None}, loose) == {"a": None}
+    assert without_nulls({"a": None, "b": None}, loose, is_strict=True) == {"a": None}
     listed = {"properties": {"each": {"type": "array", "items": loose}, "any": {"type": "array"}}}
-    assert without_nulls({"each": [{"a": "x", "b": None}], "any": [None]}, listed) == {"each": [{"a": "x"}], "any": [None]}
+    assert without_nulls({"each": [{"a": "x", "b": None}], "any": [None]}, listed, is_strict=True) == {"each": [{"a": "x"}], "any": [None]}
 
 
 A_OR_B = {
@@ -582,7 +615,7 @@ A_OR_B = {
 ])  # fmt: skip
 def test_a_null_inside_a_union_is_left_out_unless_a_member_requires_it(given: Any, kept: Any) -> None:
     schema = {**A_OR_B, "required": ["one"]}
-    assert without_nulls({"one": given}, schema) == {"one": kept}
+    assert without_nulls({"one": given}, schema, is_strict=True) == {"one": kept}
 
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}

@@ -22,6 +22,7 @@ from vendor_wires import WIRES
     *((vendor, {"cache": False}, {}) for vendor in ADAPTERS),
     ("openai-responses", {"extra": {"store": True, "reasoning": {"summary": "auto"}}}, {"store": True, "reasoning": {"summary": "auto"}}),
     *((vendor, {"cache": True}, {}) for vendor in ("gemini", "ollama")),
+    *(("ollama", {"thinking": off}, {"think": False}) for off in ({"budget": 0}, {"effort": "none"})),
     ("anthropic", {"thinking": {"budget": 1024}}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5120}),
     ("gemini", {"thinking": {"budget": 0}}, {"generationConfig": {"thinkingConfig": {"thinkingBudget": 0}}}),
 ])
@@ -39,6 +40,7 @@ BY_BUDGET = ("claude-sonnet-4-5", "claude-haiku-4-5-20251001", "claude-opus-4-20
     *(("openai-responses", id, {"top_p": 0.5, "stop": "x"}, ["top_p", "stop"]) for id in ("gpt-5", "o3-pro", "gpt-6.1-sol")),
     ("openai-responses", "gpt-4o", {"temperature": 0.5, "stop": "x"}, ["stop"]), ("openai", "o3", {"stop": "x"}, None),
     *(("anthropic", id, {"temperature": 0.5}, None) for id in (*BY_BUDGET, "claude-opus-4-6", "claude-sonnet-4-6", "other")),
+    *(("anthropic", "claude-sonnet-4-6", {"temperature": 0.5, "thinking": how}, ["temperature"]) for how in ({"effort": "low"}, {"budget": 2000})),
     *(("openai", id, {"temperature": 0.5}, None) for id in ("gpt-4o", "gpt-5-chat-latest", "gpt-5.3-chat-latest")),
     *((vendor, "gpt-5.2", {"temperature": 0.5, "thinking": {"effort": "none"}}, None) for vendor in ("openai", "openai-responses")),
 ])  # fmt: skip

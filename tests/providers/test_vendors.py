@@ -342,7 +342,7 @@ SEES = names("""
     qwen2.5vl:7b qwen2.5-vl-72b-instruct Qwen/Qwen2.5-VL-32B-Instruct qwen-vl-max qwen3-vl-235b-a22b-instruct qvq-72b-preview
     accounts/fireworks/models/qwen2p5-vl-32b-instruct phi-4-multimodal-instruct microsoft/phi-4-multimodal-instruct
     grok-4 grok-4-0709 grok-4-fast-reasoning grok-2-vision-1212 x-ai/grok-4 sonar sonar-pro sonar-reasoning-pro
-    amazon.nova-lite-v1:0 us.amazon.nova-pro-v1:0 amazon.nova-premier-v1:0 amazon.nova-2-lite-v1:0 glm-4.5v zai-org/GLM-4.6V internvl3-78b command-a-vision-07-2025
+    amazon.nova-lite-v1:0 us.amazon.nova-pro-v1:0 amazon.nova-premier-v1:0 amazon.nova-2-lite-v1:0 glm-4v-9b glm-4.5v zai-org/GLM-4.6V internvl3-78b command-a-vision-07-2025
 """)
 
 READS = names("""
