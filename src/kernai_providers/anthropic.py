@@ -106,6 +106,9 @@ class AnthropicProvider(HttpProvider):
         if box.answer is not None:
             answer = {"format": {"type": "json_schema", "schema": box.answer}}
             body["output_config"] = body.get("output_config", {}) | answer
+        said = [part["type"] for message in body["messages"][-2:-1] for part in message["content"]]
+        if "tool_use" in said and "thinking" not in said[0] and body.get("thinking", {}).get("type") == "enabled":
+            del body["thinking"]  # the vendor would reject calls without thinking, which another model has made
 
     def closed(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         """Returns a schema for the strict mode; None for a recursive one, which the vendor rejects there."""

@@ -13,7 +13,7 @@ from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME
 from kernai_providers.failures import at, objects
 from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_reference
-from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
+from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import SseReader, count_of, sum_of
 
 FINISH_REASONS = {
@@ -89,6 +89,8 @@ class GeminiProvider(HttpProvider):
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
             signatures = {item["at"]: item["signature"] for item in turn.reasoning if item.get("type") == SIGNATURE}
+            if not signatures and NEEDS_SIGNATURE.match(model.id):
+                signatures = {0: NO_SIGNATURE}  # of parallel calls, only the first one has a signature
             parts: list[Any] = self.encode([*([turn.text] if turn.text else []), *turn.media], model)
             for at, call in enumerate(turn.calls):
                 part = {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}}

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import at, failure_in_stream, objects
 from kernai_providers.http_provider import EMPTY, HttpProvider, data_uri, known, media_reference, one_text
-from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, is_whole
+from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn, is_whole
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
 
 #: models that think before they answer, and accept only `max_completion_tokens`
@@ -32,6 +32,7 @@ _VERSION = re.compile(r"(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
 REASONING = "reasoning_content"
 #: the field of a call in which Google sends the signature of its reasoning, and wants it back
 EXTRA = "extra_content"
+GOOGLE = ("gemini-openai", "vertex")
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 AUDIO_FORMATS = {
@@ -124,6 +125,8 @@ class OpenAIProvider(HttpProvider):
             if turn.calls:
                 own = [item for item in turn.reasoning if item.get("vendor") == self.vendor]
                 extras = {item["at"]: {EXTRA: item[EXTRA]} for item in own}
+                if not extras and self.vendor in GOOGLE and NEEDS_SIGNATURE.match(model.id):
+                    extras = {0: {EXTRA: {"google": {"thought_signature": NO_SIGNATURE}}}}
                 message["tool_calls"] = [
                     {"id": call.id, "type": "function", "function": {
                         "name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},

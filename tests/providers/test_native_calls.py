@@ -303,6 +303,28 @@ def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
             assert wanted[vendor] not in json.dumps(again.bodies[-1])
 
 
+CALLED = (Message("user", "Go."), Message("assistant", '<command name="search">tea</command><command name="photo"></command>'))
+
+
+@pytest.mark.parametrize("name, skips", [
+    ("gemini/gemini-3-pro", True), ("gemini-openai/gemini-3.5-flash", True), ("vertex/google/gemini-10-pro", True),
+    ("gemini/gemini-2.5-pro", False), ("gemini-openai/gemini-2.5-pro", False), ("openrouter/google/gemini-3-pro", False),
+])  # fmt: skip
+def test_gemini_reads_of_calls_without_its_signature_that_another_model_made_them(name: str, skips: bool) -> None:
+    place: Any = {"project": "p", "region": "global"} if name.startswith("vertex") else {}
+    provider, model = resolve(name, api_key="k", transport=MemoryTransport(MemoryReply(400)), **place)
+    kernai.execute(Agent(instructions="", provider=provider, model=model, calls="native", skills=[search, photo]), "More.", history=CALLED)
+    assert json.dumps(bodies_to(provider)).count("skip_thought_signature_validator") == skips
+
+
+@pytest.mark.parametrize("how, thinks", [({"budget": 2000}, False), ({"effort": "low"}, True)])
+def test_anthropic_does_not_think_with_a_budget_after_calls_of_another_model(how: Any, thinks: bool) -> None:
+    server = Server("anthropic", [], thought="Hm.")
+    agent = server.agent(model=Model("claude-sonnet-4-6"), generation={"thinking": how})
+    kernai.execute(agent, "More.", history=CALLED)
+    assert ("thinking" in server.bodies[0]) is thinks
+
+
 @pytest.mark.parametrize("vendor", ["anthropic", "gemini"])
 def test_an_empty_turn_is_not_sent_as_a_message(vendor: str) -> None:
     assert list(ADAPTERS[vendor]("k").native_messages(UserTurn(), Model("m"))) == []
