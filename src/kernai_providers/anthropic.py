@@ -58,7 +58,7 @@ class AnthropicProvider(HttpProvider):
     takes_media_in_results = True
     calls_natively = True
     call_ids = re.compile(r"[A-Za-z0-9_-]{1,64}")
-    enforces_schema = "closed"
+    enforces = "closed"
     joins_texts = True
 
     def auth(self, key: str) -> dict[str, str]:

@@ -48,7 +48,7 @@ class GeminiProvider(HttpProvider):
     takes_blank_text = False
     takes_media_of_assistant = True
     calls_natively = True
-    enforces_schema = "without tools"  # few models combine the two
+    enforces = "without tools"  # few models combine the two
 
     def path(self, model: Model) -> str:
         name = model.id.removeprefix("models/")

@@ -82,10 +82,9 @@ class HttpProvider(NotCopied, Provider):
     call_ids: re.Pattern[str] = re.compile(r"[A-Za-z0-9_-]{1,40}")
     #: the body's field for the conversation
     conversation_field: str = "messages"
-    #: whether tools are sent for the vendor's strict mode, in which an input with a default may be null
-    strict_tools: bool = False
-    #: when the vendor enforces the schema of an answer: if it has no optional properties, or if there are no tools
-    enforces_schema: Literal["closed", "without tools"] | None = None
+    #: when the vendor enforces a schema: of tools and answers if it has no optional properties ("closed"), or none but
+    #: some that may be null instead ("nullable"); or only that of an answer, if there are no tools
+    enforces: Literal["closed", "nullable", "without tools"] | None = None
     #: whether messages that are merged become one text, with a blank line between them
     joins_texts: bool = False
 
@@ -315,11 +314,11 @@ class HttpProvider(NotCopied, Provider):
     def _toolbox(self, tools: Tools) -> Toolbox:
         schema, answer = portable(root_of(tools.output)), None
         if schema is not None and schema.get("type") == "object":
-            if self.enforces_schema == "closed":
+            if self.enforces in ("closed", "nullable"):
                 answer = self.closed(schema)
-            elif self.enforces_schema == "without tools" and not tools.tools:
+            elif self.enforces == "without tools" and not tools.tools:
                 answer = schema
-        return Toolbox(tools, answer=answer, ids=self.call_ids, nullable=self.strict_tools)
+        return Toolbox(tools, answer=answer, ids=self.call_ids, nullable=self.enforces == "nullable")
 
     @property
     def secrets(self) -> tuple[str, ...]:

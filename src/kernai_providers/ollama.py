@@ -40,7 +40,7 @@ class OllamaProvider(HttpProvider):
     needs_key = False
     endpoint = "/api/chat"
     calls_natively = True
-    enforces_schema = "without tools"  # a model that is restricted to a schema calls nothing
+    enforces = "without tools"  # a model that is restricted to a schema calls nothing
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         system, turns = self.turns(messages, model)
@@ -169,14 +169,16 @@ class OllamaReader(LineReader):
 
 def _constrained_schema(box: Toolbox) -> dict[str, Any]:
     """Returns the schema of everything that a constrained model may write: one call, or an answer."""
-    ways = [
-        _object({"tool": {"const": name}, "arguments": tool.schema}) for name, tool in box.tools.items()
-    ]
-    if box.output is None:
-        ways.append(_object({"answer": {"type": "string"}}))
-    elif box.answer is not None:
-        ways.append(_object({"answer": box.answer}))
-    return {"anyOf": ways}
+    ways = [{"tool": {"const": name}, "arguments": tool.schema} for name, tool in box.tools.items()]
+    if box.output is None or box.answer is not None:
+        ways.append({"answer": box.answer or {"type": "string"}})
+    # references start at the root, so the definitions have to be there; two tools may have different ones of one name
+    definitions, objects = dict[str, Any](), []
+    for number, way in enumerate(ways):
+        *before, (last, schema) = loads(json.dumps(way).replace('"#/$defs/', f'"#/$defs/{number}.')).items()
+        definitions |= {f"{number}.{name}": one for name, one in schema.pop("$defs", {}).items()}
+        objects.append(_object({**dict(before), last: schema}))
+    return {"anyOf": objects, "$defs": definitions}
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

@@ -63,15 +63,13 @@ class OpenAIProvider(HttpProvider):
     base_url_variable: str | None = "OPENAI_BASE_URL"
     endpoint = "/chat/completions"
     key_variables: tuple[str, ...] = ("OPENAI_API_KEY",)
-    #: whether it takes the options of OpenAI's prompt cache, and the one to send usage in a stream
-    caches: bool = True
+    #: whether it is OpenAI's own API or Azure's: only these have a prompt cache and special rules for reasoning models
+    is_openai: bool = True
+    #: whether it takes the option to send usage in a stream
     stream_options: bool = True
     calls_natively = True
-    strict_tools = True
-    enforces_schema: Literal["closed"] | None = "closed"
+    enforces: Literal["nullable"] | None = "nullable"
     joins_texts = True
-    #: the name of a reasoning model's token limit; other vendors kept the old one
-    reasoning_max_tokens: str = "max_completion_tokens"
 
     def __init__(self, api_key: str | None = None, *, done_marker: bool = True, **options: Any) -> None:
         super().__init__(api_key, **options)
@@ -87,18 +85,18 @@ class OpenAIProvider(HttpProvider):
             ],
             "stream": True,
         }
-        limit = self.reasoning_max_tokens if REASONING_MODEL.match(model.id) else "max_tokens"
+        limit = "max_completion_tokens" if self.is_openai and REASONING_MODEL.match(model.id) else "max_tokens"
         options: dict[str, Any] = {
             "temperature": generation.temperature, "top_p": generation.top_p, "stop": generation.stop,
             "reasoning_effort": (generation.thinking or {}).get("effort"), limit: generation.max_tokens,
             "stream_options": {"include_usage": True} if self.stream_options else None,
         }
-        if generation.cache and self.caches:
+        if generation.cache and self.is_openai:
             options["prompt_cache_key"] = cache_key(messages, model)
         return body | known(options)
 
     def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:
-        if self.caches and keeps_longer(generation, model) and body.get("messages"):
+        if self.is_openai and keeps_longer(generation, model) and body.get("messages"):
             message = body["messages"][-1]
             content = message["content"]
             parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -148,12 +146,10 @@ class OpenAIProvider(HttpProvider):
         """Returns a thinking budget, which no model accepts, and sampling options while a reasoning model may think."""
         thinking = generation.thinking or {}
         refused = ["thinking"] if "budget" in thinking else []
-        if thinking.get("effort") != "none" and self.reasons(model):
+        reasons = self.is_openai and REASONING_MODEL.match(model.id) and "-chat" not in model.id
+        if reasons and thinking.get("effort") != "none":
             refused += self.sampling_options(generation)
         return refused
-
-    def reasons(self, model: Model) -> bool:
-        return REASONING_MODEL.match(model.id) is not None and "-chat" not in model.id
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):

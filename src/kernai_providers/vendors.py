@@ -87,11 +87,10 @@ class CompatibleProvider(OpenAIProvider):
         if grammar is not None and grammar not in GRAMMAR_FIELDS:
             raise ValueError(f"grammar must be one of {', '.join(GRAMMAR_FIELDS)}, or None, got {grammar!r}")
         self.grammar_field = None if grammar is None else GRAMMAR_FIELDS[grammar]
-        self.caches = self.strict_tools = vendor.name == "azure"
+        self.is_openai = vendor.name == "azure"
+        self.enforces = "nullable" if self.is_openai else None
         if vendor.call_ids is not None:
             self.call_ids = vendor.call_ids
-        if not self.caches:
-            self.reasoning_max_tokens, self.enforces_schema = "max_tokens", None
         self._vendor = vendor
         super().__init__(api_key, **options)
 
@@ -101,10 +100,6 @@ class CompatibleProvider(OpenAIProvider):
     def auth(self, key: str) -> dict[str, str]:
         header = self._vendor.key_header
         return super().auth(key) if header is None else {header: key}
-
-    def reasons(self, model: Model) -> bool:
-        """Whether this is a reasoning model, which matters only for Azure: others ignore options they do not know."""
-        return self.vendor == "azure" and super().reasons(model)
 
 
 def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vendor:

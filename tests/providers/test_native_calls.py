@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 import kernai
 from adapter_calls import ADAPTERS, bodies_to
@@ -675,6 +675,19 @@ def test_a_constrained_agent_holds_ollama_to_a_schema_of_all_it_may_say(texts: l
     assert "- search: Searches the shelf." in told
     assert '{"tool": NAME, "arguments": {...}} calls a tool; {"answer": ...} gives your answer.' in told
     assert "tools" not in bodies[0]
+
+
+@pytest.mark.parametrize("kind", [str, Offer])
+def test_every_reference_in_the_schema_of_a_constrained_agent_has_its_definition(kind: Any) -> None:
+    other = create_model("Part", kids=list[Tree])  # another type than the offer's part
+    skills = [kernai.Skill(f"use{at}", execute=str, inputs={"value": one}) for at, one in enumerate((Offer, list[other]))]  # type: ignore[valid-type]  # made here
+    for made in (skills, None):
+        server = Server("ollama", [])
+        kernai.execute(server.agent(skills=made, constrain=True, output=kind), "Go.")
+        schema = server.bodies[0]["format"]
+        definitions = {f"#/$defs/{name}": json.dumps(one) for name, one in schema["$defs"].items()}
+        assert definitions.keys() >= set(re.findall(r'"(#/[^"]*)"', json.dumps(schema)))
+        assert len({one for name, one in definitions.items() if name.endswith(".Part")}) == (2 if made else kind is Offer)
 
 
 @pytest.mark.parametrize("skills, answer, how", [
