@@ -413,4 +413,4 @@ def test_a_cancelled_run_cancels_its_task() -> None:
     with setup({}, {"jobs": jobs.server}, register=False) as adapter:
         with pytest.raises(kernai.RunCancelledError):
             ask(adapter, {"method": "tools/call", "params": {"name": "build"}}, cancelled=lambda: jobs.polls > 1)
-        adapter._background.run(lambda _: asyncio.wait_for(jobs.cancelled.wait(), 30), kernai.SkillContext(None))
+        adapter._run(kernai.SkillContext(None), lambda _: asyncio.wait_for(jobs.cancelled.wait(), 30))

@@ -4,11 +4,10 @@ An optional adapter built on the official SDK, never imported by the core: ``pip
 docs/mcp.md.
 
 - `configuration` reads and checks configurations.
-- `background` has the event loop on which all clients run. `connection` is one server, reached over `transports`;
-  `guard` is a program that runs with each stdio server.
+- `connection` is one server, reached over `transports`; `guard` is a program that runs with each stdio server.
 - `dispatch` answers a block. `language` reads requests and writes answers, `interaction` handles a server's requests
   for input, and `schemas` checks arguments.
-- `tool_skills` turns tools into skills, and `adapter` combines all of this.
+- `tool_skills` turns tools into skills. `adapter` combines all of this, and has the event loop on which clients run.
 - `serving` is the other direction: it serves skills as an MCP server.
 """
 

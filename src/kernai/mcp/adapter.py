@@ -9,8 +9,10 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import CancelledError
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import httpx2
@@ -24,13 +26,13 @@ import kernai
 from kernai._util.api import is_async
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.blocks.block import Block
-from kernai.drivers.background_loop import outcome_of
-from kernai.errors import Control
-from kernai.mcp.background import Background
+from kernai.drivers.background_loop import BackgroundLoop, outcome_of
+from kernai.errors import Control, KernaiError, RunCancelledError
+from kernai.loop.effects import Cancelled
 from kernai.mcp.configuration import ServerConfig, expanded, read_file, read_servers
 from kernai.mcp.connection import CLOSING_SECONDS, Connection, Session
-from kernai.mcp.dispatch import Dispatch
-from kernai.mcp.errors import McpConfigError
+from kernai.mcp.dispatch import Dispatch, Work
+from kernai.mcp.errors import McpClosedError, McpConfigError, McpError
 from kernai.mcp.interaction import TasksExtension
 from kernai.mcp.language import Returned, documentation
 from kernai.mcp.tool_skills import tool_skill
@@ -61,6 +63,9 @@ class Adapter:
     """MCP servers as one protocol, made by `setup` and `load`. A context manager that shuts down when the block ends.
 
     Thread-safe, and usable by sync and async runs at the same time. Nothing is started before the first request.
+
+    Its clients are opened, used and closed on one event loop in its own thread, whichever thread calls, even if that
+    thread runs its own loop (as in a notebook). After `shutdown`, neither the thread nor the loop is left.
     """
 
     #: for ``Agent(protocols=[adapter.protocol])``, which needs no registry
@@ -72,7 +77,8 @@ class Adapter:
         asked = {"sampling": options.get("sampling"), "elicitation": _decline if self._pauses else elicitation}
         pool, auth, name = WorkerPool(), options.get("auth") or {}, options.get("name", "mcp")
         callbacks = {f"{kind}_callback": _as_async(kind, one, pool) for kind, one in asked.items() if callable(one)}
-        self._background = Background()
+        self._loop = BackgroundLoop("kernai-mcp")
+        self._process = os.getpid()
         self._connections = {
             one: Connection(config, _client_maker(config, sources.get(one), auth.get(one), callbacks))
             for one, config in servers.items()
@@ -142,7 +148,8 @@ class Adapter:
         _ADAPTERS.pop(self, None)
         if REGISTRY.find(self.protocol.name) is self.protocol:
             REGISTRY.unregister(self.protocol.name)
-        self._background.close(self._close_all, CLOSING_SECONDS + 2)
+        if not self._is_of_parent:
+            self._loop.close(CLOSING_SECONDS + 2, self._close_all)
 
     def __enter__(self) -> Self:
         return self
@@ -157,8 +164,50 @@ class Adapter:
         return self._dispatch(context).answer(block.content)
 
     def _dispatch(self, context: SkillContext[Any]) -> Dispatch:
-        self._background.check()
-        return Dispatch(self._connections, self._background, context, self._pauses)
+        self._check()
+        return Dispatch(self._connections, partial(self._run, context), context, self._pauses)
+
+    @property
+    def _is_of_parent(self) -> bool:
+        """Whether it belongs to the parent process. A forked child cannot use it."""
+        return os.getpid() != self._process
+
+    def _check(self) -> None:
+        """Raises `McpClosedError` if no more requests can be made."""
+        if self._loop.closed:
+            raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
+        if self._is_of_parent:
+            raise McpClosedError("the MCP adapter belongs to the parent process; build a new one after forking")
+
+    def _run(self, context: SkillContext[Any], work: Work) -> Any:
+        """Performs `work` on the event loop and waits for it. Its events are emitted by `context`, in this thread.
+
+        Ctrl-C in this thread, or the cancellation of its run, cancels the work. Raises `McpClosedError` after
+        `shutdown`.
+        """
+        if self._loop.serves_here():
+            raise McpError(
+                "an MCP request on the thread that serves MCP would wait for itself forever; "
+                "in a sampling or elicitation callback use 'def' in place of 'async def', or await arun(...)"
+            )
+        inbox: SimpleQueue[dict[str, Any]] = SimpleQueue()
+
+        def must_stop() -> bool:  # called again and again by the waiting thread
+            while not inbox.empty():
+                context.emit(inbox.get())
+            return context.cancelled
+
+        try:
+            return self._loop.run(work(inbox.put), must_stop)
+        except Cancelled:
+            raise RunCancelledError("the run was cancelled") from None
+        except (CancelledError, asyncio.CancelledError):
+            raise McpClosedError("the MCP adapter was shut down while it was asked") from None
+        except KernaiError:
+            self._check()  # it may have been shut down meanwhile
+            raise
+        finally:
+            must_stop()  # emits the last events
 
     async def _close_all(self) -> None:
         await asyncio.gather(*(one.close() for one in self._connections.values()), return_exceptions=True)
@@ -240,7 +289,7 @@ _REGISTERING = threading.Lock()
 def _check_free(name: str) -> None:
     """Raises `McpConfigError` if the name is taken, unless by an adapter inherited from the process before a fork."""
     taken = REGISTRY.find(name)
-    inherited = [one.protocol for one in list(_ADAPTERS) if one._background.is_of_parent]  # noqa: SLF001 - of this module
+    inherited = [one.protocol for one in list(_ADAPTERS) if one._is_of_parent]  # noqa: SLF001 - of this module
     if taken is not None and taken not in inherited:
         raise McpConfigError(
             f"there is a protocol {name!r} already in kernai.protocols: shut that one down, give this one another name "

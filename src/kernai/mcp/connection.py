@@ -22,13 +22,14 @@ from mcp_types import Tool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from kernai._util.redaction import Redactor
-from kernai.mcp.background import Emit
 from kernai.mcp.configuration import ServerConfig, redactor_of
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
 from kernai.mcp.schemas import one_line
 from kernai.mcp.transports import StderrTail, talking, why_unreadable
 
 Answer = TypeVar("Answer")
+#: emits an event
+Emit = Callable[[dict[str, Any]], object]
 #: seconds for a transport to close: the SDK gives a process about 6.5 seconds
 CLOSING_SECONDS = 8.0
 #: seconds to find out why a session ended

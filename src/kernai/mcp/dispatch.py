@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,8 +18,7 @@ from mcp_types import HEADER_MISMATCH, Tool
 
 from kernai._util.api import close_matches
 from kernai.mcp import language
-from kernai.mcp.background import Background, Emit
-from kernai.mcp.connection import Attempt, Connection, Listing, every_page
+from kernai.mcp.connection import Attempt, Connection, Emit, Listing, every_page
 from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
 from kernai.mcp.language import METHODS, Request, Returned, read_request, request_text
@@ -30,6 +29,8 @@ MAX_NAMES = 1000
 
 Listings = dict[Connection, Listing]
 Failures = dict[Connection, McpError]
+#: work for the adapter's event loop
+Work = Callable[[Emit], Coroutine[Any, Any, Any]]
 #: sends a request; its options carry the answers to the server's own requests
 Send = Callable[..., Awaitable[Any]]
 
@@ -42,7 +43,8 @@ class Dispatch:
     """
 
     servers: Mapping[str, Connection]
-    background: Background
+    #: performs work on the event loop, and waits for it
+    run: Callable[[Work], Any]
     context: SkillContext[Any]
     pauses: bool
     #: the server that the request names; it is asked even if it failed a moment ago
@@ -189,9 +191,7 @@ class Dispatch:
             approval = self.context.approval
             return await Interaction(connection, what, attempt, pauses=self.pauses, approval=approval).result(send)
 
-        return self.background.run(
-            lambda emit: connection.use(emit, self.restarted, ask, what=what, repeatable=repeatable), self.context
-        )
+        return self.run(lambda emit: connection.use(emit, self.restarted, ask, what=what, repeatable=repeatable))
 
     def _listings(
         self, servers: Iterable[Connection], kind: str = "tools", *, again: bool = False
@@ -215,7 +215,7 @@ class Dispatch:
 
         left = [one for one in servers if one not in listed]
         if left:
-            self.background.run(ask_all, self.context)
+            self.run(ask_all)
         return {one: listed[one] for one in servers if one in listed}, failures
 
     def _emit_changes(self, connection: Connection, tools: Iterable[str]) -> None:
