@@ -184,36 +184,6 @@ def test_a_client_that_leaves_in_the_middle_of_a_request_is_not_logged_as_an_err
     assert caplog.text == ""
 
 
-def open_session(url: str) -> str:
-    status, headers, _ = post(url)
-    assert status == 200
-    return str(headers["mcp-session-id"])
-
-
-def ping(url: str, session: str) -> int:
-    return post(url, ("mcp-session-id", session), content={"jsonrpc": "2.0", "id": 2, "method": "ping"})[0]
-
-
-def test_the_number_of_open_sessions_is_limited(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_transports, "MAX_SESSIONS", 2)
-    with Server(served.SKILLS, port=0) as server:
-        first, second = open_session(server.url), open_session(server.url)
-        assert post(server.url)[0] == 503
-        assert [ping(server.url, one) for one in (first, second, "", "of nobody")] == [200, 200, 404, 404]
-        assert post(server.url, ("mcp-session-id", first), method="DELETE", content=None)[0] == 200
-        assert ping(server.url, open_session(server.url)) == 200
-        assert ping(server.url, first) == 404
-
-
-def test_an_idle_session_ends(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_transports, "MAX_IDLE", 0.05)
-    with Server(served.SKILLS, port=0) as server:
-        session = open_session(server.url)
-        while session in server._tools.app.session_manager._server_instances:  # a request would keep the session alive
-            pass
-        assert ping(server.url, session) == 404
-
-
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"port": -1}, ValueError, "port must be"), ({"port": "80"}, ValueError, "port must be"),
     ({"port": 65536}, ValueError, "port must be"), ({"port": True}, ValueError, "port must be"),

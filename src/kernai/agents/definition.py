@@ -71,10 +71,7 @@ class Rules(NamedTuple):
 
     @classmethod
     def of(cls, agent: Agent[Any]) -> Rules:
-        return cls(
-            agent.on_prose, agent.on_truncated, agent.quoted_calls, agent.dialects, agent.output_retries,
-            agent.max_steps, agent.max_tasks,
-        )
+        return cls(*(getattr(agent, option) for option in cls._fields if option not in cls._field_defaults))
 
     def recorded(self, given: Mapping[str, Any] | None) -> Rules:
         """Returns these rules, overridden by recorded ones, which format 1 lacks.

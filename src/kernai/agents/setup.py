@@ -57,19 +57,14 @@ class Key(NamedTuple):
     answer_type: AnswerType | None
 
 
-class System:
+class System(NamedTuple):
     """The system message of a step, and the `instructions` in it. `host_text` is the part that the host wrote."""
 
-    __slots__ = ("host_text", "instructions", "may_quote", "message")
-
-    def __init__(
-        self, instructions: str | tuple[str | Outside, ...], host_text: str, message: Message, *, may_quote: bool
-    ) -> None:
-        self.instructions = instructions
-        self.host_text = host_text
-        self.message = message
-        #: whether it may hold calls that the model must not make just because it reads them
-        self.may_quote = may_quote
+    instructions: str | tuple[str | Outside, ...]
+    host_text: str
+    message: Message
+    #: whether it may hold calls that the model must not make just because it reads them
+    may_quote: bool
 
 
 NO_SYSTEM = System("", "", Message("system", ""), may_quote=False)

@@ -239,7 +239,7 @@ class _Call:
     pool: WorkerPool
     emit: Callable[[Any], object]
     only_objects: bool
-    context: SkillContext[Any] | None = None
+    context: SkillContext[Any] = field(default_factory=lambda: SkillContext(None))
     cancellation: threading.Event = field(default_factory=threading.Event)
     run_id: str = field(default_factory=lambda: os.urandom(12).hex())
 
@@ -254,21 +254,19 @@ class _Call:
             text = f"{type(error).__name__}: {error}".rstrip(": ")
         else:
             text = error_text(as_failure(error))
-        return failure(str(self._scrubbed(text)))
+        return failure(str(self.context.scrub(text)))
 
     async def _result(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
         run_context = new_context()
         if not isinstance(run_context, Context):
             raise TypeError(f"the server's context= must return a Context, got {type(run_context).__name__}")
         skill = self.skill
-        if skill.wants_context:
-            self.context = SkillContext(
-                skill, run_context, call_id="0.0", run_id=self.run_id, emit=self.emit,
-                cancelled=self.cancellation.is_set,
-            )
+        self.context = SkillContext(
+            skill, run_context, call_id="0.0", run_id=self.run_id, emit=self.emit, cancelled=self.cancellation.is_set,
+        )
         table = served_table(skill)
         bound = table.bind(arguments, run_context.media_store, repair=False)
-        invoke = partial(skill.invoke, bound, self.context)
+        invoke = partial(skill.invoke, bound, self.context if skill.wants_context else None)
         value: Any
         if isinstance(skill, AgentSkill):
             value = await arun(
@@ -279,11 +277,11 @@ class _Call:
             value = invoke() if skill.is_async else await in_worker(self.pool, invoke)
         if hasattr(value, "__await__"):
             value = await value
-        value = self._scrubbed(value)
-        data = self._scrubbed(plain(value)) if is_data(value) else None
+        value = self.context.scrub(value)
+        data = self.context.scrub(plain(value)) if is_data(value) else None
         if self.only_objects and data is not None and not isinstance(data, dict):
             data = {"result": data}
-        parts = self._scrubbed(SkillResult.of(value)).parts
+        parts = self.context.scrub(SkillResult.of(value)).parts
         is_text = all(isinstance(part, str) for part in parts)
         # encoding media may read files, so it must not happen on the event loop
         content = [*map(_content, parts)] if is_text else await in_worker(self.pool, lambda: [*map(_content, parts)])
@@ -307,9 +305,6 @@ class _Call:
         if usage == table.usage:
             return f"{faults}\nRight arguments: {json.dumps(table.sample(), ensure_ascii=False)}"
         return faults or usage  # from another skill that this one has called; its usage means nothing to the client
-
-    def _scrubbed(self, value: Any) -> Any:
-        return value if self.context is None else self.context.scrub(value)
 
 
 def failure(text: str) -> types.CallToolResult:

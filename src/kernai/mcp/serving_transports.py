@@ -187,9 +187,9 @@ def _client() -> Iterator[tuple[FileIO, FileIO]]:
         # these say whether the streams were open at the start; by now another file may have a closed one's number
         if sys.__stdin__ is None or sys.__stdout__ is None:
             raise KernaiError("transport='stdio' needs an open stdin and stdout; without them use 'http'")
-        stdin = undo.enter_context(FileIO(_copy_of(0)))
+        stdin = undo.enter_context(FileIO(os.dup(0)))
         undo.callback(os.dup2, stdin.fileno(), 0)
-        stdout = undo.enter_context(FileIO(_copy_of(1), "w"))
+        stdout = undo.enter_context(FileIO(os.dup(1), "w"))
         undo.callback(os.dup2, stdout.fileno(), 1)
         _redirect(0, os.open(os.devnull, os.O_RDONLY))
         _redirect(1, os.open(os.devnull, os.O_WRONLY) if sys.__stderr__ is None else os.dup(2))
@@ -199,15 +199,6 @@ def _client() -> Iterator[tuple[FileIO, FileIO]]:
         if sys.stderr is not None:
             undo.enter_context(redirect_stdout(sys.stderr))  # shows output at once, not when `before` is flushed
         yield stdin, stdout
-
-
-def _copy_of(descriptor: int) -> int:
-    """Duplicates a descriptor to a number above 2 that children do not inherit."""
-    if sys.platform == "win32":
-        return os.dup(descriptor)
-    import fcntl
-
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def _redirect(descriptor: int, opened: int) -> None:
@@ -223,15 +214,11 @@ def _flush(stream: Any) -> None:
 # -------------------------------------------------------------------------------------------------------------- HTTP
 
 # The SDK checks `Host` and `Origin`, because a page in a browser can reach a server on the same machine under the
-# page's own host name (DNS rebinding; MCP specification, "Transports", security warning). It also checks the token,
-# ends idle sessions and limits their number.
+# page's own host name (DNS rebinding; MCP specification, "Transports", security warning). It also checks the token. It
+# ends sessions after 30 minutes without a request, and allows at most 10,000: most clients never end theirs.
 
 #: limit for a request in bytes; media are sent as base64 in it
 MAX_BODY = 16 * 1024 * 1024
-#: A session takes about 40 kB, and most clients never end theirs. Since revision 2026-07-28 there are no sessions.
-MAX_SESSIONS = 1000
-#: seconds without a request before a session is ended; an open stream counts as a request
-MAX_IDLE = 30 * 60.0
 MAX_PORT = 65535
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _PATH = re.compile(r"/[^\s?#%{}]*")  # nothing that a URL would escape, or a route read as a pattern
@@ -337,8 +324,6 @@ async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> Non
     inner = tools.app.streamable_http_app(
         streamable_http_path=address.path,
         max_request_body_size=MAX_BODY,
-        session_idle_timeout=MAX_IDLE,
-        max_sessions=MAX_SESSIONS,
         transport_security=address.security,
         auth=auth,
         token_verifier=address.verifier,
