@@ -213,6 +213,9 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     assert example(rows, {"rows": [{"n": "3", "s": 4}]}) == {"rows": [{"n": 3, "s": "4"}]}
     assert example(FILE, {"path": 3, "head": "2"}) == {"path": "3", "head": 2}
     assert example(FILE, {"path": "a", "mode": None, "head": 0}) == {"path": "a"}
+    assert example(FILE, {"path": ["a"], "head": {"n": 1}}) == {"path": "..."}
+    ways = {"properties": {"a": {}, "b": {"type": "integer"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    assert [example(ways, one) for one in ({}, {"b": 1}, {"b": "x"})] == [{"a": "..."}, {"b": 1}, {"a": "..."}]
     broken = {"properties": {"n": {"$ref": "#/$defs/n"}, "gone": {"$ref": "#/gone"}}, "$defs": {"n": {"type": "integer"}}}
     above = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"n": {"type": "integer", "minimum": 0, "exclusiveMinimum": True}}}
     assert [example(broken, {"n": "x"}), example(above, {"n": 0})] == [{}, {}]

@@ -181,6 +181,8 @@ def _corrected(found: Mapping[str, Any]) -> str:
     for name in required:
         if not isinstance(params.get(name), str) or not params[name]:
             params[name] = "..."
+    if not isinstance(params.get("server"), str):
+        params.pop("server", None)
     order = ("server", "name", "uri", "arguments")
     return request_text(method, {name: params[name] for name in order if name in params})
 

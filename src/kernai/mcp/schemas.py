@@ -130,8 +130,9 @@ def type_of(schema: Any) -> str:
 def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments that fit the schema, based on those given.
 
-    Numbers in quotes and the like are corrected. Arguments that fit are kept; so are lists and objects, because most of
-    their content is right. A missing required argument gets the value given under a similar name, or a placeholder.
+    Numbers in quotes and the like are corrected. Arguments that fit are kept; so are lists and objects with a fault in
+    them, because most of their content is right. A missing required argument gets the value given under a similar name,
+    or a placeholder.
     """
     full = resolved(schema)
     known = properties_of(full)
@@ -140,16 +141,17 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     others = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
 
     def fits(name: str, value: Any) -> bool:
-        if takes_any or (name in known and isinstance(value, (list, dict))):
-            return True
-        return name in known and not faults({**others, "properties": {name: known[name]}}, {name: value})
+        if name not in known:
+            return takes_any
+        wrong = found_faults({**others, "properties": {name: known[name]}}, {name: value})
+        return all(len(path) > 1 for path, _ in wrong)
 
     made = copy_of(dict(islice(given.items(), MAX_SHOWN)))
     for path, _ in found_faults(schema, made):
         with suppress(LookupError, TypeError, ValueError):  # for any other fault
             change_form(made, path)
     made = {name: value for name, value in made.items() if fits(name, value)}
-    lacking = [name for name in _required_names(full) if name not in made]
+    lacking = [name for name in needed_names(full, made) if name not in made]
     meant: dict[str, Any] = {}
     for one in islice((one for one in given if one not in known), MAX_FAULTS):
         for name in close_matches(one, known):
@@ -299,6 +301,14 @@ def defaults_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The defaults of the properties that have one."""
     properties = properties_of(schema).items()
     return {name: one["default"] for name, one in properties if isinstance(one, Mapping) and "default" in one}
+
+
+def needed_names(schema: Mapping[str, Any], given: Collection[str] = ()) -> list[str]:
+    """The required properties, and those of one of several ways to fit: one that `given` fits, or else the first."""
+    listed = schema.get("anyOf")
+    ways = [_required_names(one) for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    way = next((one for one in ways if set(one) <= {*given}), ways[0]) if ways else []
+    return [*_required_names(schema), *way]
 
 
 def _required_names(schema: Mapping[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from kernai.jsonio.json_data import copy_of
 from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError
 from kernai.mcp.language import Returned
-from kernai.mcp.schemas import found_faults, written_out
+from kernai.mcp.schemas import found_faults, needed_names, written_out
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 
@@ -81,8 +81,8 @@ class SchemaTable(InputTable):
 
     def sample(self) -> dict[str, object]:
         """If there are several ways to call the tool, the sample also has what the first one requires."""
-        ways = self._written_out.get("anyOf") or [{}]
-        needed = [one for one in self._fields if not one.required and one.name in ways[0].get("required", ())]
+        names = needed_names(self._written_out)
+        needed = [one for one in self._fields if not one.required and one.name in names]
         return {**super().sample(), **{one.name: sample_of(one.type.schema) for one in needed}}
 
 
