@@ -30,21 +30,9 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kernai import events
 from kernai._util.api import ForkSafeLock
-from kernai.events import (
-    KINDS,
-    CallBegunRow,
-    CallEndedRow,
-    Event,
-    LlmResponseRow,
-    MessagesSentRow,
-    ModelFailedRow,
-    ResultRow,
-    RunStartRow,
-    WorkflowCompleteRow,
-    WorkflowErrorRow,
-    WorkflowStartRow,
-)
+from kernai.events import KINDS, Event
 from kernai.jsonio.json_data import dumps
 
 try:
@@ -208,7 +196,7 @@ class SpanSink:
             "gen_ai.response.finish_reasons": None if reason is None else (str(reason),),
             "gen_ai.output.messages": self._messages([{"role": "assistant", "content": data.get("content")}]),
         })
-        failed = (data.get("exception") or "cancelled") if event.type == ModelFailedRow.type else None
+        failed = (data.get("exception") or "cancelled") if event.type == events.ModelFailedRow.type else None
         if failed is not None:
             self._fail(span, failed, data)
         about = self._call_attributes(model) | {"gen_ai.response.model": answered_by}
@@ -257,7 +245,7 @@ class SpanSink:
         opened = self._open.pop((event.run_id, "workflow", event.scope), None)
         if opened is not None:
             if "error" in data:
-                self._fail(opened.span, WorkflowErrorRow.type, data)
+                self._fail(opened.span, events.WorkflowErrorRow.type, data)
             opened.span.end(_nanoseconds(event))
 
     # ------------------------------------------------------------------------------------------------ spans
@@ -329,11 +317,12 @@ def _nanoseconds(event: Event) -> int:
 _EXPORTERS: Mapping[str, Callable[[SpanSink, Event, Mapping[str, Any]], None]] = {
     kind.type: export
     for base, export in (
-        (RunStartRow, SpanSink._start_run), (ResultRow, SpanSink._end_run),
-        (MessagesSentRow, SpanSink._start_chat), ((LlmResponseRow, ModelFailedRow), SpanSink._end_chat),
-        (CallBegunRow, SpanSink._start_call), (CallEndedRow, SpanSink._end_call),
-        (WorkflowStartRow, SpanSink._start_workflow),
-        ((WorkflowCompleteRow, WorkflowErrorRow), SpanSink._end_workflow),
+        (events.RunStartRow, SpanSink._start_run), (events.ResultRow, SpanSink._end_run),
+        (events.MessagesSentRow, SpanSink._start_chat),
+        ((events.LlmResponseRow, events.ModelFailedRow), SpanSink._end_chat),
+        (events.CallBegunRow, SpanSink._start_call), (events.CallEndedRow, SpanSink._end_call),
+        (events.WorkflowStartRow, SpanSink._start_workflow),
+        ((events.WorkflowCompleteRow, events.WorkflowErrorRow), SpanSink._end_workflow),
     )
     for kind in KINDS.values() if issubclass(kind, base)
 }
