@@ -56,6 +56,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         ["arguments.x: expected string or null, received integer 3"],
     ),
     ({"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b", "c"]}]}, {}, ["arguments: needs a or b and c"]),
+    ({"properties": {"a": {}}, "required": ["a", "z"]}, {"z": 1}, ["arguments.a: required, but missing (any value)"]),
     ({"oneOf": [{"required": ["a"]}, {"required": ["a", "b"]}]}, {"c": 1}, [
         "arguments: needs a or a and b", "arguments.c: there is no such argument; it takes none",
     ]),
@@ -214,6 +215,7 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     assert example(FILE, {"path": 3, "head": "2"}) == {"path": "3", "head": 2}
     assert example(FILE, {"path": "a", "mode": None, "head": 0}) == {"path": "a"}
     assert example(FILE, {"path": ["a"], "head": {"n": 1}}) == {"path": "..."}
+    assert example({"properties": {"a": {}}, "required": ["a", "z"]}, {"z": 1}) == {"z": 1, "a": "..."}
     ways = {"properties": {"a": {}, "b": {"type": "integer"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
     assert [example(ways, one) for one in ({}, {"b": 1}, {"b": "x"})] == [{"a": "..."}, {"b": 1}, {"a": "..."}]
     broken = {"properties": {"n": {"$ref": "#/$defs/n"}, "gone": {"$ref": "#/gone"}}, "$defs": {"n": {"type": "integer"}}}

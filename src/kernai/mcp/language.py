@@ -21,7 +21,7 @@ from kernai._util.api import close_matches
 from kernai.jsonio.json_data import loads
 from kernai.jsonio.tolerant_json import read_tolerantly
 from kernai.mcp.errors import McpError
-from kernai.mcp.schemas import example, missing, one_line, properties_of, resolved, type_of
+from kernai.mcp.schemas import example, inputs_of, missing, one_line, resolved, type_of
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
 
@@ -228,7 +228,7 @@ def tool_line(tool: types.Tool) -> str:
     required = missing(schema, {})
     signature = [
         f"{one_line(name)}{'' if name in required else '?'}: {one_line(type_of(one), MAX_TYPE)}"
-        for name, one in properties_of(schema).items()
+        for name, one in inputs_of(schema).items()
     ]
     return f"- {one_line(tool.name)}({', '.join(signature)}){_about(tool.description or tool.title)}"
 

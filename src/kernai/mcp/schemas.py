@@ -71,7 +71,7 @@ def found_faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> lis
                 break
         else:
             if found:  # an unknown argument may be the missing one under another name
-                found |= dict.fromkeys(islice(_unknown((), arguments, properties_of(resolved(schema))), MAX_FAULTS))
+                found |= dict.fromkeys(islice(_unknown((), arguments, inputs_of(resolved(schema))), MAX_FAULTS))
         return list(found)[:MAX_FAULTS]
     return []
 
@@ -135,8 +135,8 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     or a placeholder.
     """
     full = resolved(schema)
-    known = properties_of(full)
-    takes_any = not known and full.get("additionalProperties") is not False
+    known = inputs_of(full)
+    takes_any = not properties_of(full) and full.get("additionalProperties") is not False
     # the definitions are needed if not all references can be resolved
     others = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
 
@@ -295,6 +295,12 @@ def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """The properties that a schema describes; a server may send anything in their place."""
     found = schema.get("properties")
     return found if isinstance(found, Mapping) else {}
+
+
+def inputs_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties that a schema describes, and those that it only requires."""
+    found = properties_of(schema)
+    return {**found, **{name: {} for name in missing(schema, found)}}
 
 
 def defaults_of(schema: Mapping[str, Any]) -> dict[str, Any]:

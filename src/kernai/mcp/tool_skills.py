@@ -22,7 +22,7 @@ from kernai.jsonio.json_data import copy_of
 from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError
 from kernai.mcp.language import Returned
-from kernai.mcp.schemas import found_faults, needed_names, written_out
+from kernai.mcp.schemas import found_faults, inputs_of, needed_names, written_out
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 
@@ -97,10 +97,9 @@ def _for_inputs(schema: Mapping[str, Any]) -> Schema:
         raise ValueError("it takes arguments of any name, and an input must have a fixed name")
     if "properties" not in made and any(key in made for key in ("anyOf", "oneOf", "if", "not")):
         raise ValueError("it does not list its arguments as properties")
-    listed = made.get("properties", {})
-    unlisted: dict[str, Any] = {name: {} for name in made.get("required", ()) if name not in listed}
-    if unlisted:  # required but not described; each needs an input, too
-        made["properties"] = listed = {**listed, **unlisted}
+    listed = inputs_of(made)
+    if listed:
+        made["properties"] = listed
     for name in listed:
         if plain_line(name) != name or not name or "<" in name:
             raise ValueError(f"no input can have the name {name!r}")
