@@ -88,6 +88,7 @@ WRONG = [
     *(({"servers": {"it": {**STDIO, "roots": [wrong]}}}, "key 'roots[0]': must be a folder, a file:// URI, or {'uri': ")
       for wrong in (5, " ", {"uri": "a", "name": 5}, {"uri": "a", "title": "b"})),
     ({"servers": {"it": {**STDIO, "roots": ["https://h"]}}}, "key 'roots[0]': only folders and file:// URIs can be roots"),
+    *(({"servers": {"it": {**STDIO, "roots": [wrong]}}}, "key 'roots[0]': there can be no folder") for wrong in ("~nobody!/x", "a\0b")),
     ({"servers": {"it": STDIO}, "mcpServers": {"it": STDIO}}, "server 'it' is configured twice"),
 ]
 

@@ -219,7 +219,9 @@ def _root(key: str, value: Any) -> tuple[str, str | None]:
         raise _FaultError(key, "must be a folder, a file:// URI, or {'uri': ..., 'name': ...}")
     if "://" in value and not value.startswith("file://"):
         raise _FaultError(key, "only folders and file:// URIs can be roots")
-    return value if "://" in value else Path(value).expanduser().resolve().as_uri(), name
+    with suppress(RuntimeError, ValueError):  # for the home of an unknown user, and a NUL character
+        return value if "://" in value else Path(value).expanduser().resolve().as_uri(), name
+    raise _FaultError(key, f"there can be no folder {value!r}")
 
 
 #: for each key that there is, the function that checks and converts its value
