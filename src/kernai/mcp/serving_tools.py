@@ -35,7 +35,7 @@ from kernai._util.api import close_matches
 from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.drivers.background_loop import outcome_of
-from kernai.errors import SkillInputError, as_failure, error_text
+from kernai.errors import SkillInputError, as_failure, described, error_text
 from kernai.events import Event, ProgressRow, SkillExecuteRow
 from kernai.inputs.annotations import Namespace, TypeBuilder
 from kernai.inputs.schema import WORDS
@@ -250,8 +250,8 @@ class _Call:
             return result
         if isinstance(error, SkillInputError):
             text = self._for_clients(error)
-        elif isinstance(error, (SystemExit, KeyboardInterrupt, BaseExceptionGroup)):  # no real Ctrl-C gets here
-            text = f"{type(error).__name__}: {error}".rstrip(": ")
+        elif isinstance(error, (SystemExit, KeyboardInterrupt)):  # no real Ctrl-C gets here
+            text = described(error)
         else:
             text = error_text(as_failure(error))
         return failure(str(self.context.scrub(text)))
