@@ -197,38 +197,32 @@ class Argument:
         self, form: str, help: str, type: Callable[[str], Any] = str, *, name: str | None = None, **more: Any
     ) -> None:
         words = form.removesuffix("...").split()
-        self.flags = [word for word in words if word.startswith("-")]
-        self.placeholder = " ".join(words[len(self.flags):])
-        self.help = help
-        self.choices: Sequence[str] = more.get("choices", ())
-        self.is_switch = not self.placeholder and not self.choices
-        self._names = self.flags or [name or self.placeholder.lower()]
-        self._more = {"action": "store_true", **more} if self.is_switch else {"type": type, **more}
+        flags = [word for word in words if word.startswith("-")]
+        placeholder = " ".join(words[len(flags):])
+        is_switch = not placeholder and "choices" not in more
+        self._names = flags or [name or placeholder.lower()]
+        self._more = {"help": help, **({"action": "store_true"} if is_switch else {"type": type}), **more}
         if form.endswith("..."):
             self._more |= {"action": "append", "default": []}
-        if self.placeholder and not self.placeholder.islower():  # otherwise argparse shows the choices
-            self._more["metavar"] = self.placeholder
+        if placeholder and not placeholder.islower():  # otherwise argparse shows the choices
+            self._more["metavar"] = placeholder
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
-        parser.add_argument(*self._names, help=self.help, **self._more)
+        parser.add_argument(*self._names, **self._more)
 
 
 class Group:
     """Arguments under a title of their own in ``--help``. Without a title, they exclude each other."""
 
     def __init__(self, *arguments: Argument, title: str = "", note: str = "") -> None:
-        self.arguments = arguments
-        self.title, self.note = title, note
+        self._arguments = arguments
+        self._title, self._note = title, note
 
     def add_to(self, parser: Parser) -> None:
-        titled = bool(self.title)
-        group = parser.add_argument_group(self.title, self.note) if titled else parser.add_mutually_exclusive_group()
-        for one in self.arguments:
+        titled = bool(self._title)
+        group = parser.add_argument_group(self._title, self._note) if titled else parser.add_mutually_exclusive_group()
+        for one in self._arguments:
             one.add_to(group)
-
-
-_HELP = Argument("-h --help", "show this help message and exit", action="help")
-_DEBUG = Argument("--debug", "show the traceback of an error")
 
 
 class Command(NamedTuple):
@@ -264,12 +258,11 @@ class Parser(argparse.ArgumentParser):
             epilog="examples:\n" + textwrap.indent(command.examples.strip(), "  "),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
-            add_help=False,
         )
-        self.arguments: list[Argument] = []
-        for one in (_HELP, *command.arguments, _DEBUG):
+        for one in (*command.arguments, Argument("--debug", "show the traceback of an error")):
             one.add_to(self)
-            self.arguments += one.arguments if isinstance(one, Group) else [one]
+        #: for completion scripts
+        self.arguments = [one for one in self._actions if one.help != argparse.SUPPRESS]
 
     def parse(self, arguments: list[str]) -> Namespace:
         """Parses the arguments. A misspelled option is the first error reported, with a suggestion."""

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from argparse import SUPPRESS, Namespace
+from argparse import Action, Namespace
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -234,24 +234,23 @@ def models_of(server: Server) -> list[str]:
 
 
 #: the arguments of each command
-_Arguments = Mapping[str, list[Argument]]
+_Arguments = Mapping[str, list[Action]]
 
 
 def _complete(options: Namespace) -> int:
-    arguments = {
-        name: [one for one in command_of(name)[1].arguments if one.help != SUPPRESS] for name in SUMMARIES
-    }
+    arguments = {name: command_of(name)[1].arguments for name in SUMMARIES}
     output.write("\n".join(_SHELLS[options.shell](arguments)))
     return OK
 
 
-def _values(one: Argument) -> str:
-    return " ".join([f"{vendor.name}/" for vendor in VENDORS] if one.placeholder == "VENDOR/NAME" else one.choices)
+def _values(one: Action) -> str:
+    vendors = [f"{vendor.name}/" for vendor in VENDORS] if one.metavar == "VENDOR/NAME" else one.choices
+    return " ".join(vendors or [])
 
 
-def _positional(arguments: list[Argument]) -> str:
+def _positional(arguments: list[Action]) -> str:
     """The possible values of a command's positional arguments, if known."""
-    return " ".join(values for one in arguments if not one.flags and (values := _values(one)))
+    return " ".join(values for one in arguments if not one.option_strings and (values := _values(one)))
 
 
 def _bash(arguments: _Arguments) -> Iterator[str]:
@@ -261,10 +260,10 @@ def _bash(arguments: _Arguments) -> Iterator[str]:
     yield f'    1:*) words="{" ".join(SUMMARIES)} help --help --version" ;;'
     for command, own in arguments.items():
         for one in own:
-            if one.flags and not one.is_switch:
-                patterns = "|".join(f"*:{command}:{flag}" for flag in one.flags)
+            if one.option_strings and one.nargs != 0:
+                patterns = "|".join(f"*:{command}:{flag}" for flag in one.option_strings)
                 yield f'    {patterns}) words="{_values(one)}" ;;'
-        flags = [flag for one in own for flag in one.flags]
+        flags = [flag for one in own for flag in one.option_strings]
         yield f'    *:{command}:*) words="{_positional(own)}"; [[ $current == -* ]] && words="{" ".join(flags)}" ;;'
     yield "  esac"
     yield '  COMPREPLY=($(compgen -W "$words" -- "$current"))'
@@ -286,9 +285,9 @@ def _zsh(arguments: _Arguments) -> Iterator[str]:
     for command, own in arguments.items():
         yield f"    {command}) _arguments '*:argument:{_zsh_values(_positional(own))}' \\"
         for one in own:
-            help = one.help.replace("[", "(").replace("]", ")").replace(":", "\\:")
-            value = "" if one.is_switch else f":value:{_zsh_values(_values(one))}"
-            yield from (f"      {_quoted(f'{flag}[{help}]{value}')} \\" for flag in one.flags)
+            help = str(one.help).replace("[", "(").replace("]", ")").replace(":", "\\:")
+            value = "" if one.nargs == 0 else f":value:{_zsh_values(_values(one))}"
+            yield from (f"      {_quoted(f'{flag}[{help}]{value}')} \\" for flag in one.option_strings)
         yield "      ;;"
     yield "  esac"
     yield "}"
@@ -307,11 +306,11 @@ def _fish(arguments: _Arguments) -> Iterator[str]:
     for command, own in arguments.items():
         condition = _quoted(f"__fish_seen_subcommand_from {command}")
         for one in own:
-            flags = "".join(f" -{'l' if flag[:2] == '--' else 's'} {flag.lstrip('-')}" for flag in one.flags)
-            value = " -r" if flags and not one.is_switch else ""
+            flags = "".join(f" -{'l' if flag[:2] == '--' else 's'} {flag.lstrip('-')}" for flag in one.option_strings)
+            value = " -r" if flags and one.nargs != 0 else ""
             values = f" -f -a {_quoted(_values(one))}" if _values(one) else ""
             if flags or values:
-                yield f"complete -c kernai -n {condition}{flags}{value}{values} -d {_quoted(one.help)}"
+                yield f"complete -c kernai -n {condition}{flags}{value}{values} -d {_quoted(str(one.help))}"
 
 
 def _quoted(text: str) -> str:
