@@ -96,22 +96,17 @@ class _Checks:
 
 def at_once(work: Callable[[int], object], workers: int) -> list[BaseException]:
     """Starts `workers` threads at the same moment, each with its number, and returns the exceptions they raised."""
+    from concurrent.futures import ThreadPoolExecutor  # slow to import
+
     barrier = threading.Barrier(workers)
-    failures: list[BaseException] = []
 
     def begin(number: int) -> None:
         barrier.wait()
-        try:
-            work(number)
-        except BaseException as error:  # noqa: BLE001 - the caller's thread reports it
-            failures.append(error)
+        work(number)
 
-    threads = [threading.Thread(target=begin, args=(number,)) for number in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return failures
+    with ThreadPoolExecutor(workers) as pool:
+        begun = [pool.submit(begin, number) for number in range(workers)]
+    return [error for one in begun if (error := one.exception()) is not None]
 
 
 # --------------------------------------------------------------------------------------------------------- providers

@@ -61,14 +61,19 @@ class MockProvider(NotCopied, Provider):
         self.chunk_size = chunk_size
         self.calls_natively = native
         self.strict = strict
-        self._given = 0
         self._lock = ForkSafeLock()
-        self._texts: list[str | LlmResponse] = []
-        self._answer: Answer | None = None
-        self._counter: TokenCounter | None = None
-        self._failures: dict[int, Exception | type[Exception]] = {}
-        self.calls: list[MockCall] = []
-        self.respond_with(*texts)
+        MockProvider.reset(self).respond_with(*texts)  # a subclass's `reset` may need more than there is yet
+
+    def reset(self) -> Self:
+        """Forgets the calls, answers and failures. Keeps `chunk_size`, `native` and `strict`."""
+        with self._lock:
+            self._texts: list[str | LlmResponse] = []
+            self._given = 0
+            self._answer: Answer | None = None
+            self._counter: TokenCounter | None = None
+            self._failures: dict[int, Exception | type[Exception]] = {}
+            self.calls: list[MockCall] = []
+        return self
 
     def respond_with(self, *texts: str | LlmResponse) -> Self:
         """Adds answers to those set before. The last one repeats."""
@@ -87,15 +92,13 @@ class MockProvider(NotCopied, Provider):
     def on_call(self, answer: Answer) -> Self:
         """Answers with ``answer(messages, model)`` instead of texts."""
         check_function("on_call", answer, "(messages, model)", (), None)
-        with self._lock:
-            self._answer = answer
+        self._answer = answer
         return self
 
     def with_token_counter(self, counter: TokenCounter) -> Self:
         """Reports ``counter(messages, content)`` as usage: a dict with ``prompt_tokens`` and ``completion_tokens``."""
         check_function("with_token_counter", counter, "(messages, content)", (), "")
-        with self._lock:
-            self._counter = counter
+        self._counter = counter
         return self
 
     def fail_on_step(self, step: int, error: Exception | type[Exception] = ProviderError) -> Self:
@@ -105,15 +108,7 @@ class MockProvider(NotCopied, Provider):
             raise TypeError(f"error must be an exception or its class, got {given!r}")
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise ValueError(f"step must be the number of a call from 0 on, got {step!r}")
-        with self._lock:
-            self._failures[step] = error
-        return self
-
-    def reset(self) -> Self:
-        """Forgets the calls, answers and failures. Keeps `chunk_size`, `native` and `strict`."""
-        with self._lock:
-            self._texts, self._answer, self._counter, self._failures, self.calls = [], None, None, {}, []
-            self._given = 0
+        self._failures[step] = error
         return self
 
     def check(self) -> None:

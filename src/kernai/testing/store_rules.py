@@ -177,17 +177,13 @@ class StoreRules:
             Media.from_bytes(b"", mime_type="text/plain", kind="document"),
         ]
         store.append("r", 0, [entry()], given)
-        found = self.reopen(store).load_media("r")
-        _same(_fields(found), _fields(given), "the media")
-        _same([one.read_bytes() for one in found], [one.read_bytes() for one in given], "their bytes")
+        _same(self.reopen(store).load_media("r"), given, "the media")
 
     def test_a_url_comes_back_whole(self) -> None:
         store = self.make()
         given = Media.from_url("https://user@example.org/a.png?token=\ud800#part", metadata={"page": "1"})
         store.append("r", 0, [entry()], [given])
-        found = self.reopen(store).load_media("r")
-        _same(_fields(found), _fields([given]), "the media")
-        _same([one.data for one in found], [given.data], "the URL")
+        _same(self.reopen(store).load_media("r"), [given], "the media")
 
     def test_a_file_is_kept_as_it_was_when_it_came(self) -> None:
         store = self.make()
@@ -199,7 +195,7 @@ class StoreRules:
             path.write_bytes(b"now")
             store.append("r", 1, [entry()], [given])
         found = self.reopen(store).load_media("r")
-        _same(_fields(found), _fields([given]), "the media")
+        _same([one.to_dict() for one in found], [given.to_dict()], "the media")
         _same([one.read_bytes() for one in found], [b"then"], "the file, which was changed, appended again, removed")
 
     def test_a_file_that_cannot_be_read_stays_a_reference(self) -> None:
@@ -209,7 +205,7 @@ class StoreRules:
             given = Media.from_file(path)
             store.append("r", 0, [entry()], [given])
             found = self.reopen(store).load_media("r")
-            _same(_fields(found), _fields([given]), "the media")
+            _same([one.to_dict() for one in found], [given.to_dict()], "the media")
             _raises(KernaiError, found[0].read_bytes, "the bytes of a file that was never there")
             path.write_bytes(b"late")
             store.append("r", 1, [entry()], [given])
@@ -270,10 +266,6 @@ class StoreRules:
 
 def _media(text: str) -> Media:
     return Media.from_bytes(text.encode(), mime_type="text/plain", metadata={"name": text})
-
-
-def _fields(media: Sequence[Media]) -> list[tuple[Any, ...]]:
-    return [(one.id, one.to_dict(), one.kind, one.mime_type, one.source, dict(one.metadata)) for one in media]
 
 
 def _same(found: Any, expected: Any, what: str) -> None:
