@@ -35,20 +35,6 @@ from kernai.values.message import Message
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason
 
-DESCRIPTION = f"""\
-Chat with an agent that remembers the conversation. AGENT is {agents.AGENT_FORMS}; without it you talk to a plain agent,
-which you can configure with --system and --skills.
-Ctrl-C cancels the current turn; at the prompt it clears the line, and pressed twice in a row it quits.
-If input is piped in, each line is a turn, and Ctrl-C quits.
-
-With --store you can continue the conversation later with the same --run-id. Calls that need a decision are shown for
-you to approve or refuse in the terminal."""
-EXAMPLES = """\
-kernai chat --model anthropic/claude-sonnet-5
-kernai chat agent.py --record talk.jsonl
-kernai chat clerk.py --store talks.db --run-id monday
-printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1"""
-
 
 def run(options: Namespace) -> int:
     if options.store is None and options.run_id is not None:
@@ -352,4 +338,15 @@ class ChatSession:
 
 _RECORD = Argument("--record FILE", "write a recording of all turns: .json or .jsonl")
 _ARGUMENTS = (*agents.AGENT, *agents.MODEL, _RECORD, *stores.SAVING, LOUDNESS)
-COMMANDS = {"chat": Command(run, _ARGUMENTS, DESCRIPTION, EXAMPLES)}
+COMMANDS = {"chat": Command(run, _ARGUMENTS, f"""\
+Chat with an agent that remembers the conversation. AGENT is {agents.AGENT_FORMS}; without it you talk to a plain agent,
+which you can configure with --system and --skills.
+Ctrl-C cancels the current turn; at the prompt it clears the line, and pressed twice in a row it quits.
+If input is piped in, each line is a turn, and Ctrl-C quits.
+
+With --store you can continue the conversation later with the same --run-id. Calls that need a decision are shown for
+you to approve or refuse in the terminal.""", """\
+kernai chat --model anthropic/claude-sonnet-5
+kernai chat agent.py --record talk.jsonl
+kernai chat clerk.py --store talks.db --run-id monday
+printf 'Hello\\nWhat did I say?\\n' | kernai chat --model ollama/llama3.1""")}

@@ -21,15 +21,6 @@ from kernai.loop.model_stream import ParsedResponse
 from kernai.registry.protocol_registry import Protocol
 from kernai.values.limits import MODEL_MAX_TASKS
 
-DESCRIPTION = """\
-Show how a model's response is parsed: each block with its position (line:column), type, name and content, the prose
-around it, and which rule of the loop applies. FILE is a text file, or - for stdin."""
-EXAMPLES = """\
-kernai parse response.txt
-echo '<command name="search">lamps</command>' | kernai parse -
-kernai parse response.txt --full --protocol mcp
-kernai parse response.txt --check --json > parsed.json"""
-
 PROSE, INCOMPLETE, BLOCK = "prose", "incomplete", "block"
 RULES = {
     "workflow": "1. a valid plan: sub-agents run its tasks",
@@ -186,4 +177,10 @@ _ARGUMENTS = (
     Argument("--on-prose", "as Agent(on_prose=...)", choices=get_args(OnProse), default="correct_once"),
     Argument("--sub-agent", "treat it as the response of a sub-agent, which may not plan"),
 )
-COMMANDS = {"parse": Command(run, _ARGUMENTS, DESCRIPTION, EXAMPLES)}
+COMMANDS = {"parse": Command(run, _ARGUMENTS, """\
+Show how a model's response is parsed: each block with its position (line:column), type, name and content, the prose
+around it, and which rule of the loop applies. FILE is a text file, or - for stdin.""", """\
+kernai parse response.txt
+echo '<command name="search">lamps</command>' | kernai parse -
+kernai parse response.txt --full --protocol mcp
+kernai parse response.txt --check --json > parsed.json""")}

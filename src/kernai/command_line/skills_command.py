@@ -103,15 +103,6 @@ def import_from_here() -> None:
 
 # -------------------------------------------------------------------------------------------------------- the command
 
-DESCRIPTION = """\
-Load files of skills, check them, and list the skills as a model would see them. The files are executed, as with
-skills.load_from; Skill objects at their top level are listed too, even with register=False. A file with an error is
-reported with the line and the reason, and the others are still listed. FILE may be a pattern like 'skills/**/*.py'."""
-EXAMPLES = """\
-kernai skills skills.py
-kernai skills 'skills/**/*.py' --model-capabilities text,vision
-kernai skills skills.py --json"""
-
 
 def capabilities(given: str) -> tuple[str, ...]:
     """An argparse type: capabilities of a model."""
@@ -171,4 +162,11 @@ _ARGUMENTS = (
              "list the skills for a model with these, such as text,vision (default: every skill)", capabilities),
     Argument("--json", "everything as JSON on stdout"),
 )
-COMMANDS = {"skills": Command(run, _ARGUMENTS, DESCRIPTION, EXAMPLES)}
+COMMANDS = {"skills": Command(run, _ARGUMENTS, """\
+Load files of skills, check them, and list the skills as a model would see them. The files are executed, as with
+skills.load_from; Skill objects at their top level are listed too, even with register=False. A file with an error
+is reported with the line and the reason, and the others are still listed. FILE may be a pattern like
+'skills/**/*.py'.""", """\
+kernai skills skills.py
+kernai skills 'skills/**/*.py' --model-capabilities text,vision
+kernai skills skills.py --json""")}

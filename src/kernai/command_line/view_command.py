@@ -16,20 +16,6 @@ from kernai.command_line.stores import is_address
 from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
 
-DESCRIPTION = """\
-Write a recorded run as one HTML file that needs no network. It shows a time line of the run, its steps and sub-agents,
-the conversation, and every event, with filters and search. With --follow, serve the page while the run is being
-recorded, on this machine only, at an address with a random token.
-
-The page is written next to the recording (run.html for run.jsonl) unless -o gives another file. An earlier page is
-overwritten; any other file is left unchanged. Images come from the folder run.jsonl.media, which `kernai run --record`
-creates, or from the store if the run is in one."""
-EXAMPLES = """\
-kernai view run.jsonl --open
-kernai view run.json -o report.html
-kernai view runs.db refund-42 --open
-kernai run agent.py "Take stock." --record run.jsonl & kernai view run.jsonl --follow --open
-"""
 _ENDINGS = (".jsonl", ".json", ".ndjson")
 _ELSEWHERE = "name another file with -o"
 
@@ -116,4 +102,16 @@ _ARGUMENTS = (
     Argument("--follow", "serve the page while the recording grows; Ctrl-C stops it"),
     Argument("--port N", "the port for --follow (default: any free port)", number(int, 1, 65_535)),
 )
-COMMANDS = {"view": Command(run, _ARGUMENTS, DESCRIPTION, EXAMPLES)}
+COMMANDS = {"view": Command(run, _ARGUMENTS, """\
+Write a recorded run as one HTML file that needs no network. It shows a time line of the run, its steps and sub-agents,
+the conversation, and every event, with filters and search. With --follow, serve the page while the run is being
+recorded, on this machine only, at an address with a random token.
+
+The page is written next to the recording (run.html for run.jsonl) unless -o gives another file. An earlier page is
+overwritten; any other file is left unchanged. Images come from the folder run.jsonl.media, which `kernai run --record`
+creates, or from the store if the run is in one.""", """\
+kernai view run.jsonl --open
+kernai view run.json -o report.html
+kernai view runs.db refund-42 --open
+kernai run agent.py "Take stock." --record run.jsonl & kernai view run.jsonl --follow --open
+""")}
