@@ -24,16 +24,6 @@ from kernai.command_line.program import Argument, Command
 from kernai.command_line.recording import FORMS, Source, sources
 from kernai.recording.recorder import Shortening
 
-DESCRIPTION = """\
-Show where two recorded runs differ. Events are compared scope by scope (the run, each sub-run), in order. Times,
-durations, run ids and vendors' request ids are ignored, as are events that a resume dropped. For each scope, the first
-difference is shown after the last event that both have. Exit status: 0 the same, 1 different, 2 a file that is not a
-recording."""
-EXAMPLES = """\
-kernai diff before.jsonl after.jsonl
-kernai diff before.json after.json --all
-kernai diff runs.db refund-42 runs.db refund-42b
-kernai diff a.jsonl b.jsonl --json | python -m json.tool"""
 _STYLES = {"-": "red", "+": "green"}
 
 
@@ -113,11 +103,8 @@ _PARALLEL = {
 }
 
 
-class Place(NamedTuple):
-    """A scope of a run. Runs are counted from 1; the recording of a conversation has several."""
-
-    run: int
-    scope: str
+#: the number of a run, from 1, and a scope in it; the recording of a conversation has several runs
+Place = tuple[int, str]
 
 
 def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]:
@@ -135,7 +122,7 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
         run = runs.setdefault((run_id, max(starts[run_id], 1)), len(runs) + 1)
         data = _comparable(shortening.entry(event).get("data"))
         entry = {"event": event["event"], "step": event.get("step"), "data": data}
-        found.setdefault(Place(run, scope), []).append(entry)
+        found.setdefault((run, scope), []).append(entry)
     return {place: list(_in_order(entries)) for place, entries in found.items()}
 
 
@@ -375,4 +362,12 @@ _ARGUMENTS = (
     Argument("--all", "show every difference, not only the first in each scope"),
     Argument("--json", "the differences as JSON on stdout"),
 )
-COMMANDS = {"diff": Command(run, _ARGUMENTS, DESCRIPTION, EXAMPLES)}
+COMMANDS = {"diff": Command(run, _ARGUMENTS, """\
+Show where two recorded runs differ. Events are compared scope by scope (the run, each sub-run), in order. Times,
+durations, run ids and vendors' request ids are ignored, as are events that a resume dropped. For each scope, the first
+difference is shown after the last event that both have. Exit status: 0 the same, 1 different, 2 a file that is not a
+recording.""", """\
+kernai diff before.jsonl after.jsonl
+kernai diff before.json after.json --all
+kernai diff runs.db refund-42 runs.db refund-42b
+kernai diff a.jsonl b.jsonl --json | python -m json.tool""")}

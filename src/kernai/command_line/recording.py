@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
+from itertools import islice
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from kernai._util.private_file import new_part, write_private
@@ -128,7 +129,7 @@ class Recording:
         self.failure: str | None = None
         self._store = store
         self._quiet = quiet
-        self._written: set[str] = set()
+        self._handled = 0  # how many media of the store; it keeps their order
         self._sink: JsonlSink | MemorySink | None = MemorySink()
         self._locked: BinaryIO | None = None
         _check(path)
@@ -141,8 +142,9 @@ class Recording:
         if self._sink is None:
             raise KernaiError(f"the recording {self.path} is closed")
         try:
-            if len(self._store) > len(self._written):
-                for media in self._store:
+            if len(self._store) > self._handled:
+                for media in islice(self._store, self._handled, None):
+                    self._handled += 1
                     self._write(media)
         except KernaiError as error:
             self._fail(error)
@@ -152,10 +154,7 @@ class Recording:
             self._fail(error)
 
     def _write(self, media: Media) -> None:
-        """Writes media that were not written yet. Raises `KernaiError` if that fails; it is not tried again."""
-        if media.id in self._written:
-            return
-        self._written.add(media.id)
+        """Raises `KernaiError` if that fails; it is not tried again."""
         if media.is_url or not _ID.fullmatch(media.id):
             return
         is_on_disk = media.is_path and media.payload is None and os.path.isfile(media.data)

@@ -124,8 +124,8 @@ class Feed:
         self._items: list[tuple[str, str]] = []  # ("records" or "media", JSON)
         self._shortening = Shortening()
         self._pictures = Thumbnails(self._media_folder, settle=_SETTLE)
-        self._wanted: set[str] = set()
-        self._known: set[str] = set()
+        self._wanted: set[str] = set()  # the ids of media in all records
+        self._found: set[str] = set()
 
     def close(self) -> None:
         """Answers all pending requests."""
@@ -154,11 +154,10 @@ class Feed:
         for entry in entries:
             text = encode(record(entry, self._shortening))
             self._items.append(("records", text))
-            self._wanted.update(set(MEDIA_ID.findall(text)) - self._known)
-        for media_id, picture in self._pictures.find(self._wanted).items():
-            self._wanted.discard(media_id)
-            self._known.add(media_id)
-            self._items.append(("media", f"{dumps(media_id)}:{dumps(picture)}"))
+            self._wanted.update(MEDIA_ID.findall(text))
+        found = self._pictures.find(self._wanted - self._found)
+        self._found.update(found)
+        self._items += [("media", f"{dumps(media_id)}:{dumps(picture)}") for media_id, picture in found.items()]
 
     def _answer(self, first: int, state: str) -> str:
         parts: dict[str, list[str]] = {"records": [], "media": []}

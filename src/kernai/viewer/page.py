@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
@@ -88,8 +87,10 @@ MAX_BYTES = 4 * 1024 * 1024
 MAX_TOTAL = 32 * 1024 * 1024
 #: the id in a reference to media
 MEDIA_ID = re.compile(r"media_[0-9a-f]{12}(?![0-9a-f])")
+#: how the data of a picture begins
 _STARTS = {
-    b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
+    rb"\x89PNG\r\n\x1a\n": "image/png", rb"\xff\xd8\xff": "image/jpeg", rb"GIF8[79]a": "image/gif",
+    rb"RIFF....WEBP": "image/webp",
 }
 _FILE = re.compile(r"(media_[0-9a-f]{12})\.[A-Za-z0-9]{1,8}")
 
@@ -111,23 +112,21 @@ class Thumbnails:
     def find(self, ids: set[str]) -> dict[str, dict[str, str]]:
         """Returns ``{"uri": DATA_URI}`` or ``{"left_out": REASON}`` for each id that is found."""
         found = {one: self._picture(data, len(data)) for one, data in sorted(self._data.items()) if one in ids}
-        for media_id, path in sorted(self._files(ids - self._data.keys()).items()):
-            picture = self._read(path)
+        files = self._files() if ids - self._data.keys() else {}
+        for media_id in sorted(ids & files.keys() - self._data.keys()):
+            picture = self._read(files[media_id])
             if picture is not None:
                 found[media_id] = picture
         return found
 
-    def _files(self, ids: set[str]) -> dict[str, str]:
-        if self._folder is None or not ids:
+    def _files(self) -> dict[str, str]:
+        if self._folder is None or os.path.islink(self._folder):  # noqa: PTH114 - text in, text out
             return {}
         try:
-            if not stat.S_ISDIR(os.lstat(self._folder).st_mode):
-                return {}
             with os.scandir(self._folder) as files:
-                named = [(name[1], file.path) for file in files if (name := _FILE.fullmatch(file.name))]
+                return {name[1]: file.path for file in files if (name := _FILE.fullmatch(file.name))}
         except OSError:
             return {}
-        return {media_id: path for media_id, path in named if media_id in ids}
 
     def _read(self, path: str) -> dict[str, str] | None:
         try:
@@ -163,9 +162,7 @@ def _held(media: Media) -> bytes | None:
 
 def picture_type(data: bytes) -> str | None:
     """The MIME type that the first bytes indicate, if it is one of the four that the page shows."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for start, kind in _STARTS.items() if data.startswith(start)), None)
+    return next((kind for start, kind in _STARTS.items() if re.match(start, data, re.DOTALL)), None)
 
 
 # ------------------------------------------------------------------------------------------------------------ the page
