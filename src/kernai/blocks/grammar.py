@@ -28,41 +28,34 @@ CORE_TYPES = ("command", "json", "final", "plan", "result", "error")
 ASCII_SPACE = " \t\n\r\f\v"
 """White space in tags, blank values and segments. ASCII only, like `\\s` under `re.ASCII`."""
 
+_LONGEST_REMEMBERED = 256  # characters; bounds the memory, together with the number of tags
+_MOST_REMEMBERED = 512
+_Meaning = TypeVar("_Meaning")
+
+
+class Remembered(dict[str, _Meaning]):
+    """A cache of the meanings of tags, since a text uses the same few tags again and again.
+
+    A dict, so that a hit needs no call of a Python function. Threads may share it, since a tag always means the same.
+    """
+
+    def __init__(self, read: Callable[[str], _Meaning]) -> None:
+        self._read = read
+
+    def __missing__(self, markup: str) -> _Meaning:
+        meaning = self._read(markup)
+        if len(markup) <= _LONGEST_REMEMBERED:
+            if len(self) >= _MOST_REMEMBERED:
+                self.clear()
+            self[markup] = meaning
+        return meaning
+
+
 # ----------------------------------------------------------------------------------------------- cut-off tags
 
-_LONGEST_LEARNT = 64  # characters
-_MOST_LEARNT = 512  # for one candidate, so that no text can fill the memory
 _WORD = r"<(/?[a-z]*+)"
 #: what may follow the complete attributes of a tag that is cut off
 _REST = r"""(\s*+)(?:(/)|(?<=\s)([^\s"'=<>/]++)(\s*+)(?:(=)\s*+("[^"<>]*+|'[^'<>]*+{escaped})?)?)?"""
-
-
-class CutOff(dict[str, "CutOff"]):
-    """A candidate that is cut off, but can still become a tag. Caches what it becomes with short pieces of text.
-
-    Models send tags in the same few pieces. All parsers in all threads share the cache. A piece always leads to the
-    same candidate, so no lock is needed.
-    """
-
-    __slots__ = ("_place", "_text")
-
-    def __init__(self, place: Place, text: str) -> None:
-        super().__init__()
-        self._place = place
-        self._text = text
-
-    def advance(self, piece: str) -> CutOff | None:
-        """The candidate with more text. None if it cannot become a tag, as after any `<` or `>`."""
-        known = self.get(piece)
-        if known is not None:
-            return known
-        text = self._place.shorten(self._text + piece)
-        if text is None:
-            return None
-        reached = self._place.candidates.setdefault(text, CutOff(self._place, text))
-        if len(piece) <= _LONGEST_LEARNT and len(self) < _MOST_LEARNT:
-            self[piece] = reached
-        return reached
 
 
 class Place:
@@ -77,12 +70,11 @@ class Place:
         self.shape = shape
         self._words = words
         self._nests = nests
-        self.start = CutOff(self, "<")
-        #: by their text. There are few, since candidates that can become a tag in the same ways have the same text
-        self.candidates = {"<": self.start}
+        #: shortens a candidate that is cut off to a text that can become a tag in the same ways; None if it cannot
+        #: become one, as after any `<` or `>`. There are few such texts, and models send tags in the same few pieces
+        self.shortened = Remembered(self._shortened).__getitem__
 
-    def shorten(self, text: str) -> str | None:
-        """Shortens a candidate to a text that can become a tag in the same ways. None if it cannot become one."""
+    def _shortened(self, text: str) -> str | None:
         word = re.match(_WORD, text)[1]  # type: ignore[index]  # it begins with `<`
         rest = text[len(word) + 1 :]
         if not rest:
@@ -236,29 +228,6 @@ def _level_change(candidate: re.Match[str]) -> int:
     if candidate.lastindex is not None:
         return -1
     return 1 if _nests(candidate[0]) else 0
-
-
-_LONGEST_REMEMBERED = 256  # characters; bounds the memory, together with the number of tags
-_MOST_REMEMBERED = 512
-_Meaning = TypeVar("_Meaning")
-
-
-class Remembered(dict[str, _Meaning]):
-    """A cache of the meanings of tags, since a text uses the same few tags again and again.
-
-    A dict, so that a hit needs no call of a Python function. Threads may share it, since a tag always means the same.
-    """
-
-    def __init__(self, read: Callable[[str], _Meaning]) -> None:
-        self._read = read
-
-    def __missing__(self, markup: str) -> _Meaning:
-        meaning = self._read(markup)
-        if len(markup) <= _LONGEST_REMEMBERED:
-            if len(self) >= _MOST_REMEMBERED:
-                self.clear()
-            self[markup] = meaning
-        return meaning
 
 
 def _read_opening(markup: str) -> Opening | None:

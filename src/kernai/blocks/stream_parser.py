@@ -3,8 +3,8 @@
 Theory of operation. The parser is outside all blocks or in one. It may also hold a candidate, a `<...` that can still
 become a tag (see `grammar`). Nearly every piece of a stream has no `<` and arrives while no candidate is held: `push`
 passes it to the callable that was chosen when the state last changed. If a piece has a `<`, complete tags are searched
-for first; after these, only the last `<` can begin a tag that is cut off. A held candidate has a `CutOff`, so
-the cost of the next character does not depend on how much is held.
+for first; after these, only the last `<` can begin a tag that is cut off. Of a held candidate, a short
+form is kept too, so the cost of the next character does not depend on how much is held.
 
 A JSON value at the start of a block's content hides the tags in it (see `json_pieces`). The value is examined only when
 a tag arrives. If it is still open there, it is read along with the content. A tag that would end the block is then held
@@ -57,7 +57,7 @@ class StreamParser:
         self._waiting = False  # for the end of that value, while a tag and the text after it are held
         self._held: list[str] = []  # a candidate, or text that was not read because a listener raised
         self._place = OUTSIDE  # where the parser is
-        self._cut_off = OUTSIDE.start  # the held candidate
+        self._cut_off = ""  # the held candidate, shortened
         self._prose: Listener = _drop
         self._sink: Listener = _drop  # receives text that is not a tag
         self._take: Listener = _drop  # receives pieces without `<`; the sink, unless something is held
@@ -134,7 +134,7 @@ class StreamParser:
         if self._opening is not None and self._content is None:
             self._choose_sink()
         before, mark, after = text.rpartition("<")
-        cut_off = self._place.start.advance(after) if mark else None
+        cut_off = self._place.shortened(mark + after) if mark else None
         if cut_off is None:
             before = text
         else:
@@ -178,12 +178,10 @@ class StreamParser:
 
     def _continue(self, chunk: str) -> None:
         """Reads a piece without `<` that follows the held candidate."""
-        cut_off = self._cut_off.get(chunk)
-        if cut_off is None:
-            if ">" in chunk:
-                self._scan(chunk)
-                return
-            cut_off = self._cut_off.advance(chunk)
+        if ">" in chunk:
+            self._scan(chunk)
+            return
+        cut_off = self._place.shortened(self._cut_off + chunk)
         self._held.append(chunk)
         if cut_off is None:
             self._sink(self._release())
