@@ -45,23 +45,26 @@ MARK = "x-trusted"
 _PLACE = "#/$defs/"
 _SHOWN_CHOICES = 50
 _LONGEST_DEFAULT = 60  # characters of a default in a listing
-_LONGEST_PATTERN = 100
+_LONGEST_BOUND = 100  # characters of a pattern or a number
 _LONGEST_SAMPLE = 400  # characters, or items
 _LARGEST_SAMPLE = 2_000  # characters of a list or object that is filled up with copies
 _FINEST_STEP = 1e-9
 _LARGEST = 1e200  # samples ignore larger bounds
 _MOST_HOPS = 20  # references that are followed in a row
 
-#: the keywords that bound a value, in words for the model
-CONDITIONS = {
-    "minimum": "at least {}", "exclusiveMinimum": "more than {}", "maximum": "at most {}",
-    "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}",
-    "minLength": "of at least {} characters", "maxLength": "of at most {} characters",
-    "minItems": "of at least {} items", "maxItems": "of at most {} items",
-    "minProperties": "of at least {} items", "maxProperties": "of at most {} items",
-    "pattern": "that matches {}",
+#: for each type, the keywords that bound its values, in words for the model
+_CONDITIONS = {
+    "number": {
+        "minimum": "at least {}", "exclusiveMinimum": "more than {}", "maximum": "at most {}",
+        "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}",
+    },
+    "string": {
+        "minLength": "of at least {} characters", "maxLength": "of at most {} characters", "pattern": "that matches {}",
+    },
+    "array": {"minItems": "of at least {} items", "maxItems": "of at most {} items"},
+    "object": {"minProperties": "of at least {} items", "maxProperties": "of at most {} items"},
 }
-_SIZED = {"Length": "string", "Items": "array", "Properties": "object"}
+_ALL_CONDITIONS = {keyword: text for one in _CONDITIONS.values() for keyword, text in one.items()}
 _FORMS = {
     "date": "2024-01-31", "date-time": "2024-01-31T12:00:00Z", "time": "12:00:00Z", "email": "name@example.com",
     "uri": "https://example.com/", "uuid": "123e4567-e89b-42d3-a456-426614174000",
@@ -198,7 +201,7 @@ def _kind(found: Schema, inside: tuple[Definition, ...]) -> str:
         return f"list of {_grouped(items, inside)}" if items not in ({}, True) else "list"
     if kind == "object" and "properties" not in found and isinstance(values, dict) and values:
         return f"object with values of type {_grouped(values, inside)}"
-    return f"{kind} ({found['format']})" if "format" in found else kind
+    return f"{kind} ({found['format']})" if "format" in found and kind != "null" else kind
 
 
 def _grouped(item: Any, inside: tuple[Definition, ...]) -> str:
@@ -208,19 +211,18 @@ def _grouped(item: Any, inside: tuple[Definition, ...]) -> str:
 
 
 def _conditions(found: Schema) -> Iterator[str]:
-    for keyword, text in CONDITIONS.items():
+    kind = str(found.get("type", ""))
+    of_kind = _CONDITIONS.get("number" if kind == "integer" else kind, {}) if kind else _ALL_CONDITIONS
+    for keyword in of_kind if not isinstance(found.get("prefixItems"), list) else ():
         value = found.get(keyword)
-        if keyword == "pattern" and isinstance(value, str) and len(value) <= _LONGEST_PATTERN:
+        is_bound = isinstance(value, str if keyword == "pattern" else (int, float)) and not isinstance(value, bool)
+        if is_bound and len(str(value)) <= _LONGEST_BOUND:
             yield condition(keyword, value)
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            of_kind = _SIZED.get(keyword[3:]) in (None, found.get("type"))
-            if of_kind and not isinstance(found.get("prefixItems"), list):
-                yield text.format(value)
 
 
 def condition(keyword: str, value: Any) -> str:
     """One keyword that bounds a value, in words for the model."""
-    return CONDITIONS[keyword].format(json_in_block(value) if keyword == "pattern" else value)
+    return _ALL_CONDITIONS[keyword].format(json_in_block(value) if keyword == "pattern" else value)
 
 
 def json_in_block(value: Any) -> str:
