@@ -3,11 +3,11 @@
 Theory of operation. The parser is outside all blocks or in one. It may also hold a candidate, a `<...` that can still
 become a tag (see `grammar`). Nearly every piece of a stream has no `<` and arrives while no candidate is held: `push`
 passes it to the callable that was chosen when the state last changed. If a piece has a `<`, complete tags are searched
-for first; after these, only the last `<` can begin a tag that is cut off. Of a held candidate, a short
-form is kept too, so the cost of the next character does not depend on how much is held.
+for first; after these, only the last `<` can begin a tag that is cut off. Of a held candidate, a short form is kept
+too, so the cost of the next character does not depend on how much is held.
 
 A JSON value at the start of a block's content hides the tags in it (see `json_pieces`). The value is examined only when
-a tag arrives. If it is still open there, it is read along with the content. A tag that would end the block is then held
+a tag arrives. If it is still open there, reading continues at the next tag. A tag that would end the block is then held
 with all text after it, until the value ends (the tag was content) or turns out to be invalid (it was a tag).
 
 The state is updated before listeners are called, so it is consistent if a listener raises.
@@ -52,8 +52,9 @@ class StreamParser:
         self._listeners: dict[str, Listener | None] = dict.fromkeys(EVENTS)
         self._opening: Opening | None = None  # the open block
         self._level = 0  # how many blocks are open
-        self._content: io.StringIO | None = None  # the block's content, if it continues after the piece that opened it
+        self._content = io.StringIO()  # of the open block
         self._value: JsonValue | Literal["unread"] | None = None  # the JSON value that may hide tags in the content
+        self._read = 0  # how much of the content the value has read
         self._waiting = False  # for the end of that value, while a tag and the text after it are held
         self._held: list[str] = []  # a candidate, or text that was not read because a listener raised
         self._place = OUTSIDE  # where the parser is
@@ -131,8 +132,6 @@ class StreamParser:
                 self._held.append(text)
                 self._take = self._wait
                 return
-        if self._opening is not None and self._content is None:
-            self._choose_sink()
         before, mark, after = text.rpartition("<")
         cut_off = self._place.shortened(mark + after) if mark else None
         if cut_off is None:
@@ -148,7 +147,7 @@ class StreamParser:
         """Reads the complete tags of a text whose last `>` is at `last`; returns the text after them."""
         at = 0
         try:
-            while at < last:
+            while at < last and not self._waiting:
                 if self._opening is None:
                     found = find_opening(text, at)
                     if found is None:
@@ -192,7 +191,7 @@ class StreamParser:
         """Reads from `at` in the open block up to the next tag that has a meaning.
 
         Returns where the content ends, where to continue, and whether the block ends in between. None if there is no
-        such tag, or if it must be held until a JSON value ends.
+        such tag. The tag must be held, with `_waiting` set, if only the end of a JSON value shows what it means.
         """
         assert self._opening is not None
         if self._value is None:
@@ -202,35 +201,36 @@ class StreamParser:
         if tag is None:
             return None
         start, end, change = tag
-        if self._value == "unread":
-            self._look_for_value(text[at:start])
-            return (start, end, True) if self._value is None and change == -1 else (at, at, False)
-        if at < start:
-            return start, start, False  # the value is read along with this content, and may end in it
+        value = self._open_value(text[at:start])
+        if value is None:
+            return (start, end, True) if self._level + change == 0 else (at, at, False)
         if self._level + change > 0:
             self._level += change
             return end, end, False
-        value_end = self._value.feed(text, start)
+        value_end = value.feed(text, start)
         if value_end is None:
             self._waiting = True
-            return None
+            return start, start, False
         self._end_value(value_end)
         end = start if value_end == BROKEN else value_end
         return end, end, False
 
     # ------------------------------------------------------------------------------------- tags in a JSON value
 
-    def _look_for_value(self, pending: str) -> None:
-        """Checks whether a JSON value is open at a tag. `pending` is the content before the tag, not yet emitted."""
-        emitted = "" if self._content is None else self._content.getvalue()
-        content = emitted + pending
-        self._value = None
-        if content[:1] not in JSON_BEGINS or not may_end_in_a_string(content):
-            return
-        if JsonValue().feed(content) is None:
-            self._value = JsonValue()
-            self._value.feed(emitted)
-            self._choose_sink()
+    def _open_value(self, pending: str) -> JsonValue | None:
+        """The content's JSON value if it is open at a tag. `pending` is the content before the tag, not yet emitted."""
+        self._content.seek(self._read)
+        content = self._content.read() + pending
+        value = self._value if isinstance(self._value, JsonValue) else None
+        if value is None and content[:1] in JSON_BEGINS and may_end_in_a_string(content):
+            value = JsonValue()
+        end = BROKEN if value is None else value.feed(content)
+        if end is not None:
+            self._end_value(end)
+            return None
+        self._value = value
+        self._read += len(content)
+        return value
 
     def _wait(self, text: str) -> None:
         """Reads more of a value, while a tag is held that ends the block unless it is inside the value."""
@@ -248,19 +248,11 @@ class StreamParser:
             self._sink(held[:end])
         self._scan("")
 
-    def _read_value(self, text: str) -> None:
-        """Reads content while a value is open."""
-        assert isinstance(self._value, JsonValue)
-        end = self._value.feed(text)
-        if end is not None:
-            self._end_value(end)
-
     def _end_value(self, end: int) -> None:
         """Lets tags count again, after the value has ended or is invalid."""
         self._value = None
         if end != BROKEN:
             self._level = 1
-        self._choose_sink()
 
     # ------------------------------------------------------------------------------------------ held text
 
@@ -280,8 +272,9 @@ class StreamParser:
     def _enter(self, opening: Opening) -> None:
         self._opening = opening
         self._level = 1
-        self._value = "unread"
+        self._value, self._read = "unread", 0
         self._place = opening.inside
+        self._choose_sink()
         listener = self._listeners["block_start"]
         if listener is not None:
             listener({"type": opening.type, "name": opening.name})
@@ -291,26 +284,20 @@ class StreamParser:
         opening, content = self._opening, self._content
         assert opening is not None
         self._opening = None
+        self._content = io.StringIO()
         self._value = None
         self._level = 0
         self._place = OUTSIDE
-        if content is not None:
-            rest = content.getvalue() + rest
-            self._content = None
-            self._sink = self._take = self._prose
-        return Block(opening.type, opening.name, rest)
+        self._sink = self._take = self._prose
+        return Block(opening.type, opening.name, content.getvalue() + rest)
 
     def _choose_sink(self) -> None:
         """Chooses the receiver of text that is not a tag: prose outside all blocks, content in one."""
+        listener = self._listeners["block_content"]
         if self._opening is None:
             self._sink = self._prose
         else:
-            if self._content is None:
-                self._content = io.StringIO()
-            listener = self._listeners["block_content"]
             self._sink = self._content.write if listener is None else _both(self._content.write, listener)
-            if isinstance(self._value, JsonValue):
-                self._sink = _both(self._read_value, self._sink)
         if not self._held:
             self._take = self._sink
 
