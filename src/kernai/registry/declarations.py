@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import Value, signature_of
 from kernai.errors import KernaiError
@@ -29,17 +29,10 @@ if TYPE_CHECKING:
 _CONTEXT_TEXT = re.compile(r"(?:(?:[\w.]+\.)?Optional\[\s*)?(?:[\w.]+\.)?SkillContext\b.*", re.DOTALL)
 
 
-class CallShape(NamedTuple):
-    """How to call a function: the names of its context parameter and of its positional-only parameters."""
-
-    context: str | None = None
-    positional: tuple[str, ...] = ()
-
-
 def read_signature(
     skill_name: str, function: Callable[..., Any], declared: Mapping[str, Any] | None = None
-) -> tuple[InputTable, CallShape]:
-    """The inputs, and how to call the function.
+) -> tuple[InputTable, str | None, tuple[str, ...]]:
+    """The inputs, and how to call the function: the names of its context parameter and of positional-only parameters.
 
     If they are not `declared`, they come from each parameter's annotation, default and description in ``Annotated``.
     Raises `TypeError` for a parameter that cannot be an input (``*args``, an unknown type, an unknown name in one), and
@@ -47,31 +40,25 @@ def read_signature(
     """
     about = f"skill {skill_name!r}: "
     namespace = Namespace(function)
-    try:
-        parameters = signature_of(function).parameters.values()
-    except ValueError:  # some functions written in C
-        if declared is None:
-            raise TypeError(f"{about}the signature of {function!r} cannot be read; pass inputs={{...}}") from None
-        parameters = signature_of(lambda **_: None).parameters.values()
-    bound = function.keywords if isinstance(function, partial) else {}
-    if declared is None:
-        declared = dict(_own_inputs(about, function, parameters, bound, namespace))
+    parameters = _parameters(about, function, is_declared=declared is not None)
     inputs: dict[str, Input] = {}
-    for key, kind in declared.items():
+    for key, kind in (declared or {}).items():
         if not isinstance(key, str) or not key.strip():
             raise TypeError(f"{about}the name of an input must be a non-blank str, got {key!r}")
         inputs[key] = kind if isinstance(kind, Input) else Input(kind)
+    given = {*inputs, *(function.keywords if isinstance(function, partial) else ())}
     context: str | None = None
     for one in parameters:
-        if one.name in inputs or one.name in bound or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+        if one.name in given or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             continue
-        is_context = False
-        with suppress(TypeError):  # for an annotation that cannot be resolved
-            is_context = _is_context(_resolved(about, one, namespace))
-        if is_context:
+        annotation = _resolved(about, one, namespace, is_input=declared is None)
+        if _is_context(annotation):
             if context is not None:
                 raise TypeError(f"{about}{context!r} and {one.name!r} are both a SkillContext")
             context = one.name
+        elif declared is None:
+            default = REQUIRED if one.default is one.empty else one.default
+            inputs[one.name] = Input(defaulted(annotation, default), default)
         elif one.default is one.empty:
             raise TypeError(f"{about}its function needs {one.name!r}, which is not in inputs")
     taken = {one.name for one in parameters if one.kind is not one.VAR_POSITIONAL}
@@ -83,15 +70,18 @@ def read_signature(
     positional = [name for name in in_order if name in inputs or name == context]
     if positional != in_order[: len(positional)]:
         raise TypeError(f"{about}its function takes {positional[-1]!r} by position, after one that is not in inputs")
-    return InputTable(skill_name, inputs, TypeBuilder(namespace)), CallShape(context, tuple(positional))
+    return InputTable(skill_name, inputs, TypeBuilder(namespace)), context, tuple(positional)
 
 
-def _own_inputs(
-    about: str, function: Callable[..., Any], parameters: Iterable[Parameter], bound: Mapping[str, Any],
-    namespace: Namespace,
-) -> Iterator[tuple[str, Input]]:
-    """The inputs that a function's parameters describe. Raises `TypeError` for one that cannot be an input."""
-    for at, one in enumerate(parameters):
+def _parameters(about: str, function: Callable[..., Any], *, is_declared: bool) -> Iterable[Parameter]:
+    """The function's parameters. Unless the inputs are declared, raises `TypeError` for one that cannot be an input."""
+    try:
+        parameters = signature_of(function).parameters.values()
+    except ValueError:  # some functions written in C
+        if not is_declared:
+            raise TypeError(f"{about}the signature of {function!r} cannot be read; pass inputs={{...}}") from None
+        return signature_of(lambda **_: None).parameters.values()
+    for at, one in enumerate(() if is_declared else parameters):
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             stars = "*" if one.kind is one.VAR_POSITIONAL else "**"
             raise TypeError(
@@ -103,12 +93,11 @@ def _own_inputs(
                 f"{about}{one.name!r} would be an input; make a skill of the bound method: "
                 f"skill(instance.{getattr(function, '__name__', 'method')})"
             )
-        if one.name not in bound and not _is_context(annotation := _resolved(about, one, namespace)):
-            default = REQUIRED if one.default is one.empty else one.default
-            yield one.name, Input(defaulted(annotation, default), default)
+    return parameters
 
 
-def _resolved(about: str, parameter: Parameter, namespace: Namespace) -> Any:
+def _resolved(about: str, parameter: Parameter, namespace: Namespace, *, is_input: bool) -> Any:
+    """The parameter's type. If it is not an input, an annotation that cannot be resolved means nothing."""
     annotation = parameter.annotation
     if annotation is parameter.empty:
         return Any
@@ -118,6 +107,8 @@ def _resolved(about: str, parameter: Parameter, namespace: Namespace) -> Any:
         named = getattr(annotation, "__forward_arg__", annotation)
         if _is_context(annotation) or (isinstance(named, str) and _CONTEXT_TEXT.fullmatch(named.strip())):
             return SkillContext
+        if not is_input:
+            return Any
         raise TypeError(
             f"{about}parameter {parameter.name!r}: the annotation {named!r} cannot be resolved ({error}); define or "
             "import its names where the skill is defined"

@@ -96,12 +96,12 @@ class Skill:
         if inputs is not None:
             _checked(name, "inputs", inputs, Mapping, "a mapping of names to types")
         #: `table` reads, checks and describes the parameters of a call
-        self.table, self._shape = read_signature(name, execute, inputs)
+        self.table, self._context, self._positional = read_signature(name, execute, inputs)
         self.inputs = self.table.inputs
         #: whether a parameter of the function takes the `SkillContext`
-        self.wants_context = self._shape.context is not None
+        self.wants_context = self._context is not None
         #: whether `invoke` only calls the function with keyword arguments
-        self.takes_keywords = not (self.wants_context or self._shape.positional) and type(self).invoke is Skill.invoke
+        self.takes_keywords = not (self.wants_context or self._positional) and type(self).invoke is Skill.invoke
         # for `help`, `inspect.signature` and documentation tools
         self.__wrapped__ = execute
         self.__name__: str = getattr(execute, "__name__", name)
@@ -163,11 +163,10 @@ class Skill:
     @calls_out
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:
         """Calls the function with the result of `bind`, and with the context if it has a parameter for it."""
-        shape = self._shape
         given = dict(arguments)
-        if shape.context is not None:
-            given[shape.context] = context
-        return self.function(*[given.pop(name) for name in shape.positional], **given)
+        if self._context is not None:
+            given[self._context] = context
+        return self.function(*[given.pop(name) for name in self._positional], **given)
 
     def call(self, params: Mapping[str, object] | str, run_context: Any = None) -> Any:
         """Calls the skill as a model's command would: `params` by name, or the text of a block.
