@@ -196,6 +196,13 @@ def annotated_names(cls: type) -> Collection[str]:
     return names
 
 
+def check_type(value: Any, kinds: Any, wanted: str, hint: str = "") -> Any:
+    """Returns an instance of `kinds`. Raises `TypeError` for any other value: `wanted`, its type, and the `hint`."""
+    if not isinstance(value, kinds):
+        raise TypeError(f"{wanted}, got {type(value).__name__}{hint}")
+    return value
+
+
 def check_function(
     name: str, function: Any, arguments: str, *given: Any, may_be_async: bool = False, **named: Any
 ) -> Any:

@@ -16,7 +16,7 @@ from functools import reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from kernai._util.api import Once, Value
+from kernai._util.api import Once, Value, check_type
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
@@ -82,8 +82,7 @@ class Input(Value):
     description: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.description, str):
-            raise TypeError(f"the description of an Input must be a str, got {type(self.description).__name__}")
+        check_type(self.description, str, "the description of an Input must be a str")
 
     @property
     def required(self) -> bool:

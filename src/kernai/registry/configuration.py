@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai._util.api import likely
+from kernai._util.api import check_type, likely
 from kernai.recording.recorder import Recorder
 from kernai.registry.provider import Provider, check_provider
 
@@ -49,9 +49,7 @@ class MappingResolver:
     """
 
     def __init__(self, values: Mapping[object, object]) -> None:
-        if not isinstance(values, Mapping):
-            raise TypeError(f"values must be a mapping, skill name to keys to values, got {type(values).__name__}")
-        self._values = values
+        self._values = check_type(values, Mapping, "values must be a mapping, skill name to keys to values")
 
     def resolve(self, skill_name: str, key: str, /) -> str | None:
         of_skill = self._values.get(skill_name)

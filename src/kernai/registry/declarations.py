@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.api import Value, signature_of
+from kernai._util.api import Value, check_type, signature_of
 from kernai.errors import KernaiError
 from kernai.inputs.annotations import Namespace, TypeBuilder, defaulted, undescribed
 from kernai.inputs.schema import NO_VALUE
@@ -137,10 +137,8 @@ class Credential(Value):
     default: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.required, bool):
-            raise TypeError(f"required must be True or False, got {type(self.required).__name__}")
-        if self.default is not None and not isinstance(self.default, str):
-            raise TypeError(f"the default of a Credential must be text or None, got {type(self.default).__name__}")
+        check_type(self.required, bool, "required must be True or False")
+        check_type(self.default, str | None, "the default of a Credential must be text or None")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from kernai._util.api import Value, check_function, first_paragraph, is_generator
+from kernai._util.api import Value, check_function, check_type, first_paragraph, is_generator
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.errors import KernaiError
@@ -45,8 +45,7 @@ class Protocol(Value):
         check_function("handler", self.handler, "(block, ctx)", None, None, may_be_async=True)
         if is_generator(self.handler):
             raise TypeError("a handler returns its answer, it does not yield; collect it into a list")
-        if self.documentation is not None and not isinstance(self.documentation, str):
-            raise TypeError(f"documentation must be text or None, got {type(self.documentation).__name__}")
+        check_type(self.documentation, str | None, "documentation must be text or None")
 
 
 #: only the runtime writes `media`, so no protocol may answer it either

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from kernai._util.api import first_paragraph, is_async, is_generator, likely
+from kernai._util.api import check_type, first_paragraph, is_async, is_generator, likely
 from kernai.blocks.block import escape_attribute
 from kernai.inputs.table import InputTable
 from kernai.interrupts import calls_out
@@ -25,7 +25,6 @@ PRODUCES = ("image", "audio", "video", "document", "text")
 
 Params = ParamSpec("Params")
 Returned = TypeVar("Returned")
-Checked = TypeVar("Checked")
 
 
 class Skill:
@@ -177,8 +176,7 @@ class Skill:
         """
         repair = config.repair
         given = self.read(params, repair=repair) if isinstance(params, str) else params
-        if not isinstance(given, Mapping):
-            raise TypeError(f"params must be a mapping of input names, or text, got {type(given).__name__}")
+        check_type(given, Mapping, "params must be a mapping of input names, or text")
         arguments = self.bind(given, getattr(run_context, "media_store", None), repair=repair)
         context = run_context if isinstance(run_context, SkillContext) else SkillContext(self, run_context)
         return self.invoke(arguments, context)
@@ -244,9 +242,8 @@ class AgentSkill(Skill):
         self.agent = agent
 
 
-def _checked_name(name: object) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"a skill's name must be a str, got {type(name).__name__}")
+def _checked_name(given: object) -> str:
+    name: str = check_type(given, str, "a skill's name must be a str")
     if not name.strip():
         raise ValueError("a skill's name must not be blank")
     if name != name.strip():
@@ -271,10 +268,8 @@ def _checked_function(name: str, function: object) -> Callable[..., Any]:
     return function
 
 
-def _checked(name: str, argument: str, given: Checked, kind: type[Any] | tuple[type, ...], wanted: str) -> Checked:
-    if not isinstance(given, kind):
-        raise TypeError(f"skill {name!r}: {argument} must be {wanted}, got {type(given).__name__}")
-    return given
+def _checked(name: str, argument: str, given: Any, kind: type | tuple[type, ...], wanted: str) -> Any:
+    return check_type(given, kind, f"skill {name!r}: {argument} must be {wanted}")
 
 
 def _checked_directory(name: str, value: Any) -> bool | tuple[str, str]:

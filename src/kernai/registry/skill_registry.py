@@ -18,7 +18,7 @@ from math import inf
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, overload
 
-from kernai._util.api import ForkSafeLock, likely
+from kernai._util.api import ForkSafeLock, check_type, likely
 from kernai.errors import KernaiError, described
 from kernai.interrupts import calls_out
 from kernai.registry.registry import Access, Registry, RegistryState, process_wide
@@ -44,8 +44,7 @@ class SkillRegistry(Registry[Skill]):
 
     def register(self, skill: Skill) -> Skill:
         """Adds a skill, or replaces the one with its name; returns the skill."""
-        if not isinstance(skill, Skill):
-            raise TypeError(f"register takes a Skill, got {type(skill).__name__}; make one with @skill or Skill(...)")
+        check_type(skill, Skill, "register takes a Skill", "; make one with @skill or Skill(...)")
         self._add(skill)
         return skill
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.api import Value
+from kernai._util.api import Value, check_type
 from kernai.values.message import Message
 
 if TYPE_CHECKING:
@@ -81,10 +81,8 @@ class LlmResponse(Value):
         self.latency_ms = int(latency)
         if self.metadata is None:
             self.metadata = {}
-        if not isinstance(self.metadata, Mapping):
-            raise TypeError(f"metadata must be a mapping, got {type(self.metadata).__name__}")
-        if self.model is not None and not isinstance(self.model, str):
-            raise TypeError(f"model must be a model's id or None, got {type(self.model).__name__}")
+        check_type(self.metadata, Mapping, "metadata must be a mapping")
+        check_type(self.model, str | None, "model must be a model's id or None")
         if not (self.ends_turn is None or isinstance(self.ends_turn, bool)):
             raise TypeError(f"ends_turn must be True, False or None, got {self.ends_turn!r}")
         for block in self.blocks or ():

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
-from kernai._util.api import Value
+from kernai._util.api import Value, check_type
 from kernai.errors import KernaiError
 from kernai.jsonio.json_data import jsonable
 
@@ -61,10 +61,8 @@ class Media(Value):
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if not isinstance(self.mime_type, str) or not re.fullmatch(_MIME, self.mime_type):
             raise ValueError(f"mime_type must look like 'image/png', got {self.mime_type!r}")
-        if not isinstance(self.metadata, Mapping):
-            raise TypeError(f"metadata must be a mapping, got {type(self.metadata).__name__}")
-        if not isinstance(self.data, (str, bytes)):
-            raise TypeError(f"data must be text or bytes, got {type(self.data).__name__}: use Media.from_bytes")
+        check_type(self.metadata, Mapping, "metadata must be a mapping")
+        check_type(self.data, (str, bytes), "data must be text or bytes", ": use Media.from_bytes")
         if self.source not in ("path", "url", "bytes") or (self.source == "bytes") is isinstance(self.data, str):
             raise ValueError(f"source must be 'bytes' for bytes, 'path' or 'url' for text, got {self.source!r}")
         if self.payload is not None and (self.source != "path" or not isinstance(self.payload, bytes)):
@@ -108,8 +106,7 @@ class Media(Value):
         metadata: Mapping[str, object] | None = None,
     ) -> Media:
         """Media in memory; `mime_type` cannot be guessed and is required."""
-        if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise TypeError(f"data must be bytes, got {type(data).__name__}; for a file use Media.from_file")
+        check_type(data, (bytes, bytearray, memoryview), "data must be bytes", "; for a file use Media.from_file")
         return cls(*_typed("", kind, mime_type), "bytes", bytes(data), metadata or {})
 
     @property
@@ -237,8 +234,7 @@ class MediaStore:
 
     def put(self, media: Media) -> Media:
         """Adds media and returns it. Raises `KernaiError` if the store has other data under the same id."""
-        if not isinstance(media, Media):
-            raise TypeError(f"a MediaStore holds Media, got {type(media).__name__}")
+        check_type(media, Media, "a MediaStore holds Media")
         known = self._media.setdefault(media.id, media)
         # a path may have the same characters as some bytes, and so the same id, although the media are different
         if (known.source, known.data) != (media.source, media.data):
@@ -289,9 +285,4 @@ def _typed(name: str, kind: str | None, mime_type: str | None) -> tuple[Kind, st
 def _without_query(url: str) -> str:
     if url[:5].lower() == "data:":
         return url.partition(",")[0]
-    shown = url.partition("#")[0].partition("?")[0]
-    scheme, found, rest = shown.partition("://")
-    if not found:
-        return shown
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    return re.sub(r"(?<=://)[^/?#]*@|[?#].*", "", url, flags=re.DOTALL)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from kernai._util.api import Replaceable, read_only
+from kernai._util.api import Replaceable, check_type, read_only
 from kernai.jsonio.json_data import copied
 from kernai.values.media import Media
 
@@ -240,9 +240,7 @@ class Outside:
     __slots__ = ("text",)
 
     def __init__(self, text: str) -> None:
-        if not isinstance(text, str):
-            raise TypeError(f"outside() takes text, got {type(text).__name__}")
-        self.text = text
+        self.text: str = check_type(text, str, "outside() takes text")
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TypeError(

@@ -8,7 +8,7 @@ from math import isfinite
 from sys import float_info
 from typing import Any, NamedTuple
 
-from kernai._util.api import Value
+from kernai._util.api import Value, check_type
 
 TOKENS_PER_PRICE = 1_000_000
 CAPABILITIES = ("text", "vision", "audio_in", "audio_out", "video_in", "document_in", "image_gen")
@@ -61,11 +61,10 @@ class Model(Value):
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id.strip():
             raise ValueError(f"Model id must be a non-blank string, got {self.id!r}")
-        given: object = self.capabilities
+        given: Any = self.capabilities
         if isinstance(given, str):
             given = (given,)
-        if not isinstance(given, (tuple, list, set, frozenset)):
-            raise TypeError(f"capabilities must be a tuple of words, got {type(given).__name__}")
+        check_type(given, (tuple, list, set, frozenset), "capabilities must be a tuple of words")
         self.supports(*given)  # only to check the words
         object.__setattr__(self, "capabilities", tuple(given) if not isinstance(given, (set, frozenset)) else
                            tuple(word for word in CAPABILITIES if word in given))
@@ -156,8 +155,8 @@ class GenerationOptions(Value):
             raise ValueError(f"cache must be True, False, '1h' or None, got {self.cache!r}")
         if self.stop is not None:
             object.__setattr__(self, "stop", _stop(self.stop))
-        extra: object = self.extra if self.extra is not None else {}
-        object.__setattr__(self, "extra", dict(_mapping("extra", extra)))
+        extra = {} if self.extra is None else check_type(self.extra, Mapping, "extra must be a mapping")
+        object.__setattr__(self, "extra", dict(extra))
 
     @classmethod
     def coerce(cls, value: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
@@ -180,7 +179,7 @@ class GenerationOptions(Value):
                 raise ValueError(f"there is no generation option {key!r}; did you mean {meant!r}? A vendor's field of "
                                  f"that name goes into extra={{{key!r}: ...}}")
         if others:
-            given["extra"] = {**others, **_mapping("extra", given.get("extra") or {})}
+            given["extra"] = {**others, **check_type(given.get("extra") or {}, Mapping, "extra must be a mapping")}
         return cls(**given)
 
     def merge(self, other: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
@@ -209,12 +208,6 @@ def _hash(value: object) -> int:
         return hash(tuple(map(_hash, value)) if isinstance(value, (list, tuple)) else value)
     except TypeError:
         return 0
-
-
-def _mapping(name: str, value: object) -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{name} must be a mapping, got {type(value).__name__}")
-    return value
 
 
 def _one_letter_apart(one: str, other: str) -> bool:

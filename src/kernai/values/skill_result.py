@@ -8,7 +8,7 @@ from dataclasses import is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeGuard
 
-from kernai._util.api import Replaceable, read_only
+from kernai._util.api import Replaceable, check_type, read_only
 from kernai.errors import KernaiError
 from kernai.jsonio.json_data import MAX_DEPTH, Conversion
 from kernai.values.media import Media
@@ -42,10 +42,8 @@ class SkillResult(Replaceable):
         given = ((text,) if text else ()) if isinstance(text, str) else SkillResult.of(text).parts
         found = (media,) if isinstance(media, Media) else tuple(media or ())
         for one in found:
-            if not isinstance(one, Media):
-                raise TypeError(f"media may hold Media only, got {type(one).__name__}; build it with Media.from_...")
-        if metadata is not None and not isinstance(metadata, Mapping):
-            raise TypeError(f"metadata must be a mapping, got {type(metadata).__name__}")
+            check_type(one, Media, "media may hold Media only", "; build it with Media.from_...")
+        check_type(metadata, Mapping | None, "metadata must be a mapping")
         self._parts = (*given, *found)
         self._metadata = dict(metadata) if metadata else None
 
