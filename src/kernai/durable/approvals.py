@@ -93,10 +93,6 @@ class Decision(Value):
         """Wraps a value in a decision; returns a decision as it is."""
         return given if isinstance(given, Decision) else cls(given)  # type: ignore[arg-type]  # the constructor checks it
 
-    @classmethod
-    def recorded(cls, row: ApprovalGivenRow) -> Decision:
-        return cls(row.decision, row.by)
-
     @property
     def refusal(self) -> str | None:
         """The reason for refusing the call; None if it is not refused."""
@@ -166,24 +162,13 @@ def decided(run: Run, call: Call, decision: Decision) -> Call:
     refusal = decision.refusal
     if refusal is not None:
         raise Stop(StopReason.GUARDRAIL, refusal) if isinstance(call, CallModel) else CallRefusedError(refusal)
-    approved = call.replace(approval=decision)
-    return approved if decision.params is None else _changed(run, approved, decision)
+    return as_edited(run, call.replace(approval=decision), decision)
 
 
-def as_shown(run: Run, call: Call, params: object) -> Call:
-    """Returns a call that waits again, with the inputs that people changed before. `params` are those last shown.
-
-    Raises what `edited` raises.
-    """
-    now = called(call)[1]
-    if not isinstance(params, Mapping) or not isinstance(now, Mapping):
+def as_edited(run: Run, call: Call, decision: Decision) -> Call:
+    """Returns the call with the inputs that the decision changes. Raises what `edited` raises."""
+    if decision.params is None:
         return call
-    changes = {name: value for name, value in params.items() if name in now and now[name] != value}
-    return _changed(run, call, Decision({"params": changes})) if changes else call
-
-
-def _changed(run: Run, call: Call, decision: Decision) -> Call:
-    """Returns the call with the inputs that the decision changes."""
     if isinstance(call, SubRun):
         arguments = edited(run, call.skill or "", {"input": call.input[0]}, decision)
         return call.replace(input=(str(arguments["input"]),))

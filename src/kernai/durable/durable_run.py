@@ -126,7 +126,7 @@ class DurableRun:
         self._definition = recorded.definition
         self._in_flight, self._verdicts = in_flight, verdicts
         facts = history.facts
-        made = {call: Decision.recorded(row) for call, row in facts.approvals.items()} | dict(approvals)
+        made = {**facts.approvals, **approvals}
         self.decisions = {call: replace(decision, asked=facts.asked.get(call)) for call, decision in made.items()}
         # skills that are called again change the host's state again, from its beginning
         self._state = HostState({} if self.check_skill is not None else facts.contexts)

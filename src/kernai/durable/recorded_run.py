@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from kernai import events
 from kernai.blocks.block import final_block, neutralize, result_block
 from kernai.durable import format_1
-from kernai.durable.approvals import REPLACES, WOKEN, Call, CallRefusedError, Decision, as_shown, decided
+from kernai.durable.approvals import REPLACES, Call, CallRefusedError, Decision, as_edited, decided
 from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import KernaiError, RunStoppedError, SkillInputError, Stop, error_text
 from kernai.loop import corrections
@@ -73,16 +73,14 @@ class Facts:
     """What a recording contains apart from what its loops decided, such as approvals and saved contexts."""
 
     def __init__(self) -> None:
-        #: by call id: calls that wait for a decision, decisions that were not used yet, the last decision on each call,
-        #: and decisions on calls in flight
+        #: by call id: calls that wait for a decision, decisions that were not used yet, and those on calls in flight
         self.waiting: dict[str, PendingCall] = {}
-        self.approvals: dict[str, events.ApprovalGivenRow] = {}
-        self._decided: dict[str, events.ApprovalGivenRow] = {}
-        #: by call id, the parameters that a person saw last, if the call paused again after somebody had changed some
-        self.changed: dict[str, Any] = {}
+        self.approvals: dict[str, Decision] = {}
         self.in_flight: dict[str, events.InFlightRow] = {}
-        #: by call id, whether the last decision on the call was that its time had come
-        self.woken: dict[str, bool] = {}
+        #: by call id, what people have decided so far, in order
+        self._decided: dict[str, list[Decision]] = {}
+        #: the calls whose last decision was that their time had come
+        self.woken: set[str] = set()
         #: the metadata of each call's last pause
         self.asked: dict[str, Mapping[str, Any]] = {}
         #: the calls that were approved since the last resume
@@ -104,14 +102,11 @@ class Facts:
             for known in (self.waiting, self.approvals, self.in_flight):
                 known.pop(call, None)
         elif isinstance(row, events.ApprovalRequestedRow):
-            self._note_request(row)
+            self.waiting[row.call_id] = waiting = PendingCall.from_dict(row.fields())
+            self.asked[row.call_id] = waiting.metadata
+            self.approvals.pop(row.call_id, None)
         elif isinstance(row, events.ApprovalGivenRow):
-            self.waiting.pop(row.call_id, None)
-            self.approvals[row.call_id] = row
-            self.woken[row.call_id] = row.decision == WOKEN
-            if not self.woken[row.call_id]:
-                self._decided[row.call_id] = row
-            self._approved.add(row.call_id)
+            self._note_decision(row.call_id, Decision(row.decision, row.by))
         elif isinstance(row, events.RunResumedRow):
             self._approved.clear()
         elif isinstance(row, events.InputAddedRow):
@@ -122,24 +117,31 @@ class Facts:
         elif isinstance(row, events.ContextSavedRow):
             self.contexts[one.scope] = row
 
-    def _note_request(self, row: events.ApprovalRequestedRow) -> None:
-        waiting = self.waiting[row.call_id] = PendingCall.from_dict(row.fields())
-        self.asked[row.call_id] = waiting.metadata
-        self.approvals.pop(row.call_id, None)
-        agreed = self.agreed(row.call_id)
-        if row.call_id in self.changed or (agreed is not None and agreed.params is not None):
-            self.changed[row.call_id] = row.params
+    def _note_decision(self, call_id: str, decision: Decision) -> None:
+        self.waiting.pop(call_id, None)
+        self.approvals[call_id] = decision
+        self._approved.add(call_id)
+        if decision.is_woken:
+            self.woken.add(call_id)
+        else:
+            self.woken.discard(call_id)
+            self._decided.setdefault(call_id, []).append(decision)
 
     def agreed(self, call_id: str) -> Decision | None:
         """The last decision on a call; None if there is none."""
-        row = self._decided.get(call_id)
-        return None if row is None else Decision.recorded(row)
+        return self._decided[call_id][-1] if call_id in self._decided else None
+
+    def as_edited(self, run: Run, call: Call) -> Call:
+        """Returns a call with the inputs that people have changed so far. Raises what `edited` raises."""
+        for decision in self._decided.get(call.call_id, ()):
+            call = as_edited(run, call, decision)
+        return call
 
     def as_agreed(self, run: Run, call: Call) -> Call | None:
-        """Returns a call with the last decision on it; None if it was refused."""
+        """Returns a call with the decisions on it; None if it was refused."""
         decision = self.agreed(call.call_id)
         try:
-            made = as_shown(run, call, self.changed.get(call.call_id))
+            made = self.as_edited(run, call)
             return made if decision is None else decided(run, made, decision)
         except (CallRefusedError, SkillInputError, ValueError, Stop):
             return None

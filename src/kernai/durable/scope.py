@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernai import events
 from kernai.durable import outcomes
-from kernai.durable.approvals import Call, as_shown, decided, pending_call
+from kernai.durable.approvals import Call, decided, pending_call
 from kernai.durable.recorded_run import Recorded, is_broken_off, reading
 from kernai.durable.replay_cursor import ReplayCursor, divergence
 from kernai.errors import LimitReachedError, Pause, Stop
@@ -399,7 +399,7 @@ class DurableScope:
     def _approved(self, effect: Call) -> Call:
         """Returns the call to make. Raises the error of a refused one, and `Parked` if nobody has decided yet."""
         durable, run, call_id = self._durable, self.run, effect.call_id
-        effect = as_shown(run, effect, durable.history.facts.changed.get(call_id))
+        effect = durable.history.facts.as_edited(run, effect)
         decision = durable.decisions.pop(call_id, None)
         if decision is not None and decision.is_woken:  # not a consent, unless somebody agreed before the call paused
             durable.woken.add(call_id)
