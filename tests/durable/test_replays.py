@@ -351,6 +351,21 @@ def test_a_recorded_failure_of_child_is_replayed_even_if_it_does_not_fail_again(
 
 
 @EACH_WAY
+def test_a_run_that_ended_because_its_output_check_raised_is_replayed_and_resumed(way: Way) -> None:
+    errors = [ValueError("no database")]
+
+    def check(value: Any, context: Any) -> None:
+        if errors:
+            raise errors.pop()
+
+    run = Stored(way, Agent(instructions="", output_check=check), {"go": ["<final>done</final>"]})
+    with pytest.raises(ValueError, match="no database"):
+        run.execute()
+    assert str(run.replay().error) == "ValueError: no database"
+    assert (run.resume().text, run.replay().text) == ("done", "done")
+
+
+@EACH_WAY
 def test_steps_recorded_after_a_resume_are_replayed_with_the_options_of_that_resume(way: Way) -> None:
     store, skills = MemoryStore(), [Skill("look", execute=lambda: "seen", inputs={})]
     accepts, corrects = (Agent(instructions="x", skills=skills, on_prose=value) for value in ("accept", "correct_once"))

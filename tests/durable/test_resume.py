@@ -104,17 +104,30 @@ def test_the_long_run_has_every_kind_of_event(whole: Whole) -> None:
     assert any(isinstance(media, kernai.Media) for media in whole.store.load_media("r"))
 
 
-def test_media_reach_the_store_once_although_later_rows_name_them_too() -> None:
-    brought, image = list[str](), kernai.Media.from_bytes(b"png", mime_type="image/png")
+def test_a_run_resumes_with_media_stored_meanwhile_which_are_stored_once_and_without_lost_ones() -> None:
+    image, brought, others = kernai.Media.from_bytes(b"png", mime_type="image/png"), list[str](), list[Limits]()
+    it = Agent(instructions="", skills=[Skill("look", execute=lambda: image, inputs={})])
 
-    class NotesMedia(MemoryStore):
+    class Shared(MemoryStore):
         def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Any, **terms: Any) -> Any:
             brought.extend(one.id for one in media)
             return super().append(run_id, first_seq, entries, media, **terms)
 
-    it = Agent(instructions="", skills=[Skill("look", execute=lambda: image, inputs={})])
-    Stored(WAYS[0], it, {"go": [command("look")] * 2}, NotesMedia()).execute()
-    assert brought == [image.id]
+        def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[kernai.Media]:
+            found = super().load_media(run_id, ids)
+            if others:
+                run.resume(limits=others.pop())
+            return found
+
+    run = Stored(WAYS[0], it, MockProvider(command("look"), "<final>seen</final>"), Shared())
+    run.execute(limits=Limits(max_calls=1))
+    length = len(run.load()) + 3
+    others.append(Limits(max_calls=2))
+    assert (run.resume().messages[-2].media, brought) == ((image,), [image.id])  # although later rows name it too
+    lossy = MemoryStore()
+    lossy.append("r", 0, run.load()[:length], [])
+    result = Stored(WAYS[0], it, MockProvider("<final>not seen</final>"), lossy).resume()
+    assert (result.text, [one.id for one in result.messages[-2].media]) == ("not seen", [image.id])
 
 
 def by_kind(whole: Whole) -> dict[str, list[int]]:

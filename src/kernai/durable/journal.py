@@ -14,6 +14,7 @@ from kernai.errors import as_failure
 from kernai.events import ContextSavedRow
 from kernai.jsonio.json_data import dumps_data
 from kernai.recording.recorder import MessageDelta
+from kernai.values.media import MediaReference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -105,7 +106,7 @@ class Journal:
         """The media that the entries refer to and the store lacks. A context may share its media with other runs, so
         the rest are not this run's.
         """
-        new = [one for one in self._media if one.id not in self._stored]
+        new = [one for one in self._media if one.id not in self._stored and not isinstance(one, MediaReference)]
         if not new:
             return []
         text = dumps_data(entries)

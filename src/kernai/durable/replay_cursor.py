@@ -113,9 +113,7 @@ class ReplayCursor(Gate):
         return super().child_context(run, scope, task_id)
 
     def output_check(self, run: Run, value: Any) -> str | None:
-        if not self.is_on_record():
-            if self._compares:
-                raise Cancelled
+        if not self.is_decided():
             return super().output_check(run, value)
         row = self.rows[self._written()].row
         return row.error if isinstance(row, events.AnswerRejectedRow) else None

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.durable.durable_run import InFlight
-    from kernai.durable.store import RunStore, Store
+    from kernai.durable.store import Store
 
 Agents = Mapping[str, Agent[Any]] | None
 Same = Callable[[Any, Any], bool]
@@ -114,9 +114,13 @@ class ResumeRequest(_RecordedRequest):
             raise TypeError("resume needs the store that has the run: pass store=...")
         check_run_id(run_id)
         entries, self._stored = _load(store, run_id, context)
-        self._runs, self._info = leased(store), None
-        if self._runs is not None:
-            entries, self._info = _when_free(self._runs, run_id, entries)
+        self._runs, self._info, known = leased(store), None, -1
+        while self._runs is not None and known < len(entries):
+            known, self._info = len(entries), self._runs.info(run_id)
+            if self._info is not None and (lease := self._info.lease) is not None:
+                raise RunBusyError(run_id, lease.holder, lease.since, lease.until)
+            if self._info is not None and self._info.length > known:  # another worker has continued the run meanwhile
+                entries, self._stored = _load(store, run_id, context)
         recorded = RecordedRun(run_id, entries)
         may_call = not recorded.needs_input or input is not None
         super().__init__(agent, recorded, agents, context, options, may_call=may_call)
@@ -365,21 +369,6 @@ def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[
     if not entries:
         raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
     return entries, [context.media_store.put(media).id for media in store.load_media(run_id)]
-
-
-def _when_free(runs: RunStore, run_id: str, entries: list[Any]) -> tuple[list[Any], RunInfo | None]:
-    """Returns all entries of the run, and its summary. Raises `RunBusyError` if another worker has the run.
-
-    A worker may have written more entries since `entries` were loaded. If so, loads the rest and checks again.
-    """
-    while True:
-        info = runs.info(run_id)
-        if info is not None and info.lease is not None:
-            raise RunBusyError(run_id, info.lease.holder, info.lease.since, info.lease.until)
-        more = runs.load(run_id, len(entries)) if info is not None and info.length > len(entries) else []
-        if not more:
-            return entries, info
-        entries = [*entries, *more]
 
 
 def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[Plan | None, dict[str, Agent]]:
