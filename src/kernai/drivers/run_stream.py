@@ -6,13 +6,13 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from kernai._util.api import NotCopied
 from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
-from kernai.drivers.driver import GRACE, POLL, Stack, TakenOver
+from kernai.drivers.driver import GRACE, POLL, TakenOver
 from kernai.errors import KernaiError
 from kernai.interrupts import INTERRUPTS
 from kernai.values.result import Output_co
@@ -20,9 +20,9 @@ from kernai.values.result import Output_co
 if TYPE_CHECKING:
     from typing import Self
 
+    from kernai.drivers.driver import Stack
     from kernai.drivers.threads import ThreadsDriver
     from kernai.events import Event
-    from kernai.loop.effects import Work
     from kernai.loop.run_state import Run
     from kernai.values.result import Result
 
@@ -44,8 +44,8 @@ class RunStream(NotCopied, Generic[Output_co]):
     _HOLDS = "a run"
     TAKEN_BACK: Final = TAKEN_BACK
 
-    def __init__(self, driver: ThreadsDriver, work: Work, run: Run, channel: Channel) -> None:
-        self._driving = Driving(driver, Stack(work, run.outbox), channel)
+    def __init__(self, run: Run, driving: Driving, channel: Channel) -> None:
+        self._driving = driving
         self._run = run
         self._channel = channel
 
@@ -238,7 +238,8 @@ class Channel:
     down the run, and events do not pile up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_end: Callable[[], object] = lambda: None) -> None:
+        self._on_end = on_end
         # reentrant: the garbage collector may close a stream in the middle of any code
         self._changed = threading.Condition(threading.RLock())
         self._events: deque[Event] = deque()
@@ -286,6 +287,7 @@ class Channel:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+        self._on_end()
 
     def wait_for_end(self, timeout: float) -> bool:
         """Waits at most `timeout` seconds for the end of the run; returns whether it has ended."""

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic
 
 from kernai._util.api import Value, check_function, is_async
 from kernai.agents.agent import Agent
 from kernai.drivers.driver import POLL
+from kernai.drivers.run_stream import Channel
 from kernai.errors import Control, KernaiError, RunCancelledError, error_text
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.recording.log import EventLog
@@ -91,10 +91,11 @@ class Batch:
         self._usage = Usage()
 
     def _checked(self, agent: Agent[Any], inputs: list[UserInput], options: Mapping[str, Any]) -> list[RunRequest]:
-        given = {**options, **{name: self._turns.of(options.get(name)) for name in ("on_event", "on_task_complete")}}
+        given = dict(options)
         if isinstance(options.get("history"), Iterator):
             given["history"] = list(given["history"])
         RunRequest(agent, "", given)  # checks the options even if there are no inputs
+        given |= {name: self._turns.of(options.get(name)) for name in ("on_event", "on_task_complete")}
         context = None if options.get("context") is None else checked_context(options["context"])
         requests = []
         for at, one in enumerate(inputs):
@@ -155,7 +156,7 @@ class Batch:
         try:
             if request.cancellation.is_set():
                 raise request.cancellation.error()
-            running[at] = request.driven(_End(lambda: ended(at)))
+            running[at] = request.driven(Channel(lambda: ended(at)))
         except Exception as error:  # noqa: BLE001 - the other runs continue
             self._report_to(report, self._note_result(at, _without_answer(request, None, error)))
         else:
@@ -252,19 +253,6 @@ class _Ended(Exception):  # noqa: N818 - never seen outside
     """Carries a `BaseException` out of a task, as its cause."""
 
 
-class _End:
-    """Replaces a stream's channel. Nobody consumes events; `end` tells `map_runs` that the run has ended."""
-
-    def __init__(self, end: Callable[[], None]) -> None:
-        self.end = end
-
-    def leave(self) -> None:
-        """Does nothing: nobody waits for events."""
-
-    def has_events(self) -> bool:
-        return False
-
-
 def _listed(inputs: Iterable[UserInput]) -> list[UserInput]:
     if isinstance(inputs, (str, bytes, Media, Outside, Mapping)) or not isinstance(inputs, Iterable):
         raise TypeError(f"inputs must be a list with an input for each run, got {type(inputs).__name__}")
@@ -286,30 +274,25 @@ class _Turns:
         self._async_lock: Any = None
 
     def of(self, observer: Any) -> Any:
-        """Wraps an observer so that it is called one at a time. Anything else is returned, for the run to refuse."""
-        if not callable(observer):
-            return observer
-        return self._async(observer) if is_async(observer) else self._plain(observer)
+        """Wraps an observer, if there is one, so that it is called one at a time."""
+        if observer is None:
+            return None
 
-    def _plain(self, observer: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(observer)  # so that its arguments can be checked
         def call(*given: Any, **named: Any) -> Any:
             with self._lock:
                 return observer(*given, **named)
 
-        return call
-
-    def _async(self, observer: Callable[..., Any]) -> Callable[..., Any]:
+        if not is_async(observer):
+            return call
         from asyncio import Lock
 
         lock = self._async_lock = self._async_lock or Lock()
 
-        @wraps(observer)
-        async def call(*given: Any, **named: Any) -> Any:
+        async def acall(*given: Any, **named: Any) -> Any:
             async with lock:
                 return await observer(*given, **named)
 
-        return call
+        return acall
 
 
 def _without_answer(request: RunRequest, run: Run | None, error: Exception) -> Result[Any]:

@@ -162,17 +162,17 @@ class RunRequest:
         from kernai.drivers.run_stream import Channel, RunStream
 
         channel = Channel()
-        delivery = self._delivery(channel)
-        run, work = self.begin(delivery)
-        return RunStream(ThreadsDriver(run.root, delivery), work, run, channel)
+        return RunStream(*self.driven(channel, channel), channel)
 
-    def driven(self, end: Any) -> tuple[Run, Driving]:
-        """Returns the root run, and the object that drives it in its own thread. `end` replaces a stream's channel."""
+    def driven(self, channel: Channel, events: Channel | None = None) -> tuple[Run, Driving]:
+        """Returns the root run, and the object that drives it in its own thread. `channel` gets its end, `events` its
+        events.
+        """
         from kernai.drivers.run_stream import Driving
 
-        delivery = self._delivery()
+        delivery = self._delivery(events)
         run, work = self.begin(delivery)
-        return run, Driving(ThreadsDriver(run.root, delivery), Stack(work, run.outbox), end)
+        return run, Driving(ThreadsDriver(run.root, delivery), Stack(work, run.outbox), channel)
 
     def aexecute(self) -> Coroutine[Any, Any, Result[Any]]:
         return self.begin_async()[1]  # not an `async def`, which would add a coroutine to every step
