@@ -20,6 +20,7 @@ from kernai import (
     Block,
     Event,
     KernaiError,
+    Limits,
     LlmResponse,
     Message,
     MockProvider,
@@ -37,6 +38,7 @@ from kernai import (
 )
 from kernai.drivers import run_stream
 from kernai.drivers.run_stream import Channel
+from kernai.runs import run_request
 from tests.ways import PATIENCE, as_async
 from tests.written import command, final, plan
 
@@ -279,6 +281,16 @@ async def test_a_stream_that_was_never_read_runs_nothing_and_has_a_result_when_c
     del dropped
     gc.collect()
     assert provider.opened == 0
+
+
+@EITHER
+async def test_the_timeout_counts_from_the_first_event_that_is_asked_for(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(run_request._CLOCK, "monotonic", lambda: now[0])
+    it = Either(kind, agent_of(MockProvider(final("done"))), limits=Limits(timeout=5))
+    now[0] = 60.0
+    await it.rest()
+    assert it.events.result.text == "done"
 
 
 def test_an_answer_that_came_before_the_consumer_left_is_kept() -> None:

@@ -159,6 +159,7 @@ class Driving:
         with self._beginning:
             if self._thread is None:
                 self._process = os.getpid()
+                self._driver.root.cancellation.start()
                 self._thread = threading.Thread(
                     target=self._context.run, args=(self._work,), name="kernai-stream", daemon=True
                 )

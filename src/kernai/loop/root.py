@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai._util.api import is_async
-from kernai.errors import LimitReachedError, RunCancelledError, RunStoppedError, Stop, error_text
+from kernai.errors import LimitReachedError, RunCancelledError, RunStoppedError, Stop, described
 from kernai.interrupts import calls_out
 from kernai.loop.effects import Cancelled
 from kernai.values.context import child_of
@@ -50,7 +50,7 @@ class Cancellation:
     It is set from within (Ctrl-C, a closed stream), by the caller's `cancel` object, or by the timeout.
     """
 
-    __slots__ = ("_clock", "_outer", "_set", "_stop", "_timeout", "deadline", "is_quiet")
+    __slots__ = ("_clock", "_left", "_outer", "_set", "_stop", "_timeout", "deadline", "is_quiet")
 
     def __init__(self, clock: Clock, outer: Any = None) -> None:
         is_set = getattr(outer, "is_set", None)
@@ -74,11 +74,16 @@ class Cancellation:
         self.is_quiet = False
 
     def begin(self, timeout: float | None, spent: float = 0.0) -> None:
-        """Starts the timeout, in seconds. `spent` is how much of it the run had used before it was resumed."""
+        """Sets the timeout, in seconds, and starts it. `spent` is how much the run had used before it was resumed."""
         if timeout is not None:
-            self._timeout = timeout
-            self.deadline = self._clock.monotonic() + max(timeout - spent, 0.0)
+            self._timeout, self._left = timeout, max(timeout - spent, 0.0)
             self.is_quiet = False
+            self.start()
+
+    def start(self) -> None:
+        """Starts the timeout, or starts it again: a stream's run begins only when its first event is asked for."""
+        if self._timeout is not None:
+            self.deadline = self._clock.monotonic() + self._left
 
     def set(self) -> None:
         self._set = True
@@ -100,7 +105,7 @@ class Cancellation:
                 self._set = bool(self._outer.is_set())
             except Exception as error:  # noqa: BLE001 - asked again at the run's end, it would prevent its `result`
                 self._outer = None
-                self.stop(Stop("error", f"cancel.is_set() raised {type(error).__name__}: {error_text(error)}"))
+                self.stop(Stop("error", f"cancel.is_set() raised {described(error)}"))
         return self._set or (self.deadline is not None and self._clock.monotonic() >= self.deadline)
 
     def check(self) -> None:
