@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from itertools import count
 from sys import float_info, maxsize
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from kernai._util.api import ForkSafeLock, Value
 from kernai.errors import LimitReachedError
 from kernai.values.model import TOKENS_PER_PRICE
-from kernai.values.result import StopReason, Usage, values_of
+from kernai.values.result import StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.values.llm_response import LlmResponse
@@ -167,11 +167,17 @@ class Budget:
 class UsageMeter:
     """Sums up the usage of one run or sub-run. A number that no call reported is None."""
 
-    # a list, not a `Usage`: making a new one for each call would cost as much as all of this
-    __slots__ = ("_sums",)
+    # numbers, not a `Usage` or a list: each step counts here, and those would cost several times as much
+    __slots__ = ("_cached", "_calls", "_completion", "_cost", "_prompt", "_total", "_written")
 
     def __init__(self) -> None:
-        self._sums: list[Any] = [*values_of(Usage())]
+        self._prompt: int | None = None
+        self._completion: int | None = None
+        self._total: int | None = None
+        self._cached: int | None = None
+        self._written: int | None = None
+        self._cost: float | None = None
+        self._calls = 0
 
     def add(self, usage: Usage) -> None:
         """Adds the usage of a sub-run, or of a failed model call."""
@@ -179,17 +185,25 @@ class UsageMeter:
 
     def count(self, used: LlmResponse | Usage, cost: float | None, calls: int = 1) -> None:
         """Adds a model call."""
-        sums = self._sums
-        for at, one in enumerate((
-            used.prompt_tokens, used.completion_tokens, used.total_tokens, cost, calls, used.cached_tokens,
-            used.cache_write_tokens,
-        )):
-            if one is not None:
-                sums[at] = one + (sums[at] or 0)
+        if used.prompt_tokens is not None:
+            self._prompt = used.prompt_tokens + (self._prompt or 0)
+        if used.completion_tokens is not None:
+            self._completion = used.completion_tokens + (self._completion or 0)
+        if used.total_tokens is not None:
+            self._total = used.total_tokens + (self._total or 0)
+        if used.cached_tokens is not None:
+            self._cached = used.cached_tokens + (self._cached or 0)
+        if used.cache_write_tokens is not None:
+            self._written = used.cache_write_tokens + (self._written or 0)
+        if cost is not None:
+            self._cost = cost + (self._cost or 0)
+        self._calls += calls
 
     def usage(self) -> Usage:
         """The sum so far."""
-        return Usage(*self._sums)
+        return Usage(
+            self._prompt, self._completion, self._total, self._cost, self._calls, self._cached, self._written
+        )
 
 
 def usage_of(response: LlmResponse, model: Model) -> Usage:
