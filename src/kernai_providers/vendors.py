@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernai import Cost, Model, ProviderError
-from kernai._util.api import close_matches
+from kernai._util.api import close_matches, likely
 from kernai_providers.anthropic import AnthropicProvider
 from kernai_providers.gemini import GeminiProvider
 from kernai_providers.http_provider import HttpProvider
@@ -260,7 +260,8 @@ def _split(name: object) -> tuple[Vendor, str]:
 def _check_options(vendor: str, options: dict[str, Any], known: set[str]) -> None:
     unknown = sorted(set(options) - known)
     if unknown:
-        raise TypeError(f"resolve: {vendor} has no option {unknown[0]!r}; it takes {', '.join(sorted(known))}")
+        names = sorted(known | {"capabilities", "cost"})
+        raise TypeError(f"resolve: {vendor} has no option {unknown[0]!r}{likely(unknown[0], names, 'it takes')}")
 
 
 def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:

@@ -64,7 +64,7 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
     ({"protocols": [SimpleNamespace(protocol=ORACLE)]}, TypeError, "pass its protocol in protocols=, or its tools"),
     ({"protocols": [echo]}, TypeError, "it belongs in skills=$"),
     ({"protocols": [len]}, TypeError, r"write Protocol\(name, handler\)$"),
-    ({"protocols": "oracle"}, TypeError, "protocols"),
+    ({"skills": {"echo": echo}}, TypeError, "a list of names and Skills, got dict$"),
     ({"protocols": "All"}, TypeError, "protocols.*got 'All': None means every registered one"),
     ({"protocols": ORACLE}, TypeError, "protocols.*got Protocol 'oracle': put it into a list$"),
     ({"protocols": [ORACLE, "oracle"]}, ValueError, "protocols.*oracle"),
@@ -306,11 +306,11 @@ HINTS = {
     **{word: f"Agent has no option '{word}'; did you mean '{meant}'" for word, meant in {
         "temperature": "generation", "parallel_tools": "parallel_skills", "tools": "skills", "max_turns": "max_steps",
         "max_step": "max_steps", "Output": "output", "hooks": "middleware", "max_tokens": "generation", "stop": "generation",
-        "functions": "skills", "max_retries": "middleware", "aprove": "approve",
+        "functions": "skills", "max_retries": "middleware", "aprove": "approve", "cache": "generation",
     }.items()},
     "colour": "Agent has no option 'colour'; it has instructions, provider",
     **{word: f"Agent has no option '{word}'; it is one of a run: execute(agent, ..., {option}=" for word, option in {
-        "session_id": "run_id", "limits": "limits", "on_evnt": "on_event", "callback": "on_event",
+        "session_id": "run_id", "limits": "limits", "on_evnt": "on_event", "callback": "on_event", "stream": "on_event",
     }.items()},
     **{word: f"'{word}'; it is a limit of a run: execute(agent, ..., limits=Limits({word}=" for word in ("max_calls", "timeout", "max_cost")},
 }
@@ -349,14 +349,14 @@ def test_a_subclass_declares_attributes_of_its_own() -> None:
             return "mine"
 
     clerk = Clerk(instructions="x", skills=[echo])
-    clerk.desk, clerk.floor, clerk._note, clerk.version = 5, 3, "n", "1.1"
+    clerk.desk, clerk.floor, clerk._note, clerk.version = 5, 3, "n", "1.1"  # type: ignore[attr-defined]  # private ones need no declaration
     changed = clerk.replace(max_steps=2, skills=None)
     assert isinstance(changed, Clerk)
     assert (changed.desk, changed.floor, changed.max_steps, clerk.max_steps) == (5, 3, 2, 10)
     assert kernai.execute(changed, "go", provider=MockProvider("hi")).text == "hi"
     assert (changed.version, changed.setup()) == ("1.1", "mine")
     with pytest.raises(AttributeError, match="no option 'dsek'"):
-        clerk.dsek = 4
+        clerk.dsek = 4  # type: ignore[attr-defined]  # the subject
 
 
 # ------------------------------------------------------------------------------------------------- an agent as a skill

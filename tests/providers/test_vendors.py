@@ -250,9 +250,9 @@ def test_options_go_to_the_provider_or_the_model_and_an_unknown_one_is_an_error(
     request = asked(provider, model)
     assert (request.headers["X-A"], request.timeouts.connect, request.timeouts.read) == ("b", 3.0, 4.0)
     assert (model.cost, resolve("openai/gpt-4o", api_key="k")[1].cost) == (Cost(2.5, 10.0), None)
-    for unknown in ({"temprature": 1}, {"region": "eu"}):
-        with pytest.raises(TypeError, match=f"groq has no option '{next(iter(unknown))}'"):
-            resolve("groq/m", api_key="k", **unknown)
+    for unknown, hint in (("capabilites", "did you mean 'capabilities'"), ("region", "it takes api_key, base_url, capabilities, cost")):
+        with pytest.raises(TypeError, match=f"groq has no option '{unknown}'; {hint}"):
+            resolve("groq/m", api_key="k", **{unknown: "eu"})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="resolve takes text such as 'openai/gpt-4o-mini', got Model"):
         resolve(Model("openai/gpt-4o"))  # type: ignore[arg-type]  # the subject
     unmarked = MemoryTransport(MemoryReply(200, {"content-type": "text/event-stream"}, WIRES["openai"].stream(["Hi"])[:-1]))

@@ -46,7 +46,7 @@ def test_a_list_of_allowed_skills_is_copied() -> None:
 
 def test_none_restores_the_default_of_an_option() -> None:
     kernai.configure(**OPTIONS)
-    kernai.configure(**dict.fromkeys(OPTIONS.keys() - {"debug", "allowed_skills"}))
+    kernai.configure(**dict.fromkeys(OPTIONS.keys() - {"debug", "allowed_skills"}))  # type: ignore[arg-type]
     assert (kernai.config.default_provider, kernai.config.recorder, kernai.config.logger) == (None, None, None)
     for resolver in (kernai.config.credential_resolver, kernai.config.setting_resolver):
         assert resolver.resolve("no_such_skill", "key") is None

@@ -241,8 +241,8 @@ _MOST_COMPARED = 20
 _LEAST_SIMILAR = 0.65  # `nope` and `openai` have 0.6
 #: names of options in other libraries, and kernai's option for each
 _ELSEWHERE = {
-    "answer": "text", "as_tool": "as_skill", "callback": "on_event", "callbacks": "on_event", "checkpointer": "store",
-    "content": "text", "conversation_id": "run_id", "deps": "context", "desc": "description",
+    "answer": "text", "as_tool": "as_skill", "cache": "generation", "callback": "on_event", "callbacks": "on_event",
+    "checkpointer": "store", "content": "text", "conversation_id": "run_id", "deps": "context", "desc": "description",
     "final_output": "output", "functions": "skills", "guardrails": "middleware", "hooks": "middleware",
     "input_tokens": "prompt_tokens", "llm": "provider", "max_iterations": "max_steps", "max_retries": "middleware",
     "max_tokens": "generation", "max_turns": "max_steps", "mcp_servers": "protocols", "message_history": "history",
@@ -251,9 +251,9 @@ _ELSEWHERE = {
     "prompt": "instructions", "require_approval": "approval", "requires_approval": "approval",
     "response_format": "output", "result_type": "output", "retries": "middleware", "seed": "generation",
     "session_id": "run_id", "should_cancel": "cancel", "stop": "generation", "stopped_reason": "stop_reason",
-    "system": "instructions", "system_prompt": "instructions", "temperature": "generation", "thinking": "generation",
-    "thread_id": "run_id", "tool": "skills", "tools": "skills", "toolsets": "skills", "top_k": "generation",
-    "top_p": "generation", "usage_limits": "limits",
+    "stream": "on_event", "streaming": "on_event", "system": "instructions", "system_prompt": "instructions",
+    "temperature": "generation", "thinking": "generation", "thread_id": "run_id", "tool": "skills", "tools": "skills",
+    "toolsets": "skills", "top_k": "generation", "top_p": "generation", "usage_limits": "limits",
 }
 
 

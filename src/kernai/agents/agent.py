@@ -289,20 +289,21 @@ class Agent(Generic[Output_co]):
 
         return AgentSkill(name, self, execute, description, acts=acts)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        check = _CHECKS.get(name)
-        if check is not None:
-            value = check(value)
-        elif not (name.startswith("_") or hasattr(type(self), name) or name in _declared(type(self))):
-            raise AttributeError(_no_option(name))
-        if name == "output":  # first, since it may raise
-            object.__setattr__(self, "answer_type", _answer_type(value))
-        object.__setattr__(self, name, value)
-        if not name.startswith("_"):
-            self.revision.number += 1
-            CHANGES.latest = object()
-
     if not TYPE_CHECKING:  # otherwise a type checker would accept every name
+
+        def __setattr__(self, name: str, value: object) -> None:
+            check = _CHECKS.get(name)
+            if check is not None:
+                value = check(value)
+            elif not (name.startswith("_") or hasattr(type(self), name)
+                      or any(name in annotated_names(one) for one in type(self).__mro__)):
+                raise AttributeError(_no_option(name))
+            if name == "output":  # first, since it may raise
+                object.__setattr__(self, "answer_type", _answer_type(value))
+            object.__setattr__(self, name, value)
+            if not name.startswith("_"):
+                self.revision.number += 1
+                CHANGES.latest = object()
 
         def __getattr__(self, name: str) -> Any:
             is_call = name in ("run", "execute", "stream", "arun", "aexecute", "astream")  # methods in other libraries
@@ -374,15 +375,9 @@ def _check_middleware(middleware: object) -> tuple[Middleware, ...]:
     return given
 
 
-def _check_skills(skills: object) -> Literal["all"] | tuple[str | Skill, ...] | None:
-    if skills is None or skills == "all":
-        return skills
-    return _named("skills", Skill, "None, 'all',", skills)
-
-
 def _named(argument: str, kind: type[Any], others: str, given: object) -> tuple[Any, ...]:
     """Checks names and objects of a `kind`, and returns them as a tuple."""
-    if isinstance(given, (str, kind)) or not isinstance(given, Iterable):
+    if isinstance(given, (str, kind, Mapping)) or not isinstance(given, Iterable):
         hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
         if isinstance(given, str) and given.lower() == "all":
             hint = f": write {argument}='all'" if kind is Skill else ": None means every registered one"
@@ -460,10 +455,6 @@ def _check_know_how(know_how: object) -> object:
     return KnowHow.of(know_how)
 
 
-def _declared(kind: type) -> set[str]:
-    return {name for one in kind.__mro__ for name in annotated_names(one)}
-
-
 #: options of a run that an agent does not have; see `RunOptions`
 OPTIONS_OF_A_RUN = (
     "history", "recorder", "context", "limits", "cancel", "on_event", "on_task_complete", "run_id", "metadata", "store",
@@ -483,7 +474,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "provider": check_provider,
     "model": check_model,
     "max_steps": _count("max_steps", 1),
-    "skills": _check_skills,
+    "skills": _optional(lambda skills: "all" if skills == "all" else _named("skills", Skill, "None, 'all',", skills)),
     "protocols": _optional(partial(_named, "protocols", Protocol, "None")),
     "generation": GenerationOptions.coerce,
     "on_prose": _choice("on_prose", "accept", "correct", "correct_once"),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai.errors import Control, KernaiError, error_text
+from kernai.errors import Control, KernaiError, described
 from kernai.events import ApprovalRequestedRow, CallEndedRow, ContextSavedRow
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import Conversion
@@ -225,7 +225,7 @@ def _saved(run: Run) -> Any:
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # raised unchanged, it would be treated as Ctrl-C
-        raise KernaiError(f"{name}.save raised {type(error).__name__}: {error_text(error)}") from error
+        raise KernaiError(f"{name}.save raised {described(error)}") from error
     return _JsonCheck(name).of(data)
 
 

@@ -36,6 +36,7 @@ from kernai.errors import (
     RunCancelledError,
     Stop,
     copied,
+    described,
     error_text,
 )
 from kernai.events import (
@@ -454,7 +455,7 @@ def _provider_error(run: Run, error: Exception) -> ProviderError:
         return error
     if run.gate.is_on_record():
         return ProviderError(error_text(error))  # the recorded text already names the provider
-    return ProviderError(f"{_answering(run, error)} raised {type(error).__name__}: {error_text(error)}")
+    return ProviderError(f"{_answering(run, error)} raised {described(error)}")
 
 
 def _answering(run: Run, error: Exception | None = None) -> str:

@@ -31,7 +31,7 @@ from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
 from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, Entry, RunInfo, check_load
-from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, error_text
+from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, described, error_text
 from kernai.events import Event, ResultRow
 from kernai.postgres.server import RECONNECT
 from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, enqueue, head_of
@@ -246,7 +246,7 @@ class Workers:
                 if isinstance(error.__cause__, psycopg.Error):  # this may be transient
                     raise  # the job fails, and the reaper submits another
                 _LOG.warning("run %s is blocked: %s", run_id, error_text(error), exc_info=error)
-                _block(store, run_id, f"{type(error).__name__}: {error_text(error)}")
+                _block(store, run_id, described(error))
                 return
             after = store.info(run_id)
             # continue here: the job for a decision made in the meantime may have been used up already

@@ -9,7 +9,7 @@ from contextlib import suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
-from kernai.errors import error_text
+from kernai.errors import described
 from kernai.events import KINDS, BlocksParsedRow, MessagesSentRow
 from kernai.jsonio.json_data import dumps
 
@@ -55,8 +55,7 @@ class EventLog:
 
     def observer_failed(self, what: str, row: Row, error: BaseException) -> None:
         """Logs that a callback or a sink raised; the run continues."""
-        fields = {"event": f"{what}.failed", "run_id": row.place[4], "during": row.type,
-                  "error": f"{type(error).__name__}: {error_text(error)}"}
+        fields = {"event": f"{what}.failed", "run_id": row.place[4], "during": row.type, "error": described(error)}
         if self._debug:
             fields["trace"] = "".join(format_exception(error))
         # not as `exc_info`: a formatter would write the exception's text unescaped, with its line breaks

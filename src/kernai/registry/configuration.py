@@ -18,6 +18,7 @@ from kernai.registry.provider import Provider, check_provider
 
 if TYPE_CHECKING:
     import logging
+    from typing import Never
 
     from kernai.inputs.table import Repair
 
@@ -86,20 +87,14 @@ class Configuration:
     setting_resolver: Resolver = EnvironmentResolver()
 
     def __init__(self) -> None:
-        self.restore(defaults())
+        vars(self).update(defaults())
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in vars(self):
-            raise AttributeError(f"config has no option {name!r}{likely(name, vars(self))}")
-        configure(**{name: value})
+    if not TYPE_CHECKING:  # otherwise a type checker would accept every name
 
-    def snapshot(self) -> dict[str, Any]:
-        """The current values, to be passed to `restore`."""
-        return dict(vars(self))
-
-    def restore(self, values: dict[str, Any]) -> None:
-        """Sets the given options, and keeps the others."""
-        vars(self).update(values)
+        def __setattr__(self, name: str, value: object) -> None:
+            if name not in vars(self):
+                raise AttributeError(f"config has no option {name!r}{likely(name, vars(self))}")
+            vars(self)[name] = _checked(name, value)
 
     def __repr__(self) -> str:
         return f"Configuration({', '.join(f'{key}={value!r}' for key, value in vars(self).items())})"
@@ -114,38 +109,38 @@ def defaults() -> dict[str, Any]:
 config = Configuration()
 
 
-def configure(**changes: Any) -> Configuration:
-    """Changes `kernai.config` in place and returns it.
+_KEEP: Any = ...  # the default of each option
 
-    Options: ``debug default_provider allowed_skills recorder logger repair credential_resolver
-    setting_resolver``. Others keep their value. Raises `TypeError` for an unknown option or a value of a wrong type,
-    and `ValueError` for an unknown `repair`.
+
+def configure(
+    *, debug: bool = _KEEP, default_provider: Provider | None = _KEEP, allowed_skills: Iterable[str] | None = _KEEP,
+    recorder: Recorder | None = _KEEP, logger: logging.Logger | None = _KEEP, repair: Repair = _KEEP,
+    credential_resolver: Resolver | None = _KEEP, setting_resolver: Resolver | None = _KEEP, **unknown: Never,
+) -> Configuration:
+    """Changes `kernai.config` in place and returns it. Options that are not passed keep their value.
+
+    Raises `TypeError` for an unknown option or a value of a wrong type, and `ValueError` for an unknown `repair`.
     """
-    known = defaults()
-    for name in changes:
-        if name not in known:
-            raise TypeError(f"configure() has no option {name!r}{likely(name, known, 'it has')}")
-    names = changes.get("allowed_skills")
-    if isinstance(names, Iterable) and not isinstance(names, str):
-        changes["allowed_skills"] = tuple(names)
-    for name, value in changes.items():
-        _check(name, value)
-    for name in ("credential_resolver", "setting_resolver"):
-        if name in changes and changes[name] is None:
-            changes[name] = known[name]
-    config.restore(changes)
+    changes = locals()
+    for name in changes.pop("unknown"):
+        raise TypeError(f"configure() has no option {name!r}{likely(name, vars(config), 'it has')}")
+    vars(config).update({name: _checked(name, value) for name, value in changes.items() if value is not _KEEP})
     return config
 
 
-def _check(name: str, value: object) -> None:
+def _checked(name: str, value: Any) -> Any:
+    """Returns an option's value as the configuration keeps it. Raises `TypeError` or `ValueError` for a wrong one."""
     if name == "debug" and not isinstance(value, bool):
         raise TypeError(f"debug must be True or False, got {value!r}")
     if name == "repair" and not (isinstance(value, bool) or value == "json"):
         raise ValueError(f"repair must be True, 'json' or False, got {value!r}")
     if value is None:
-        return
-    if name == "allowed_skills" and not (isinstance(value, tuple) and all(isinstance(one, str) for one in value)):
-        raise TypeError(f"allowed_skills must be a list of names or None, got {value!r}")
+        return defaults()[name]
+    if name == "allowed_skills":
+        names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
+        if not all(isinstance(one, str) for one in names):
+            raise TypeError(f"allowed_skills must be a list of names or None, got {value!r}")
+        return names
     if name == "default_provider":
         check_provider(value, name)
     elif name == "recorder" and not isinstance(value, Recorder):
@@ -154,3 +149,4 @@ def _check(name: str, value: object) -> None:
         raise TypeError(f"logger must be a logging.Logger, got {type(value).__name__}")
     elif name.endswith("_resolver") and (isinstance(value, type) or not callable(getattr(value, "resolve", None))):
         raise TypeError(f"{name} must be an object with resolve(skill_name, key), got {value!r}")
+    return value

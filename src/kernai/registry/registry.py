@@ -141,7 +141,7 @@ def process_wide(registry: _AnyRegistry) -> _AnyRegistry:
 
 def reset() -> None:
     """Restores all defaults of `kernai.config` and empties both registries."""
-    config.restore(defaults())
+    vars(config).update(defaults())
     for one in _PROCESS_WIDE:
         one.reset()
 
@@ -149,10 +149,10 @@ def reset() -> None:
 @contextmanager
 def isolated() -> Iterator[None]:
     """Restores the configuration and all registries at the end of its ``with`` block."""
-    values, known = config.snapshot(), [one.snapshot() for one in _PROCESS_WIDE]
+    values, known = dict(vars(config)), [one.snapshot() for one in _PROCESS_WIDE]
     try:
         yield
     finally:
-        config.restore(values)
+        vars(config).update(values)
         for one, snapshot in zip(_PROCESS_WIDE, known, strict=True):
             one.restore(snapshot)

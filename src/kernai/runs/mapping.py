@@ -18,7 +18,7 @@ from kernai._util.api import Value, check_function, is_async
 from kernai.agents.agent import Agent
 from kernai.drivers.driver import POLL
 from kernai.drivers.run_stream import Channel
-from kernai.errors import Control, KernaiError, RunCancelledError, error_text
+from kernai.errors import Control, KernaiError, RunCancelledError, described
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.recording.log import EventLog
 from kernai.registry.configuration import config
@@ -298,7 +298,7 @@ class _Turns:
 def _without_answer(request: RunRequest, run: Run | None, error: Exception) -> Result[Any]:
     """Returns the result of a run that ended with an exception, for example from its store."""
     if not isinstance(error, KernaiError):
-        failure = KernaiError(f"{type(error).__name__}: {error_text(error)}")
+        failure = KernaiError(described(error))
         failure.__cause__ = error
         error = failure
     reason = StopReason.CANCELLED if isinstance(error, RunCancelledError) else StopReason.ERROR
@@ -315,7 +315,7 @@ def _logged() -> Iterator[None]:
         yield
     except (Exception, Control) as error:  # noqa: BLE001 - logged
         warn = EventLog(config.logger, debug=config.debug).warn
-        warn("callback.failed", during="on_progress", error=f"{type(error).__name__}: {error_text(error)}")
+        warn("callback.failed", during="on_progress", error=described(error))
 
 
 # ---------------------------------------------------------------------------------------------------- the progress bar

@@ -28,7 +28,7 @@ from kernai.registry.provider import Provider, check_provider
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
 from kernai.values.limits import Budget, Limits
-from kernai.values.media import Media
+from kernai.values.media import Media, MediaStore
 from kernai.values.message import INPUT_PARTS, InputPart, Message, Outside, as_parts
 from kernai.values.model import Model
 from kernai.values.result import Result
@@ -83,7 +83,7 @@ class MapOptions(ResumeOptions, total=False):
       media store. Raises `ValueError` for a system message, since that comes from the agent's instructions.
     """
 
-    history: Iterable[Message | Mapping[str, Any]]
+    history: Iterable[Message | Mapping[str, Any]] | None
 
 
 class RunOptions(MapOptions, total=False):
@@ -203,7 +203,7 @@ class RunRequest:
                 raise TypeError(f"{name} is an async function: pass a plain one, or use arun, aexecute or astream")
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
-        """Returns the root run and its loop, ready to be driven. The timeout counts from now."""
+        """Returns the root run and its loop, ready to be driven. The timeout starts now, or with `Driving.begin`."""
         self.cancellation.begin(self._limits.timeout)
         run = self._run(delivery)
         asks = self._asks(run)
@@ -247,7 +247,7 @@ class RunRequest:
     def _messages(self, history: Any) -> list[Message]:
         """Parses the history and looks up its media."""
         if isinstance(history, (str, Message, Mapping)) or not isinstance(history, Iterable):
-            raise TypeError(f"history must be a list of messages, got {type(history).__name__}")
+            raise TypeError(f"history must be a list of messages, as in Result.messages, got {type(history).__name__}")
         messages = []
         for at, given in enumerate(history):
             try:
@@ -303,21 +303,21 @@ class RunRequest:
 
 def check_options(options: Mapping[str, Any], known: type, *others: str) -> None:
     """Raises `TypeError` for an option that `known` lacks, which says where an agent's option or a limit belongs."""
-    if options.keys() <= known.__annotations__.keys():
+    unknown = options.keys() - known.__annotations__.keys()
+    if not unknown:
         return
-    names = [*known.__annotations__, *others]
-    for name in sorted(options.keys() - known.__annotations__.keys()):
-        if name in AGENT_OPTIONS:
-            hint = f"it is the agent's: agent.replace({name}=...)"
-        elif name in Limits.__dataclass_fields__:
-            hint = f"it is a limit: limits=Limits({name}=...)"
-        elif name in others:  # in a stream that resumes a run
-            hint = "only resume() and aresume() take it"
-        elif closest(name, names) is None and (close := closest(name, AGENT_OPTIONS)) is not None:
-            hint = f"did you mean the agent's {close!r}? It is set by agent.replace({close}=...)"
-        else:
-            hint = likely(name, names, "known:").removeprefix("; ")
-        raise TypeError(f"unknown option {name!r}; {hint}")
+    name, names = min(unknown), [*known.__annotations__, *others]
+    if name in AGENT_OPTIONS:
+        hint = f"it is the agent's: agent.replace({name}=...)"
+    elif name in Limits.__dataclass_fields__:
+        hint = f"it is a limit: limits=Limits({name}=...)"
+    elif name in ("approvals", "in_flight", "wait", "accept"):
+        hint = "only resume() and aresume() take it"
+    elif closest(name, names) is None and (close := closest(name, AGENT_OPTIONS)) is not None:
+        hint = f"did you mean the agent's {close!r}? It is set by agent.replace({close}=...)"
+    else:
+        hint = likely(name, names, "known:").removeprefix("; ")
+    raise TypeError(f"unknown option {name!r}; {hint}")
 
 
 def checked_context(given: object) -> Context:
@@ -335,6 +335,8 @@ def checked_context(given: object) -> Context:
         if not is_own:
             what = f"{type(context).__name__}.{name}"
             raise TypeError(f"context: runs set {what}, so keep {getattr(context, name)!r} under another name")
+    if not isinstance(context.media_store, MediaStore):
+        raise TypeError(f"context.media_store must be a MediaStore, got {type(context.media_store).__name__}")
     return context
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernai import events
 from kernai.agents.agent import Agent
-from kernai.errors import ReplayDivergenceError, error_text
+from kernai.errors import ReplayDivergenceError, described
 from kernai.recording.recorder import Recorder, Sink
 from kernai.registry.provider import Provider
 from kernai.runs.running import aexecute, execute, replay
@@ -87,7 +87,7 @@ class _Checks:
         try:
             yield holds
         except Exception as error:  # noqa: BLE001 - the object under test may raise anything
-            self._failed.append(f"{name}: raised {type(error).__name__}: {error_text(error)}")
+            self._failed.append(f"{name}: raised {described(error)}")
 
     def done(self) -> None:
         if self._failed:
