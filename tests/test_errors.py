@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 import kernai
 from kernai import ProviderError, errors
 
@@ -35,11 +37,7 @@ def test_every_error_is_exported_and_documented() -> None:
     for name in drawn_parents():
         assert name in kernai.__all__
         assert (getattr(kernai, name).__doc__ or "").strip()
-
-
-def test_an_error_raised_outside_a_run_has_no_result() -> None:
-    for name in drawn_parents():
-        assert getattr(kernai, name)("why").result is None
+        assert getattr(kernai, name)("why").result is None, "it was raised outside of a run"
 
 
 def test_a_provider_error_says_only_what_is_known() -> None:
@@ -48,3 +46,6 @@ def test_a_provider_error_says_only_what_is_known() -> None:
     full = ProviderError("slow", status=429, code="rate", retryable=True, retry_after=1.5, vendor="acme")
     assert (full.status, full.code, full.retryable, full.retry_after, full.vendor) == (429, "rate", True, 1.5, "acme")
     assert str(full) == "slow"
+    for wrong in ("2", b"2", True):
+        with pytest.raises(TypeError, match="retry_after must be a number of seconds or None, got"):
+            ProviderError("slow", retry_after=wrong)  # type: ignore[arg-type]  # the subject

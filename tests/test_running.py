@@ -54,9 +54,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "history system": ({"history": [Message("system", "x")]}, ValueError, r"history\[0\] is a system message"),
     "history content": ({"history": [{"role": "user", "content": 3}]}, TypeError, r"history\[0\]: content must be"),
     "recorder's sink": ({"recorder": MemorySink()}, TypeError, r"write recorder=Recorder\(\.\.\.\)"),
-    "context": ({"context": {}}, TypeError, "context must be a Context"),
     "context's media": ({"context": Context(media_store={})}, TypeError, "context.media_store must be a MediaStore, got dict"),  # type: ignore[arg-type]
-    "limits": ({"limits": 5}, TypeError, "limits must be a Limits"),
     "limits without a price": ({"limits": Limits(max_cost=1)}, ValueError, "needs the price of model 'text-only'"),
     "cancel": ({"cancel": True}, TypeError, "cancel must have is_set"),
     "on_event": ({"on_event": "print"}, TypeError, "on_event must be a function of the event, got"),

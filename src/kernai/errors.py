@@ -62,15 +62,11 @@ class ProviderError(KernaiError):
     """
 
     def __init__(
-        self,
-        message: str = "the provider failed",
-        *,
-        status: int | None = None,
-        code: str | None = None,
-        retryable: bool = False,
-        retry_after: float | None = None,
-        vendor: str | None = None,
+        self, message: str = "the provider failed", *, status: int | None = None, code: str | None = None,
+        retryable: bool = False, retry_after: float | None = None, vendor: str | None = None,
     ) -> None:
+        if retry_after is not None and (isinstance(retry_after, bool) or not isinstance(retry_after, (int, float))):
+            raise TypeError(f"retry_after must be a number of seconds or None, got {retry_after!r}")
         super().__init__(message)
         self.status = status
         self.code = code

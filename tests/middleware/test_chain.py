@@ -393,7 +393,7 @@ def test_arguments_changed_by_a_middleware_are_validated_and_the_others_stay(
 @WAYS
 def test_the_failed_provider_is_named_even_if_there_is_middleware(way: Way) -> None:
     result = way(agent_with(passing, provider=Script(KeyError("slot"))))
-    assert str(result.error) == "Script raised KeyError: KeyError: 'slot'"
+    assert str(result.error) == "Script raised KeyError: 'slot'"
     assert isinstance(getattr(result.error, "__cause__", None), KeyError)
 
 
