@@ -241,6 +241,10 @@ class Agent(Generic[Output_co]):
                 "not: for a server of your own write resolve('local/MODEL', grammar='llamacpp'), or 'vllm', or 'sglang'"
             )
 
+    def model_under(self, callers: Model) -> Model:
+        """Returns the model of a sub-run: the caller's if the agent has neither a provider nor a model of its own."""
+        return callers if self.provider is None and self.model == Models.TEXT_ONLY else self.model
+
     def answer_text(self, result: Result[Any]) -> str:
         """Returns a run's answer as text for another agent: JSON if the answer is typed."""
         if self.answer_type is None or not result.ok:

@@ -128,9 +128,8 @@ class Run:
         root = self.root
         if agent is self.agent:
             return self.setup
-        return agent.setup_for(
-            Key(agent.model, root.skills, root.protocols, root.allowed_skills, False, agent.answer_type)
-        )
+        model = agent.model_under(self.model)
+        return agent.setup_for(Key(model, root.skills, root.protocols, root.allowed_skills, False, agent.answer_type))
 
     def begin_turn(self) -> None:
         """Begins a turn: resets the state that belongs to one input of the caller."""
@@ -367,7 +366,7 @@ class Run:
             self.outbox.sibling(),
             self._child_context(scope, task_id),
             provider=self.provider if other is None or other.provider is None else other.provider,
-            model=self.model if other is None else other.model,
+            model=self.model if other is None else other.model_under(self.model),
             generation=self.generation if other is None else self.generation.merge(other.generation),
             scope=scope,
             depth=self.depth + 1,

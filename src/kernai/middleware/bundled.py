@@ -21,7 +21,7 @@ from kernai.registry.provider import Provider, check_provider
 from kernai.values.limits import CHARACTERS_PER_TOKEN
 from kernai.values.llm_response import LlmResponse, written
 from kernai.values.message import Message
-from kernai.values.model import Model, Models
+from kernai.values.model import Model
 from kernai.values.skill_result import SkillResult
 
 
@@ -272,10 +272,9 @@ def _summarizing(most: int, summary: Agent[Any] | Callable[[Sequence[Message]], 
                 raise TypeError(f"compact's summary function must return text, got {text!r:.80}")
             return text
         said = "\n\n".join(f"{message.role}: {message.text}" for message in older)
-        has_model = summary.provider is not None or summary.model != Models.TEXT_ONLY
         answer = yield effect.replace(
             messages=[Message("system", instructions), Message("user", said)], stream=False, tools=None,
-            model=summary.model if has_model else effect.model, provider=summary.provider or effect.provider,
+            model=summary.model_under(effect.model), provider=summary.provider or effect.provider,
             generation=summary.generation,
         )
         return answer.content

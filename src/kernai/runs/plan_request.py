@@ -29,7 +29,7 @@ class PlanRequest(RunRequest):
         super().__init__(agent, self._plan.goal or NO_GOAL, options)
         self._task_agents = checked_agents(agents, self._plan)
         for own in self._task_agents.values():  # otherwise only their tasks would fail
-            self._limits.check_model(own.model)
+            self._limits.check_model(own.model_under(self._model))
             own.check_provider(self._provider if own.provider is None else own.provider)
 
 
