@@ -47,7 +47,7 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
       for wrong in (None, 3, [], ["x", 1], [kernai.outside("x"), Media.from_file("x.png")])),
     ({"instructions": lambda a, b: ""}, TypeError, "instructions.*one"),
     ({"instructions": lambda *, key: ""}, TypeError, "instructions"),
-    ({"provider": "openai"}, TypeError, r"provider must be a kernai\.Provider, got str"),
+    ({"provider": (MockProvider(), Models.LLAVA)}, TypeError, r"got tuple: write provider, model = kernai_providers\.resolve"),
     ({"provider": MockProvider}, TypeError, r"provider must be an instance: write MockProvider\(\.\.\.\)"),
     ({"model": "gpt-4o"}, TypeError, r"model.*Model\('gpt-4o'\)"),
     ({"model": None}, TypeError, "model"),
