@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernai import Agent, Result, RunStream, aexecute, aresume, astream, execute, resume, stream
-from kernai.drivers.asyncio_run_stream import AsyncRunStream
+from kernai import Agent, AsyncRunStream, Result, RunStream, aexecute, aresume, astream, execute, resume, stream
 from kernai.events import KINDS
 
 Way = Callable[..., Result]

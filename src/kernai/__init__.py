@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from kernai.agents.native_tools import Tool, Tools
     from kernai.blocks.plan import Plan, PlanResult, Task
     from kernai.blocks.stream_parser import StreamParser
+    from kernai.drivers.asyncio_run_stream import AsyncRunStream
     from kernai.drivers.run_stream import RunStream
     from kernai.durable.approvals import Decision
     from kernai.durable.history import fork
@@ -92,6 +93,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Agent",
+    "AsyncRunStream",
     "Block",
     "CompositeSink",
     "Context",
@@ -197,6 +199,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker that sees `__getattr__` accepts any name
     #: names that most runs do not need, imported on first use
     _LAZY = {
+        "AsyncRunStream": "drivers.asyncio_run_stream",
         "Credential": "registry.declarations",
         "Decision": "durable.approvals",
         "MemoryStore": "durable.run_head",

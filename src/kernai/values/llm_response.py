@@ -28,15 +28,15 @@ class LlmResponse(Value):
     """One complete turn of a model.
 
     `content` is its whole text. `latency_ms` is in milliseconds. Token counts are as the vendor reports them; unknown
-    is None, never 0, and the total is derived if both parts are known. `finish_reason` is one of `FINISH_REASONS` or
-    None. `metadata` has all other known facts: request id, the vendor's model name, reasoning text. `cached_tokens`
-    were read from the vendor's cache and `cache_write_tokens` written to it; both are parts of `prompt_tokens`. `cost`
-    is in dollars, if it is known better than by the price of the run's model. `model` is the id of the model that
-    answered, if it was not the run's.
+    is None, never 0, and the total is derived if both parts are known. `finish_reason` is one of ``stop length
+    content_filter tool refusal context other``, or None. `metadata` has all other known facts: request id, the vendor's
+    model name, reasoning text. `cached_tokens` were read from the vendor's cache and `cache_write_tokens` written to
+    it; both are parts of `prompt_tokens`. `cost` is in dollars, if it is known better than by the price of the run's
+    model. `model` is the id of the model that answered, if it was not the run's.
 
-    After native calls, `blocks` are the calls in order, and `content` is the prose and their markup (see `written`),
-    which is not parsed again. If `blocks` is None, `content` is parsed. If `content` is replaced, the blocks no longer
-    count. `ends_turn` says whether the model ended its turn; if so, the prose is the answer.
+    After native calls, `blocks` are the calls in order, and `content` is the prose and then `str` of each call, joined
+    by line breaks, which is not parsed again. If `blocks` is None, `content` is parsed. If `content` is replaced, the
+    blocks no longer count. `ends_turn` says whether the model ended its turn; if so, the prose is the answer.
     """
 
     content: str

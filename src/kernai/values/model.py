@@ -49,9 +49,10 @@ class Cost(NamedTuple):
 class Model(Value):
     """A model as an agent sees it.
 
-    `id` is the vendor's name for it. `capabilities` are words of `CAPABILITIES`. `cost` is a `Cost` or its rates in
-    order, in US dollars per million tokens: prompt, completion and, if they have rates of their own, tokens read from
-    the cache and written to it; None if unknown. Raises `ValueError` for an unknown capability.
+    `id` is the vendor's name for it. `capabilities` are some of ``text vision audio_in audio_out video_in document_in
+    image_gen``; any other raises `ValueError`. `cost` is a `Cost` or its rates in order, in US dollars per million
+    tokens: prompt, completion and, if they have rates of their own, tokens read from the cache and written to it; None
+    if unknown.
     """
 
     id: str
