@@ -36,7 +36,7 @@ class _Stores:
         return self._opened(store.schema)
 
     def _opened(self, schema: str, **options: Any) -> PostgresStore:
-        self.stores.append(PostgresStore(self.server.dsn, schema=schema, pool_size=9, **options))
+        self.stores.append(PostgresStore(self.server.dsn, schema=schema, pool_size=8, **options))
         return self.stores[-1]
 
 

@@ -29,6 +29,7 @@ from kernai.durable.lease import Lease
 from kernai.durable.run_head import Head, OpenedStore
 from kernai.durable.store import (
     ABANDONED,
+    PAGE,
     RUNNING,
     Codec,
     Entry,
@@ -306,6 +307,17 @@ class PostgresStore(OpenedStore):
         connection.execute(_FORGET[4], digests)
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
+        found: list[RunInfo] = []
+        size = limit
+        while True:
+            listed = self._page(wanted, size, after)
+            found += filter(wanted.matches, listed)
+            # the query cannot tell whether a holder is alive, so fetch more in place of the runs that did not match
+            if len(found) >= limit or len(listed) < size:
+                return found[:limit]
+            after, size = listed[-1], PAGE
+
+    def _page(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
         depends_on_lease = wanted.status in (RUNNING, ABANDONED)
         conditions = {
             "tenant = %(tenant)s": True,
@@ -328,17 +340,8 @@ class PostgresStore(OpenedStore):
         }
         where = ") AND (".join(condition for condition, applies in conditions.items() if applies)
         query = f"SELECT {SELECTED} FROM runs WHERE ({where}) ORDER BY updated_at DESC, run_id LIMIT %(limit)s"
-
-        def work(connection: Connection) -> list[RunInfo]:
-            rows = connection.execute(query, given).fetchall()
-            heads = [head_of(*row) for row in rows]
-            found = [head.shown() for head in heads if wanted.matches(head.shown())]
-            if len(found) == len(rows) or len(rows) < limit:
-                return found
-            # the query cannot tell whether a holder is alive, so fetch more in place of the runs that did not match
-            return [*found, *self._find(wanted, limit - len(found), heads[-1].info)]
-
-        return self._perform("list the runs", work)
+        rows = self._perform("list the runs", lambda connection: connection.execute(query, given).fetchall())
+        return [head_of(*row).shown() for row in rows]
 
     @contextmanager
     def _news_of(self, run_id: str) -> Iterator[Callable[[int, float], object]]:

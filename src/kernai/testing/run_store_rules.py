@@ -288,6 +288,9 @@ class RunStoreRules:
             _same([info.run_id for info in found], expected, f"the runs in pages of {limit}")
         _raises(ValueError, lambda: store.runs().page(-1), "a page of less than one run")
         _same([info.run_id for info in store.runs()], expected, "all runs")
+        store.claim("r8", "first", AN_HOUR)
+        found = self.reopen(store).runs(status="running").page(1)
+        _same([info.run_id for info in found], ["r8"], "a page of the runs that somebody works on")
 
     def test_what_is_listed_of_a_run_follows_its_entries(self) -> None:
         store = self.make()
