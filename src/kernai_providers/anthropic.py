@@ -31,6 +31,8 @@ _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
 _CACHE_CONTROL: Mapping[object, dict[str, str]] = {
     True: {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"},
 }
+#: the types of blocks with reasoning
+THINKING = ("thinking", "redacted_thinking")
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 FINISH_REASONS = {
@@ -116,17 +118,12 @@ class AnthropicProvider(HttpProvider):
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
-            content: list[Any] = [{"type": "text", "text": turn.text}] if turn.text else []
-            content += [
-                {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments} for call in turn.calls
-            ]
-            first = len(content) - len(turn.calls)
-            thoughts = [item for item in turn.reasoning if item.get("type") in ("thinking", "redacted_thinking")]
-            for item in reversed(thoughts):  # thoughts have to be sent back in the place where they were
-                at = item.get("at", 0)
-                block = {name: one for name, one in item.items() if name != "at"}
-                content.insert(first + at if at else 0, block)
-            yield {"role": "assistant", "content": content or [{"type": "text", "text": EMPTY}]}
+            content: list[Any] = turn.thoughts(0, *THINKING)  # they have to be sent back in the place where they were
+            content += [{"type": "text", "text": turn.text or EMPTY}] if turn.text or not turn.calls else []
+            for at, call in enumerate(turn.calls):
+                content += turn.thoughts(at, *THINKING) if at else []
+                content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments})
+            yield {"role": "assistant", "content": content}
             return
         content = [
             {"type": "tool_result", "tool_use_id": result.call.id, "is_error": result.is_error,

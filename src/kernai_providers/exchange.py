@@ -98,7 +98,8 @@ class Turn:
             await self._read(reader)
         except TransportError as error:
             if error.kind == "too_large":
-                broken = self._too_large()
+                why = f"{vendor}: the response is larger than max_response_bytes={self._exchange.request.max_bytes}"
+                broken = ProviderError(why, status=OK, code="response_too_large", vendor=vendor)
             else:
                 began_to_come = " after part of the answer had come" if reader.has_given else ""
                 broken = ProviderError(
@@ -141,7 +142,7 @@ class Turn:
                 data = b""  # some servers send everything and never end the body
             size += len(data)
             if longest is not None and size > longest:
-                raise self._too_large()
+                raise TransportError("more content than allowed, after it was decoded", "too_large")
             used = reader.usage
             try:
                 pieces = reader.feed(data)
@@ -153,13 +154,6 @@ class Turn:
             if not data:
                 reader.check_complete()
                 return
-
-    def _too_large(self) -> ProviderError:
-        vendor, longest = self._exchange.vendor, self._exchange.request.max_bytes
-        return ProviderError(
-            f"{vendor}: the response is larger than max_response_bytes={longest}",
-            status=OK, code="response_too_large", vendor=vendor,
-        )
 
     # ----------------------------------------------------------------------------------------------------- the run
 

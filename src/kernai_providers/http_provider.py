@@ -247,10 +247,7 @@ class HttpProvider(NotCopied, Provider):
         """
         media = [] if self.takes_media_in_results else [part for result in turn.results for part in result.media]
         parts = [*media, *turn.parts]
-        if self.takes_blank_text:
-            return parts
-        kept = [part for part in parts if not isinstance(part, str) or part.strip()]
-        return kept or ([EMPTY] if parts and not turn.results else [])
+        return self._without_blanks(parts) or ([EMPTY] if parts and not turn.results else [])
 
     @staticmethod
     def sampling_options(generation: GenerationOptions) -> list[str]:
@@ -261,15 +258,12 @@ class HttpProvider(NotCopied, Provider):
 
     def _accepted_parts(self, message: Message) -> list[Part]:
         """Returns the message's parts that this vendor accepts from this role; never an empty list."""
-        parts: list[Part] = []
-        for part in message.content:
-            if isinstance(part, str):
-                parts += [part] if part.strip() or self.takes_blank_text else []
-            elif message.role == "assistant" and not self.takes_media_of_assistant:
-                parts.append(self.fallback_for(part))
-            else:
-                parts.append(part)
-        return parts or [EMPTY]
+        takes_media = self.takes_media_of_assistant or message.role != "assistant"
+        parts = [one if takes_media or isinstance(one, str) else self.fallback_for(one) for one in message.content]
+        return self._without_blanks(parts) or [EMPTY]
+
+    def _without_blanks(self, parts: list[Part]) -> list[Part]:
+        return [one for one in parts if self.takes_blank_text or not isinstance(one, str) or one.strip()]
 
     def _exchange(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None

@@ -75,6 +75,11 @@ class AssistantTurn:
     reasoning: Sequence[Mapping[str, Any]] = ()
     media: list[Media] = field(default_factory=list)
 
+    def thoughts(self, before: int, *kinds: str) -> list[dict[str, Any]]:
+        """Returns the reasoning of these kinds that came before the call with this number, as the vendor sent it."""
+        own = [item for item in self.reasoning if item.get("type") in kinds and item.get("at", 0) == before]
+        return [{name: one for name, one in item.items() if name != "at"} for item in own]
+
     def thought(self, kind: str) -> str:
         """Returns the text of the turn's reasoning of one kind."""
         return "".join(str(item["text"]) for item in self.reasoning if item.get("type") == kind)
@@ -163,6 +168,12 @@ class Toolbox:
         if tool.type == "command":
             return "command", tool.name
         return (tool.type, None) if tool.type in ("plan", "final") else None
+
+    def function(self, name: str) -> dict[str, Any]:
+        """Returns a tool in the format of OpenAI and Ollama."""
+        tool, schema = self.tools[name], self.strict.get(name)
+        described = {"name": name, "description": tool.description, "parameters": schema or tool.schema}
+        return described | ({"strict": True} if schema else {})
 
     def arguments(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments of a call in the conversation; always an object, as vendors require."""

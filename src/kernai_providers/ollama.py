@@ -19,7 +19,6 @@ from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import LineReader, count_of
 from kernai_providers.request_checks import checked_base_url
 
-LOCAL = "http://localhost:11434"
 DEFAULT_PORT = 11434
 #: the type of thinking in a message's reasoning
 THOUGHT = "thinking_text"
@@ -35,7 +34,7 @@ class OllamaProvider(HttpProvider):
     """
 
     vendor = "ollama"
-    default_base_url = LOCAL
+    default_base_url = "http://localhost:11434"
     key_variables: tuple[str, ...] = ("OLLAMA_API_KEY",)
     needs_key = False
     endpoint = "/api/chat"
@@ -77,11 +76,7 @@ class OllamaProvider(HttpProvider):
         elif box.answer is not None:
             body["format"] = box.answer
         elif box.tools:
-            body["tools"] = [
-                {"type": "function", "function": {
-                    "name": name, "description": tool.description, "parameters": tool.schema}}
-                for name, tool in box.tools.items()
-            ]
+            body["tools"] = [{"type": "function", "function": box.function(name)} for name in box.tools]
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):

@@ -105,17 +105,10 @@ class OpenAIProvider(HttpProvider):
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:
-            functions = [self.tool(name, box) for name in box.tools]
-            body["tools"] = [{"type": "function", "function": function} for function in functions]
+            body["tools"] = [{"type": "function", "function": box.function(name)} for name in box.tools]
         if box.answer is not None:
             schema = {"name": "answer", "schema": box.answer, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
-
-    def tool(self, name: str, box: Toolbox) -> dict[str, Any]:
-        """Returns one function, in strict mode if the vendor has one and the schema can be strict."""
-        tool, schema = box.tools[name], box.strict.get(name)
-        described = {"name": name, "description": tool.description, "parameters": schema or tool.schema}
-        return described | ({"strict": True} if schema else {})
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
@@ -350,7 +343,8 @@ class ResponsesProvider(OpenAIProvider):
         system, turns = self.turns(messages, model)
         items: list[dict[str, Any]] = []
         for message, (role, parts) in zip(spoken, turns, strict=True):
-            items += _reasoning(message.reasoning)
+            own = [item for item in message.reasoning if item.get("type") == "reasoning"]
+            items += [{name: one for name, one in item.items() if name != "at"} for item in own]
             items.append({"role": role, "content": one_text(parts)})
         effort = (generation.thinking or {}).get("effort")
         options = {
@@ -370,20 +364,17 @@ class ResponsesProvider(OpenAIProvider):
             body["include"] = [ENCRYPTED]
         if box.tools:
             # in this API, a tool is strict unless it says otherwise
-            body["tools"] = [
-                {"type": "function", "strict": False, **self.tool(name, box)} for name in box.tools
-            ]
+            body["tools"] = [{"type": "function", "strict": False, **box.function(name)} for name in box.tools]
         if box.answer is not None:
             body["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": box.answer, "strict": True}}
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
-            thoughts = [item for item in turn.reasoning if item.get("type") == "reasoning"]
-            yield from _reasoning([item for item in thoughts if not item.get("at")])
+            yield from turn.thoughts(0, "reasoning")
             if turn.text or not turn.calls:
                 yield {"role": "assistant", "content": turn.text or EMPTY}
             for at, call in enumerate(turn.calls):
-                yield from _reasoning([item for item in thoughts if at and item.get("at") == at])
+                yield from turn.thoughts(at, "reasoning") if at else ()
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
                 yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
             return
@@ -525,12 +516,6 @@ class ResponsesReader(SseReader):
 
 #: the fields of a reasoning item that the vendor accepts back
 _REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
-
-
-def _reasoning(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns reasoning items as the vendor accepts them back, without those of other vendors."""
-    own = [item for item in items if item.get("type") == "reasoning"]
-    return [{name: one for name, one in item.items() if name != "at"} for item in own]
 
 
 def _has_reasoning(items: Sequence[Mapping[str, Any]]) -> bool:

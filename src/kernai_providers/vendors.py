@@ -31,14 +31,6 @@ class UnknownVendorError(ProviderError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A part of an address that only the user knows, from an argument of `resolve` or one of these variables."""
-
-    name: str
-    variables: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Vendor:
     """One vendor: how to reach it, and where its key is."""
 
@@ -48,7 +40,8 @@ class Vendor:
     #: with a `{name}` for each of `places`; if blank, the adapter's own
     base_url: str = ""
     aliases: tuple[str, ...] = ()
-    places: tuple[Place, ...] = ()
+    #: parts of the address that only the user knows: the name of an argument of `resolve`, and variables for it
+    places: tuple[tuple[str, tuple[str, ...]], ...] = ()
     #: variables for the whole address, each with a suffix to add to it
     base_url_variables: tuple[tuple[str, str], ...] = ()
     #: the header for the key, if it is not a bearer token
@@ -89,8 +82,7 @@ class CompatibleProvider(OpenAIProvider):
         self.grammar_field = None if grammar is None else GRAMMAR_FIELDS[grammar]
         self.is_openai = vendor.name == "azure"
         self.enforces = "nullable" if self.is_openai else None
-        if vendor.call_ids is not None:
-            self.call_ids = vendor.call_ids
+        self.call_ids = vendor.call_ids or self.call_ids
         self._vendor = vendor
         super().__init__(api_key, **options)
 
@@ -116,9 +108,9 @@ _PLACE = re.compile(r"[A-Za-z0-9-]+")
 #: a value that becomes part of a path; an organisation's project may begin with its domain
 _PROJECT_NAME = re.compile(r"(?:[a-z0-9.-]+:)?[A-Za-z0-9-]+")
 _GOOGLE_KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
-_REGION = Place("region", ("AWS_REGION", "AWS_DEFAULT_REGION"))
-_PROJECT = Place("project", ("GOOGLE_CLOUD_PROJECT", "VERTEX_PROJECT"))
-_LOCATION = Place("region", ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "VERTEX_LOCATION"))
+_REGION = "region", ("AWS_REGION", "AWS_DEFAULT_REGION")
+_PROJECT = "project", ("GOOGLE_CLOUD_PROJECT", "VERTEX_PROJECT")
+_LOCATION = "region", ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "VERTEX_LOCATION")
 
 VENDORS = (
     Vendor("openai", OpenAIProvider, OpenAIProvider.key_variables),
@@ -129,7 +121,7 @@ VENDORS = (
     _like_openai(
         "azure", "https://{resource}.openai.azure.com/openai/v1", "AZURE_OPENAI_API_KEY",
         aliases=("azure-openai",), key_header="api-key",
-        places=(Place("resource", ("AZURE_OPENAI_RESOURCE", "AZURE_RESOURCE_NAME")),),
+        places=(("resource", ("AZURE_OPENAI_RESOURCE", "AZURE_RESOURCE_NAME")),),
         base_url_variables=(("AZURE_OPENAI_BASE_URL", ""), ("AZURE_OPENAI_ENDPOINT", "/openai/v1")),
     ),
     _like_openai("baseten", "https://inference.baseten.co/v1", "BASETEN_API_KEY"),
@@ -198,7 +190,7 @@ def resolve(
     vendor, model_id = _split(name)
     if vendor.name == "openai" and RESPONSES_ONLY.match(model_id):
         vendor = BY_NAME["openai-responses"]
-    known = {"api_key", *(place.name for place in vendor.places), *(["grammar"] if vendor.name == "local" else [])}
+    known = {"api_key", *dict(vendor.places), *(["grammar"] if vendor.name == "local" else [])}
     for adapter in (HttpProvider, vendor.adapter):
         known.update(adapter.__init__.__kwdefaults__ or {})
     _check_options(vendor.name, options, known)
@@ -266,7 +258,7 @@ def _check_options(vendor: str, options: dict[str, Any], known: set[str]) -> Non
 
 def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
     """Returns the vendor's address, None if the caller gives one. Removes the options for its places from `options`."""
-    given = {place.name: options.pop(place.name, None) for place in vendor.places}
+    given = {name: options.pop(name, None) for name, _ in vendor.places}
     if options.get("base_url") is not None:
         return None
     for variable, suffix in vendor.base_url_variables:
@@ -274,7 +266,7 @@ def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
             url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
             return url if url.endswith(suffix) else url + suffix
     if vendor.places:
-        values = {place.name: _value(vendor, place, given[place.name]) for place in vendor.places}
+        values = {name: _value(vendor, name, variables, given[name]) for name, variables in vendor.places}
         # https://cloud.google.com/vertex-ai/docs/general/locations: the global endpoint has no region in its name
         region = values.get("region", "")
         host = "aiplatform.googleapis.com" if region == "global" else f"{region}-aiplatform.googleapis.com"
@@ -288,17 +280,17 @@ def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
     )
 
 
-def _value(vendor: Vendor, place: Place, given: object) -> str:
-    found = (os.environ[one] for one in place.variables if os.environ.get(one, "").strip())
+def _value(vendor: Vendor, place: str, variables: tuple[str, ...], given: object) -> str:
+    found = (os.environ[one] for one in variables if os.environ.get(one, "").strip())
     value = str(given if given is not None else next(found, "")).strip()
     if not value:
+        where = " or ".join(variables)
         raise MissingSettingError(
-            f"{vendor.name} needs {place.name}=: give it to resolve, or set the environment variable "
-            f"{' or '.join(place.variables)}",
-            code=f"missing_{place.name}",
+            f"{vendor.name} needs {place}=: give it to resolve, or set the environment variable {where}",
+            code=f"missing_{place}",
         )
-    if not (_PROJECT_NAME if place.name == "project" else _PLACE).fullmatch(value):
-        raise ValueError(f"{place.name} must be letters, digits and hyphens, as {vendor.name} names it, got {value!r}")
+    if not (_PROJECT_NAME if place == "project" else _PLACE).fullmatch(value):
+        raise ValueError(f"{place} must be letters, digits and hyphens, as {vendor.name} names it, got {value!r}")
     return value
 
 # ---------------------------------------------------------------------------------------- capabilities by family

@@ -12,7 +12,7 @@ SETTINGS = {
     "OLLAMA_HOST", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL", "OPENAI_BASE_URL",
     *(name for vendor in VENDORS for name in vendor.variables),
     *(name for vendor in VENDORS for name, _ in vendor.base_url_variables),
-    *(name for vendor in VENDORS for place in vendor.places for name in place.variables),
+    *(name for vendor in VENDORS for _, variables in vendor.places for name in variables),
 }  # fmt: skip
 
 

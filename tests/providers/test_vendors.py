@@ -122,8 +122,8 @@ def test_a_variable_may_hold_the_whole_address_and_is_blamed_for_a_wrong_one(nam
 # ------------------------------------------------------------------------------------ region, project, resource
 
 PLACES = [
-    (vendor.name, place.name, place.variables, address(vendor.name).replace(NEEDS[vendor.name][place.name], "{0}"))
-    for vendor in VENDORS for place in vendor.places
+    (vendor.name, place, variables, address(vendor.name).replace(NEEDS[vendor.name][place], "{0}"))
+    for vendor in VENDORS for place, variables in vendor.places
 ]  # fmt: skip
 
 
