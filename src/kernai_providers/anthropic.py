@@ -12,7 +12,7 @@ from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import at
-from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_reference, one_text
+from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, HttpProvider, known, media_reference, one_text
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, is_recursive
 from kernai_providers.reader import SseReader, count_of, key_of, sum_of
 
@@ -33,7 +33,6 @@ _CACHE_CONTROL: Mapping[object, dict[str, str]] = {
 }
 #: the types of blocks with reasoning
 THINKING = ("thinking", "redacted_thinking")
-IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 FINISH_REASONS = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool", "refusal": "refusal",
@@ -98,7 +97,7 @@ class AnthropicProvider(HttpProvider):
             # with optional parameters a tool is not strict, since the vendor allows only few of them there
             commands = {name: tool.schema for name, tool in box.tools.items() if tool.type == "command"}
             closed = {name: schema for name, one in commands.items() if (schema := self.closed(one))}
-            if len(closed) > MOST_STRICT_TOOLS or json.dumps(closed).count('"anyOf"') > MOST_UNIONS:
+            if len(closed) > MOST_STRICT_TOOLS or json.dumps([closed, box.answer]).count('"anyOf"') > MOST_UNIONS:
                 closed = {}
             body["tools"] = [
                 {"name": name, "description": tool.description, "input_schema": closed.get(name, tool.schema),

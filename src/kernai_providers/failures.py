@@ -76,10 +76,6 @@ class _ErrorBody:
     details: tuple[Mapping[str, Any], ...] = ()
     request_id: str = ""
 
-    @property
-    def code(self) -> str | None:
-        return self.words[0] if self.words else None
-
 
 def failure(
     status: int,
@@ -109,14 +105,12 @@ def failure(
     if not error.message and not error.words:
         error = replace(error, message=_raw_line(text, redact))
     message = one_line(error.message, redact, MAX_MESSAGE)
-    code = one_line(error.code or "", redact, MAX_CODE) or None
-    what = [f"{vendor}: HTTP {status}"]
-    if code and code != str(status):
-        what.append(f" {code}")
-    what.append(f": {message}" if message else f" {_reason(status)}" if len(what) == 1 else f": {_reason(status)}")
+    code = one_line("".join(error.words[:1]), redact, MAX_CODE) or None
+    named = f" {code}" if code and code != str(status) else ""
+    said = f": {message or _reason(status)}" if message or named else f" {_reason(status)}"
     request_id = next(filter(None, map(given.get, REQUEST_IDS)), error.request_id)
     return ProviderError(
-        f"{''.join(what)}{_numbered(request_id, redact)}{_advice(status, error, key_hint)}",
+        f"{vendor}: HTTP {status}{named}{said}{_numbered(request_id, redact)}{_advice(status, error, key_hint)}",
         status=status,
         code=code,
         retryable=_retryable(status, error, given),
@@ -133,7 +127,7 @@ def failure_in_stream(data: object, vendor: str, *, secrets: Sequence[str] = ())
     """
     redact = redactor(secrets)
     error = _read_body(data) if isinstance(data, (dict, list)) else _ErrorBody(data if isinstance(data, str) else "")
-    code = one_line(error.code or "", redact, MAX_CODE) or None
+    code = one_line("".join(error.words[:1]), redact, MAX_CODE) or None
     message = one_line(error.message, redact, MAX_MESSAGE) or "without a message"
     return ProviderError(
         f"{vendor}: the stream broke off with {code or 'an error'}: {message}{_numbered(error.request_id, redact)}",

@@ -38,6 +38,8 @@ VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?$")
 
 #: sent for a message without content, which vendors reject
 EMPTY = "(empty)"
+#: the images that OpenAI and Anthropic accept
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 class HttpProvider(NotCopied, Provider):
@@ -232,7 +234,10 @@ class HttpProvider(NotCopied, Provider):
         for message in messages:
             if message.role == "system":
                 continue
-            parts = self.encode(self._accepted_parts(message), model)
+            said = list(message.content)
+            if message.role == "assistant" and not self.takes_media_of_assistant:
+                said = [one if isinstance(one, str) else self.fallback_for(one) for one in said]
+            parts = self.encode(self._without_blanks(said) or [EMPTY], model)
             if self.merges_roles and turns and turns[-1][0] == message.role:
                 between = self.encode(["\n\n"], model) if self.joins_texts else []
                 turns[-1][1].extend(between + parts)
@@ -255,12 +260,6 @@ class HttpProvider(NotCopied, Provider):
         return [name for name in ("temperature", "top_p") if getattr(generation, name) is not None]
 
     # -------------------------------------------------------------------------------------------------- inside
-
-    def _accepted_parts(self, message: Message) -> list[Part]:
-        """Returns the message's parts that this vendor accepts from this role; never an empty list."""
-        takes_media = self.takes_media_of_assistant or message.role != "assistant"
-        parts = [one if takes_media or isinstance(one, str) else self.fallback_for(one) for one in message.content]
-        return self._without_blanks(parts) or [EMPTY]
 
     def _without_blanks(self, parts: list[Part]) -> list[Part]:
         return [one for one in parts if self.takes_blank_text or not isinstance(one, str) or one.strip()]

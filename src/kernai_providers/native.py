@@ -141,7 +141,8 @@ class Toolbox:
         if tool is None:
             return NativeCall("command", name, text, id=id, is_open=is_open)
         if isinstance(data, dict):
-            pruned = without_nulls(data, tool.schema, is_strict=bool(self.strict.get(name)))
+            definitions, is_strict = tool.schema.get("$defs", {}), bool(self.strict.get(name))
+            pruned = without_nulls(data, [tool.schema], definitions, is_strict=is_strict)
             text = text if pruned == data else json.dumps(pruned, ensure_ascii=False)
             data = pruned
         if tool.type == "command":
@@ -281,58 +282,45 @@ def _text_and_media(message: Message) -> tuple[str, list[Part], bool]:
 # ---------------------------------------------------------------------------------------------------- schemas
 
 
-class _NotStrictError(Exception):
-    """The schema has no strict form."""
-
-
-def strict(schema: Mapping[str, Any], *, nullable: bool = True) -> dict[str, Any] | None:
+def strict(schema: Any, *, nullable: bool = True) -> dict[str, Any] | None:
     """Returns the schema for a vendor's strict mode, which has neither open objects nor optional properties.
 
     With `nullable`, an optional property becomes a required one that may be null. Returns None if that is impossible.
     """
-    try:
-        return _strict(schema, nullable)
-    except _NotStrictError:
-        return None
-
-
-def _strict(schema: Any, nullable: bool) -> dict[str, Any]:
     if not isinstance(schema, Mapping) or schema.keys() - _KNOWN - _NARROWING:
-        raise _NotStrictError
+        return None
     made = {key: value for key, value in schema.items() if key not in _NARROWING}
     if not made.keys() & _TYPED or ("$ref" in made and len(made) > 1):
-        raise _NotStrictError
+        return None
+    closed: dict[str, Any] = {}
     if schema.get("type") == "object" or "properties" in schema:
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
         if schema.get("additionalProperties", False) is not False or (not nullable and set(properties) - required):
-            raise _NotStrictError
-        closed = {name: _strict(one, nullable) for name, one in properties.items()}
+            return None
+        closed = {name: strict(one, nullable=nullable) for name, one in properties.items()}
         made["properties"] = {
             name: one if name in required else {"anyOf": [one, {"type": "null"}]} for name, one in closed.items()
         }
         made |= {"required": list(closed), "additionalProperties": False}
     if "items" in made:
-        made["items"] = _strict(made["items"], nullable)
+        made["items"] = strict(made["items"], nullable=nullable)
     if "anyOf" in made:
-        made["anyOf"] = [_strict(one, nullable) for one in made["anyOf"]]
+        made["anyOf"] = [strict(one, nullable=nullable) for one in made["anyOf"]]
     if "$defs" in made:
-        made["$defs"] = {name: _strict(one, nullable) for name, one in made["$defs"].items()}
-    return made
+        made["$defs"] = {name: strict(one, nullable=nullable) for name, one in made["$defs"].items()}
+    inner = [made.get("items", {}), *made.get("anyOf", ()), *made.get("$defs", {}).values(), *closed.values()]
+    return None if None in inner else made
 
 
-def without_nulls(data: Any, schema: Mapping[str, Any], *, is_strict: bool) -> Any:
+def without_nulls(data: Any, schemas: Iterable[Any], definitions: Mapping[str, Any], *, is_strict: bool) -> Any:
     """Returns the data without nulls for optional properties: many models write null for one that they leave out.
 
-    Where a property may be null, null is its value, except in strict mode, in which no property can be left out.
+    Where a property may be null, null is its value, except in strict mode, in which no property can be left out. The
+    data match one of several schemas: a null stays if one of them requires the property.
     """
-    return _pruned(data, [schema], schema.get("$defs", {}), is_strict)
-
-
-def _pruned(data: Any, schemas: Iterable[Any], definitions: Mapping[str, Any], is_strict: bool) -> Any:
-    """Like `without_nulls`, for data that match one of several schemas: a null stays if one requires the property."""
     if isinstance(data, list):
         items = [one.get("items") for one in _alternatives(schemas, definitions)]
-        return [_pruned(one, items, definitions, is_strict) for one in data]
+        return [without_nulls(one, items, definitions, is_strict=is_strict) for one in data]
     if not isinstance(data, dict):
         return data
     known: dict[str, list[Any]] = {}
@@ -344,7 +332,7 @@ def _pruned(data: Any, schemas: Iterable[Any], definitions: Mapping[str, Any], i
     if not is_strict:
         kept.update(name for name, ways in known.items() if any(map(_takes_null, _alternatives(ways, definitions))))
     return {
-        name: _pruned(one, known.get(name, ()), definitions, is_strict)
+        name: without_nulls(one, known.get(name, ()), definitions, is_strict=is_strict)
         for name, one in data.items() if one is not None or name in kept or name not in known
     }
 

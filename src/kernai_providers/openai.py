@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import at, failure_in_stream, objects
-from kernai_providers.http_provider import EMPTY, HttpProvider, data_uri, known, media_reference, one_text
+from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, HttpProvider, data_uri, known, media_reference, one_text
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn, is_whole
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
 
@@ -34,7 +34,6 @@ REASONING = "reasoning_content"
 EXTRA = "extra_content"
 GOOGLE = ("gemini-openai", "vertex")
 
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 AUDIO_FORMATS = {
     "audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/vnd.wave": "wav",
     "audio/mpeg": "mp3", "audio/mp3": "mp3",

@@ -616,12 +616,12 @@ def test_a_strict_schema_closes_objects_and_makes_what_may_be_left_out_nullable(
     assert strict(loose, nullable=False) is None
     assert strict({"type": "object", "additionalProperties": {"type": "string"}}) is None
     assert strict({"allOf": [{}]}) is None
-    assert without_nulls({"a": None, "b": None}, loose, is_strict=True) == {"a": None}
+    assert without_nulls({"a": None, "b": None}, [loose], {}, is_strict=True) == {"a": None}
     listed = {"properties": {"each": {"type": "array", "items": loose}, "any": {"type": "array"}}}
-    assert without_nulls({"each": [{"a": "x", "b": None}], "any": [None]}, listed, is_strict=True) == {"each": [{"a": "x"}], "any": [None]}
+    assert without_nulls({"each": [{"a": "x", "b": None}], "any": [None]}, [listed], {}, is_strict=True) == {"each": [{"a": "x"}], "any": [None]}
 
 
-A_OR_B = {
+A_OR_B: dict[str, Any] = {
     "properties": {"one": {"anyOf": [{"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]}, {"type": "null"}]}},
     "$defs": {
         "A": {"properties": {"kind": {"const": "a"}, "n": {"type": "integer"}, "next": {"$ref": "#/$defs/A"}}, "required": ["kind"]},
@@ -637,7 +637,7 @@ A_OR_B = {
 ])  # fmt: skip
 def test_a_null_inside_a_union_is_left_out_unless_a_member_requires_it(given: Any, kept: Any) -> None:
     schema = {**A_OR_B, "required": ["one"]}
-    assert without_nulls({"one": given}, schema, is_strict=True) == {"one": kept}
+    assert without_nulls({"one": given}, [schema], A_OR_B["$defs"], is_strict=True) == {"one": kept}
 
 
 NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}
