@@ -190,6 +190,7 @@ UNHELD: list[tuple[Any, str]] = [
     ({"type": "object", "properties": {}, "additionalProperties": {}}, "it takes arguments of any name"),
     ({"type": "object", "patternProperties": {"^x": {}}}, "it takes arguments of any name"),
     ({"type": "object", "oneOf": [properties(a={}), properties(b={})]}, "it does not list its arguments"),
+    ({**properties(a={}), "anyOf": [{"required": ["b"]}, {"required": ["c"]}]}, "it does not list its arguments"),
     ({"type": "object", "properties": {"a\nb": {}}}, "no input can have the name 'a\\nb'"),
     ({"type": "object", "properties": {"<final>": {}}}, "no input can have the name '<final>'"),
 ]

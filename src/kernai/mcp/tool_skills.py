@@ -95,9 +95,10 @@ def _for_inputs(schema: Mapping[str, Any]) -> Schema:
     free = made.get("patternProperties") or (not made.get("properties") and others is not False)
     if free:
         raise ValueError("it takes arguments of any name, and an input must have a fixed name")
-    if "properties" not in made and any(key in made for key in ("anyOf", "oneOf", "if", "not")):
-        raise ValueError("it does not list its arguments as properties")
     listed = inputs_of(made)
+    in_ways = {name for one in made.get("anyOf", ()) for name in inputs_of(one)}
+    if in_ways - listed.keys() or ("properties" not in made and any(key in made for key in ("anyOf", "if", "not"))):
+        raise ValueError("it does not list its arguments as properties")
     if listed:
         made["properties"] = listed
     for name in listed:
