@@ -66,7 +66,7 @@ def test_names_and_descriptions_are_in_the_system_message(folders: Path) -> None
     ("description: d\nname: 'a'\nlicense:", "d"),
     ("name: a\ndescription: 'It''s good'\nlicense: Complete terms in LICENSE.txt", "It's good"),
     ("name: a\ndescription: >-\n  one\n  two\nallowed-tools: Read, Write", "one two"),
-    ("name: a\ndescription: |\n  one\n\n  two", "one two"),
+    ('name: a\ndescription: |\n  "one"\n\n  "two"', '"one" "two"'),
     ("name: a\ndescription: one\n  two\nlicense: x", "one two"),
     ('name: a\ndescription: "one\n  two"', "one two"),
     ("# a comment\nname: a\nmetadata:\n  author: x\n  description: no\ndescription: d", "d"),

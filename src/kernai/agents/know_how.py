@@ -154,7 +154,9 @@ def _fields(head: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(head):
         first, *more = map(str.strip, value.split("\n"))
-        fields[name] = _unquoted(" ".join(filter(None, more if first[:1] in ("|", ">") else [first, *more])))
+        is_block = first[:1] in ("|", ">")
+        text = " ".join(filter(None, more if is_block else [first, *more]))
+        fields[name] = text if is_block else _unquoted(text)
     return fields
 
 
