@@ -376,6 +376,7 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     ({"type": ["integer", "null"], "minimum": 2}, "integer, at least 2 or null", 2),
     ({"type": ["array", "string", "null"], "minItems": 1, "format": "date", "pattern": "-"},
      'list, of at least 1 items or string (date), that matches "-" or null', ["..."]),
+    ({"type": ["null", "object"], "properties": {"n": {"type": "integer"}}, "required": ["n"]}, "null or object", {"n": 1}),
     ({"minLength": 3, "maximum": 7}, "any value, at most 7, of at least 3 characters", "..."),
     ({"$ref": "#/$defs/Part"}, "Part object", {"n": 1}),
     ({"$ref": "#/$defs/Gone"}, "Gone object", "..."),
@@ -389,7 +390,9 @@ def test_label_and_sample_come_from_the_schema(schema: dict[str, Any], label: st
     definitions = {"Part": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}}
     model = speaking({"type": "object", "properties": {"f": schema}, "required": ["f"], "$defs": definitions})
     made = probe(model)
-    assert f"  - x.f ({label}, required)" in made.describe().splitlines()
+    listed = made.describe().splitlines()
+    assert f"  - x.f ({label}, required)" in listed
+    assert len(listed) == len({*listed})
     [block] = parse(made.usage()).blocks
     assert made.read(block.content) == {"x": {"f": sample}}
 

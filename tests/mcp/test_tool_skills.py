@@ -73,7 +73,7 @@ def test_a_run_calls_a_tool_and_corrects_a_wrong_call_in_one_turn(node_servers: 
 LISTED: list[tuple[Any, str, Any]] = [
     ({"type": "string", "minLength": 5}, "string, of at least 5 characters", "....."),
     ({"type": "integer", "minimum": 10, "description": "how\nmany"}, "integer, at least 10", 10),
-    ({"type": ["string", "null"]}, "string or null", "..."),
+    ({**properties(("x",), x={"type": "number"}), "type": ["object", "null"]}, "object or null", {"x": 1.5}),
     ({"enum": ["up", "down"]}, 'one of "up", "down"', "up"),
     ({"oneOf": [{"type": "integer"}, {"type": "boolean"}]}, "integer or boolean", 1),
     ({"$ref": "#/$defs/Point"}, "object", {"x": 1.5}),
@@ -98,6 +98,7 @@ DEFINITIONS = {
 def test_an_input_is_described_by_its_schema_and_its_usage_line_is_valid(tool: OneTool, schema: Any, label: str, sample: Any) -> None:
     one = tool({**properties(("it",), it=schema), "$defs": DEFINITIONS})
     assert f"- it ({label}, required)" in one.describe()
+    assert len({*one.describe().splitlines()}) == len(one.describe().splitlines())
     assert bound(one, one.usage()) == {"it": sample}
     assert "$ref" not in json.dumps(one.schema())
     assert one.schema()["required"] == ["it"]

@@ -52,19 +52,26 @@ _FINEST_STEP = 1e-9
 _LARGEST = 1e200  # samples ignore larger bounds
 _MOST_HOPS = 20  # references that are followed in a row
 
-#: for each type, the keywords that bound its values, in words for the model
+#: the keywords that bound a value, in words for the model
 _CONDITIONS = {
-    "number": {
-        "minimum": "at least {}", "exclusiveMinimum": "more than {}", "maximum": "at most {}",
-        "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}",
-    },
-    "string": {
-        "minLength": "of at least {} characters", "maxLength": "of at most {} characters", "pattern": "that matches {}",
-    },
-    "array": {"minItems": "of at least {} items", "maxItems": "of at most {} items"},
-    "object": {"minProperties": "of at least {} items", "maxProperties": "of at most {} items"},
+    "minimum": "at least {}", "exclusiveMinimum": "more than {}", "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}",
+    "minLength": "of at least {} characters", "maxLength": "of at most {} characters",
+    "minItems": "of at least {} items", "maxItems": "of at most {} items",
+    "minProperties": "of at least {} items", "maxProperties": "of at most {} items",
+    "pattern": "that matches {}",
 }
-_ALL_CONDITIONS = {keyword: text for one in _CONDITIONS.values() for keyword, text in one.items()}
+#: the keywords that mean something only for values of a type
+_OF_TYPE = {
+    "integer": {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf", "format"},
+    "string": {"minLength", "maxLength", "pattern", "format"},
+    "array": {"items", "prefixItems", "uniqueItems", "minItems", "maxItems"},
+    "object": {
+        "properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties",
+    },
+}
+_OF_TYPE["number"] = _OF_TYPE["integer"]
+_TYPED = frozenset().union(*_OF_TYPE.values())
 _FORMS = {
     "date": "2024-01-31", "date-time": "2024-01-31T12:00:00Z", "time": "12:00:00Z", "email": "name@example.com",
     "uri": "https://example.com/", "uuid": "123e4567-e89b-42d3-a456-426614174000",
@@ -161,9 +168,19 @@ def resolved(schema: Any) -> tuple[Definition | None, Schema]:
         found = {**target.full(), **{key: one for key, one in found.items() if key != "$ref"}}
     if "oneOf" in found:
         found = {**found, "anyOf": [*found.get("anyOf", ()), *found["oneOf"]]}
-    if isinstance(kinds := found.get("type"), list):
-        found = {"anyOf": [{**found, "type": kind} for kind in kinds]}
-    return first, found
+    return first, with_one_type(found)
+
+
+def with_one_type(schema: Schema) -> Schema:
+    """A schema with alternatives under ``anyOf`` in place of a list of types. Each has the keywords of its type."""
+    kinds = schema.get("type")
+    if not isinstance(kinds, list):
+        return schema
+    if len(kinds) == 1:
+        return {**schema, "type": kinds[0]}
+    others = {key: one for key, one in schema.items() if key != "type" and key not in _TYPED}
+    ways = [{key: one for key, one in schema.items() if key in _OF_TYPE.get(str(kind), ())} for kind in kinds]
+    return {"anyOf": [{"type": kind, **one} for kind, one in zip(kinds, ways, strict=True)], **others}
 
 
 # ------------------------------------------------------------------------------------------------------------- words
@@ -201,7 +218,7 @@ def _kind(found: Schema, inside: tuple[Definition, ...]) -> str:
         return f"list of {_grouped(items, inside)}" if items not in ({}, True) else "list"
     if kind == "object" and "properties" not in found and isinstance(values, dict) and values:
         return f"object with values of type {_grouped(values, inside)}"
-    return f"{kind} ({found['format']})" if "format" in found and kind != "null" else kind
+    return f"{kind} ({found['format']})" if "format" in found else kind
 
 
 def _grouped(item: Any, inside: tuple[Definition, ...]) -> str:
@@ -211,9 +228,7 @@ def _grouped(item: Any, inside: tuple[Definition, ...]) -> str:
 
 
 def _conditions(found: Schema) -> Iterator[str]:
-    kind = str(found.get("type", ""))
-    of_kind = _CONDITIONS.get("number" if kind == "integer" else kind, {}) if kind else _ALL_CONDITIONS
-    for keyword in of_kind if not isinstance(found.get("prefixItems"), list) else ():
+    for keyword in _CONDITIONS if not isinstance(found.get("prefixItems"), list) else ():
         value = found.get(keyword)
         is_bound = isinstance(value, str if keyword == "pattern" else (int, float)) and not isinstance(value, bool)
         if is_bound and len(str(value)) <= _LONGEST_BOUND:
@@ -222,7 +237,7 @@ def _conditions(found: Schema) -> Iterator[str]:
 
 def condition(keyword: str, value: Any) -> str:
     """One keyword that bounds a value, in words for the model."""
-    return _ALL_CONDITIONS[keyword].format(json_in_block(value) if keyword == "pattern" else value)
+    return _CONDITIONS[keyword].format(json_in_block(value) if keyword == "pattern" else value)
 
 
 def json_in_block(value: Any) -> str:

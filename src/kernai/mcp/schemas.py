@@ -26,7 +26,7 @@ from referencing.jsonschema import DRAFT202012, specification_with
 
 from kernai._util.api import close_matches
 from kernai._util.redaction import printable
-from kernai.inputs.schema import Schema, is_multiple, label_of, sample_of
+from kernai.inputs.schema import Schema, is_multiple, label_of, sample_of, with_one_type
 from kernai.inputs.table import change_form
 from kernai.inputs.types import dotted, shown
 from kernai.jsonio.json_data import copy_of
@@ -219,10 +219,7 @@ class _Writer:
         for key in ("anyOf", "oneOf"):
             if key in made:
                 made["anyOf"] = [self.written(one, inside) for one in made.pop(key)]
-        if isinstance(made.get("type"), list):
-            kinds = made.pop("type")
-            made |= {"type": kinds[0]} if len(kinds) == 1 else {"anyOf": [{**made, "type": kind} for kind in kinds]}
-        return made
+        return with_one_type(made)
 
     def _referred(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> Schema:
         reference = str(schema["$ref"])
