@@ -8,20 +8,44 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kernai
-from kernai import Agent, JsonlSink, KernaiError, LlmResponse, MemoryStore, MockProvider, Recorder, Result, Skill
+from kernai import (
+    Agent,
+    JsonlSink,
+    KernaiError,
+    LlmResponse,
+    MemoryStore,
+    MockProvider,
+    ProviderError,
+    Recorder,
+    Result,
+    Skill,
+)
 from kernai.blocks import block
 from kernai.loop import calls, corrections, workflow
 from kernai.runs.run_request import RunRequest
 from kernai.testing import assert_replays
 from kit.scenario_files import find_scenarios
 from real_model import real_model
-from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, provider, replayed
+from tests.durable.durable_cases import (
+    AT_ONCE,
+    EACH_WAY,
+    WAYS,
+    Performed,
+    Stored,
+    Way,
+    agent,
+    command,
+    cut,
+    provider,
+    replayed,
+)
 from tests.loop.loop_cases import plan, task
 from tests.programs import ran_here
 
@@ -350,19 +374,26 @@ def test_a_recorded_failure_of_child_is_replayed_even_if_it_does_not_fail_again(
     assert {cut.resume(in_flight="retry").text for cut in run.cuts()} == {"end"}
 
 
-@EACH_WAY
-def test_a_run_that_ended_because_its_output_check_raised_is_replayed_and_resumed(way: Way) -> None:
-    errors = [ValueError("no database")]
-
-    def check(value: Any, context: Any) -> None:
+@AT_ONCE
+@pytest.mark.parametrize("part", ["output_check", "instructions"])
+@pytest.mark.parametrize("error", [ProviderError("no: a"), kernai.MaxStepsReachedError("no"), StopIteration("no"), SystemExit(1)], ids=repr)
+def test_a_run_in_which_your_own_code_failed_is_replayed_and_resumed(error: BaseException, part: str, at_once: bool) -> None:
+    def fail(*given: Any) -> str | None:
         if errors:
             raise errors.pop()
+        return "x" if part == "instructions" else None
 
-    run = Stored(way, Agent(instructions="", output_check=check), {"go": ["<final>done</final>"]})
-    with pytest.raises(ValueError, match="no database"):
-        run.execute()
-    assert str(run.replay().error) == "ValueError: no database"
-    assert (run.resume().text, run.replay().text) == ("done", "done")
+    own: dict[str, Any] = {"instructions": "x", part: fail}
+    it = Agent(**own)
+    boss = Agent(instructions="x", skills=[it.as_skill("clerk", "Counts.")], parallel_skills=at_once)
+    scripts = {"go": [command("clerk", "a") + command("clerk", "b"), "<final>done</final>"], "a": ["<final>1</final>"], "b": ["<final>2</final>"]}
+    for run in (Stored(WAYS[0], it, {"go": ["<final>done</final>"]}), Stored(WAYS[0], boss, scripts)):
+        errors = [error]
+        with suppress(BaseException):
+            run.execute()
+        assert (errors, run.load()[-1]["event"]) == ([], "result")
+        run.replay()
+        assert (run.resume().text, run.replay().text) == ("done", "done")
 
 
 @EACH_WAY

@@ -396,11 +396,6 @@ def parts_of(one: Recorded, given: str | Sequence[Any], media: MediaStore) -> tu
     return (given,) if isinstance(given, str) else reading(one, parts, given, media)
 
 
-def is_broken_off(one: Recorded) -> bool:
-    """Whether the row says that a call or task was broken off because the run was stopped."""
-    return isinstance(one.row, (events.CallEndedRow, events.TaskEndedRow)) and one.row.is_broken_off
-
-
 def model_call(one: Recorded) -> str:
     """The id of the model call in whose step a row was written."""
     step = one.row.place[0]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kernai import events
 from kernai.agents.setup import NO_SYSTEM, System
 from kernai.durable import outcomes
-from kernai.durable.recorded_run import Recorded, has_system, is_broken_off, reading, sent_messages, without_system
+from kernai.durable.recorded_run import Recorded, has_system, reading, sent_messages, without_system
 from kernai.errors import ReplayDivergenceError, RunStoppedError
 from kernai.jsonio.json_data import dumps, jsonable
 from kernai.loop.effects import Cancelled
@@ -70,7 +70,8 @@ class ReplayCursor(Gate):
             if self._compares:
                 raise Cancelled
             return False
-        while is_broken_off(self.rows[end]):  # announced calls that were dropped because the run stops here
+        dropped = events.CallEndedRow, events.TaskEndedRow
+        while isinstance(row := self.rows[end].row, dropped) and row.is_broken_off:  # since the run stops here
             end += 1
             if end == len(self.rows):
                 return True

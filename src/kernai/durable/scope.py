@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kernai import events
 from kernai.durable import outcomes
 from kernai.durable.approvals import Call, decided, pending_call
-from kernai.durable.recorded_run import Recorded, is_broken_off, reading
+from kernai.durable.recorded_run import Recorded, reading
 from kernai.durable.replay_cursor import ReplayCursor, divergence
 from kernai.errors import LimitReachedError, Pause, Stop
 from kernai.loop import effects
@@ -138,13 +138,12 @@ class DurableScope:
         self._spawned.clear()
 
     def _end_of(self, effect: Call | effects.CallBuiltin) -> Completion | None:
-        """How a call or a sub-run ended, if it did. If a sub-run was broken off with the root, only its parent's row
-        says how.
-        """
+        """How a call or a sub-run ended, if it did. If a sub-run failed, only its parent's row says exactly how."""
         if not isinstance(effect, SubRun) or not self._durable.has_begun(effect.scope):
             return self._outcome_of(effect)
         child, recorded = self._durable.replayed(effect), self._cursor.next
-        if recorded is None or not (child.ended is None or child.has_unrecorded or is_broken_off(recorded)):
+        is_known = child.ended is not None and not child.has_unrecorded
+        if recorded is None or (is_known and not isinstance(recorded.row, _ERRORS)):
             return child.ended
         return self._failure(recorded, f"the run {child.run.scope} continues")
 
@@ -183,13 +182,17 @@ class DurableScope:
         """The outcome of a call, or of a task that failed, from its row."""
         row, ends = recorded.row, False
         if isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow)):
-            in_task = self.run.scope != "" and self.run.task_id is not None  # outside a task, an exit ended the run
-            ends = row.stop_reason is not None or (in_task and row.exception == SystemExit.__name__)
+            ends = row.stop_reason is not None or (row.exception == SystemExit.__name__ and self._has_exited(recorded))
             ends = ends and not self._durable.history.was_resumed_after(recorded)
         if isinstance(row, _ERRORS):
             return Completion(None, error=outcomes.error(row, ends=ends))
         assert isinstance(row, (events.SkillResultRow, events.ProtocolResultRow))
         return Completion(None, outcomes.value(row, self.run.context.media_store))
+
+    def _has_exited(self, recorded: Recorded) -> bool:
+        """Whether a `SystemExit` ended only this sub-run, as in a task, and not the whole run."""
+        after = next((one.row for one in self._cursor.rows if one.seq > recorded.seq), None)
+        return self.run.scope != "" and (self.run.task_id is not None or isinstance(after, events.ResultRow))
 
     def _failure(self, recorded: Recorded, otherwise: str) -> Completion:
         """The error of work whose own end is not recorded, from its parent's row. If there is none, the run diverges:
