@@ -160,8 +160,9 @@ class Driving:
             if self._thread is None:
                 self._process = os.getpid()
                 self._driver.root.cancellation.start()
+                drive = self._drive, self._driver.run, self._stack
                 self._thread = threading.Thread(
-                    target=self._context.run, args=(self._work,), name="kernai-stream", daemon=True
+                    target=self._context.run, args=drive, name="kernai-stream", daemon=True
                 )
                 try:
                     self._thread.start()
@@ -191,30 +192,14 @@ class Driving:
         abandons the call and ends the run here.
         """
         if not self.timeout:
-            self._drive_here()
+            self._driven_here = threading.get_ident()
+            self._context.run(self._drive, self._driver.run_until, self._stack, self._channel.has_events)
+            self._driven_here = 0
         if not self._driver.root.cancellation.is_set():
             return
         self._stopped = self._stopped or time.monotonic()
-        if time.monotonic() - self._stopped < GRACE:
-            return
-        try:
-            if not self._driver.take_over(self._stack):
-                return
-        except BaseException as error:  # noqa: BLE001 - raised by `raise_failure`
-            self._failure = error
-        self._channel.end()
-
-    def _drive_here(self) -> None:
-        """Drives the run until there is an event."""
-        self._driven_here = threading.get_ident()
-        try:
-            if not self._context.run(self._driver.run_until, self._stack, self._channel.has_events):
-                return
-        except BaseException as error:  # noqa: BLE001 - raised by `raise_failure`
-            self._failure = error
-        finally:
-            self._driven_here = 0
-        self._channel.end()
+        if time.monotonic() - self._stopped >= GRACE:
+            self._drive(self._driver.take_over, self._stack)
 
     def raise_failure(self) -> None:
         """Raises the exception that the run raised (an error in the host's own code), but only once."""
@@ -222,12 +207,14 @@ class Driving:
         if failure is not None:
             raise failure
 
-    def _work(self) -> None:
+    def _drive(self, drive: Callable[..., Any], *given: Any) -> None:
+        """Drives the run, and notes its end, unless `drive` returns False because the run has not ended."""
         try:
-            self._driver.run(self._stack)
+            if drive(*given) is False:
+                return
         except TakenOver:
             return
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that iterates
+        except BaseException as error:  # noqa: BLE001 - raised by `raise_failure`
             self._failure = error
         self._channel.end()
 

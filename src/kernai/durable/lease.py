@@ -178,8 +178,7 @@ class HeldRun:
         self.may_hold = False
         self.cancel = cancel
         self._sent = 0.0
-        self._conflict: RunConflictError | None = None
-        #: why the last renewal failed
+        #: why the last renewal failed; after a conflict there is no other
         self._failure: Exception | None = None
         self._stopping: threading.Event | None = getattr(store, "stopping", None)
 
@@ -215,8 +214,8 @@ class HeldRun:
         """Raises `RunConflictError` if the lease may have expired."""
         if self.lease is None:
             return
-        if self._conflict is not None:
-            raise self._conflict
+        if isinstance(self._failure, RunConflictError):
+            raise self._failure
         if (passed := boottime() - self._sent) >= self.seconds:
             raise RunConflictError(
                 f"the lease on run {self.run_id!r} may have expired: it lasts {self.seconds:g} s and was last renewed "
@@ -236,7 +235,8 @@ class HeldRun:
             self.cancel(lease.cancel)
 
     def is_due(self, now: float) -> bool:
-        return self.lease is not None and self._conflict is None and now - self._sent >= self.seconds / 3
+        is_lost = self.lease is None or isinstance(self._failure, RunConflictError)
+        return not is_lost and now - self._sent >= self.seconds / 3
 
     def renew(self) -> None:
         """Renews the lease if it is certainly still held."""
@@ -245,8 +245,6 @@ class HeldRun:
             return
         try:
             self._renewed(self.store.renew(lease), sent)
-        except RunConflictError as conflict:
-            self._conflict = conflict
         except Exception as failure:  # noqa: BLE001 - try again later; if that takes too long, `look` ends the run
             self._failure = failure
 
