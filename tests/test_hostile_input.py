@@ -20,6 +20,7 @@ import pytest
 
 import kernai
 from kernai import Agent, JsonlSink, LlmResponse, Recorder, Skill, execute, skill
+from kernai.middleware import retry
 from tests.ways import Way, as_async, by_aexecute, by_execute, by_stream
 from tests.written import command, final
 
@@ -326,6 +327,22 @@ class Giving(kernai.Provider):
             on_chunk(piece)
         answer: LlmResponse = self.answer() if callable(self.answer) else self.answer
         return answer
+
+
+@WAYS
+def test_a_provider_that_changes_its_options_changes_them_for_no_other_call(way: Way) -> None:
+    seen: list[Any] = []
+
+    class Takes(kernai.Provider):
+        def call(self, messages: Sequence[kernai.Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+            seen.append((generation.extra.pop("options")["a"].pop(), generation.stop.pop(), generation.thinking.popitem()))
+            if len(seen) == 1:
+                raise kernai.ProviderError("busy", retryable=True)
+            return LlmResponse(final("done") if len(seen) == 3 else command("echo", "x"))
+
+    options = {"extra": {"options": {"a": [1]}}, "stop": "END", "thinking": {"budget": 5}}
+    assert way(Agent(instructions="", provider=Takes(), middleware=[retry(first_wait=0)], skills=[], generation=options)).ok
+    assert seen == [(1, "END", ("budget", 5))] * 3
 
 
 def _raise(error: BaseException) -> Callable[[], Any]:

@@ -98,17 +98,6 @@ def test_an_input_of_an_unsupported_type_is_an_error(content: Any) -> None:
         execute(agent(), content)
 
 
-def test_the_messages_of_a_run_work_as_history_even_after_json() -> None:
-    context = Context()
-    first = execute(agent("seen"), ["look", PICTURE], context=context)
-    for history in (first.messages, [message.to_dict() for message in first.messages]):
-        result = execute(agent("again"), "and now?", history=history, context=context)
-        assert [message.text for message in result.messages] == [
-            f"look[image:{PICTURE.id}]", "seen", "and now?", "again",
-        ]
-        assert result.messages[0].media == (PICTURE,)
-
-
 def test_a_provider_and_a_context_that_are_empty_containers_are_used() -> None:
     class Answers(MockProvider):
         def __len__(self) -> int:

@@ -196,8 +196,8 @@ class AsyncioDriver(Driver):
         return in_worker(self._pool, call, **options)
 
     async def _call_model(self, effect: CallModel) -> Any:
-        run, provider, stream = self.begin_call(effect)
-        messages, model, generation = effect.messages, effect.model, effect.generation
+        run, provider, stream, generation = self.begin_call(effect)
+        messages, model = effect.messages, effect.model
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         try:

@@ -51,6 +51,7 @@ from kernai.loop.effects import (
 from kernai.loop.kernel import work_of
 from kernai.loop.run_state import NO_PROVIDER
 from kernai.values.llm_response import LlmResponse
+from kernai.values.model import GenerationOptions
 
 if TYPE_CHECKING:
     from kernai.loop.model_stream import ModelStream
@@ -162,9 +163,9 @@ class Driver:
     @calls_out
     def ask(self, effect: CallModel) -> LlmResponse:
         """Calls the model in this thread."""
-        run, provider, stream = self.begin_call(effect)
+        run, provider, stream, generation = self.begin_call(effect)
         try:
-            answer = provider.call(effect.messages, effect.model, effect.generation, stream)
+            answer = provider.call(effect.messages, effect.model, generation, stream)
             if type(answer) is not LlmResponse or effect.model is not run.model:
                 return answered(run, effect, stream, answer)
             stream.answer = answer
@@ -173,8 +174,8 @@ class Driver:
             end_failed(run, provider, stream, error)
             raise
 
-    def begin_call(self, effect: CallModel) -> tuple[Run, Provider, ModelStream]:
-        """Returns the run that calls the model, the provider to call, and the stream for the response."""
+    def begin_call(self, effect: CallModel) -> tuple[Run, Provider, ModelStream, GenerationOptions]:
+        """Returns the run that calls the model, the provider to call, the stream for the response, and the options."""
         if self.root.durable is not None:
             self.check_wanted()
         run = self.root.runs[effect.scope]
@@ -190,7 +191,10 @@ class Driver:
             stream.tools = effect.tools
         if effect.timeout is not None:
             stream.set_timeout(effect.timeout)
-        return run, provider, stream
+        generation = effect.generation
+        if type(generation) is not GenerationOptions or generation.extra or generation.thinking or generation.stop:
+            generation = GenerationOptions().merge(generation)  # a copy, since a provider may change what it gets
+        return run, provider, stream, generation
 
     def look_for_interrupt(self) -> None:
         """Raises a Ctrl-C that was noted. If the run must stop anyway, it is raised at the end instead."""

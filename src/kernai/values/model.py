@@ -9,6 +9,7 @@ from sys import float_info
 from typing import Any, NamedTuple
 
 from kernai._util.api import Value, check_type
+from kernai.jsonio.json_data import copied
 
 TOKENS_PER_PRICE = 1_000_000
 CAPABILITIES = ("text", "vision", "audio_in", "audio_out", "video_in", "document_in", "image_gen")
@@ -157,7 +158,7 @@ class GenerationOptions(Value):
         if self.stop is not None:
             object.__setattr__(self, "stop", _stop(self.stop))
         extra = {} if self.extra is None else check_type(self.extra, Mapping, "extra must be a mapping")
-        object.__setattr__(self, "extra", dict(extra))
+        object.__setattr__(self, "extra", copied(extra))
 
     @classmethod
     def coerce(cls, value: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
