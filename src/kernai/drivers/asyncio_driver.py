@@ -197,16 +197,15 @@ class AsyncioDriver(Driver):
 
     async def _call_model(self, effect: CallModel) -> Any:
         run, provider, stream, generation = self.begin_call(effect)
-        messages, model = effect.messages, effect.model
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         try:
             stream.caught_up = self._delivery.caught_up(run.outbox)
             if type(provider).acall is Provider.acall:
-                call = partial(provider.call, messages, model, generation, stream)
+                call = partial(provider.call, effect.messages, effect.model, generation, stream)
                 answer: Awaitable[Any] = self._in_worker(call, in_place=effect.timeout is None)
             else:
-                answer = provider.acall(messages, model, generation, stream)
+                answer = provider.acall(effect.messages, effect.model, generation, stream)
             if effect.timeout is None:
                 return answered(run, effect, stream, await answer)
             limit = asyncio.timeout(effect.timeout)

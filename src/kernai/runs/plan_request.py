@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from kernai._util.api import likely
+from kernai._util.api import check_type, likely
 from kernai.agents.agent import Agent
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.jsonio.json_data import loads
@@ -92,12 +92,10 @@ def checked_agents(agents: Mapping[str, Agent] | None, plan: Plan) -> dict[str, 
     """Returns the agents by task id. Raises `ValueError` for a task that the plan does not have."""
     if agents is None:
         return {}
-    if not isinstance(agents, Mapping):
-        raise TypeError(f"agents must be a mapping of task ids to Agents, got {type(agents).__name__}")
+    check_type(agents, Mapping, "agents must be a mapping of task ids to Agents")
     known = [task.id for task in plan.tasks]
     for task_id, agent in agents.items():
         if task_id not in known:
             raise ValueError(f"agents: the plan has no task {task_id!r}; it has {', '.join(known)}")
-        if not isinstance(agent, Agent):
-            raise TypeError(f"agents[{task_id!r}] must be an Agent, got {type(agent).__name__}")
+        check_type(agent, Agent, f"agents[{task_id!r}] must be an Agent")
     return dict(agents)

@@ -11,7 +11,7 @@ from operator import eq
 from time import time
 from typing import TYPE_CHECKING, Any, Generic
 
-from kernai._util.api import Value, check_function
+from kernai._util.api import Value, check_function, check_type
 from kernai.agents.agent import Agent
 from kernai.agents.definition import Comparison
 from kernai.drivers.background_loop import BackgroundLoop
@@ -184,12 +184,11 @@ class ResumeRequest(_RecordedRequest):
         )
         return run, durable.waiting_on() if waits else durable.continued()
 
-    def _checked_approvals(self, given: object) -> dict[str, Decision]:
-        waiting, given = self._recorded.waiting, {} if given is None else given
-        if not isinstance(given, Mapping):
-            raise TypeError(f"approvals must be a mapping of call ids to decisions, got {type(given).__name__}")
+    def _checked_approvals(self, given: Any) -> dict[str, Decision]:
+        waiting = self._recorded.waiting
+        check_type(given, Mapping | None, "approvals must be a mapping of call ids to decisions")
         approvals = {}
-        for call_id, decision in given.items():
+        for call_id, decision in (given or {}).items():
             if call_id not in waiting:
                 known = f"those that wait: {', '.join(waiting)}" if waiting else "no call of this run waits"
                 raise ValueError(f"approvals: call {call_id!r} does not wait for a decision; {known}")

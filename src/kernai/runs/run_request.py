@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from kernai._util.api import check_function, closest, is_async, likely
+from kernai._util.api import check_function, check_type, closest, is_async, likely
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
 from kernai.drivers.delivery import EventWriter, ThreadsDelivery
@@ -262,10 +262,9 @@ class RunRequest:
     def _read_message(self, given: object) -> Message:
         if isinstance(given, Message):
             return given
-        if not isinstance(given, Mapping):
-            raise TypeError(f"must be a Message or a dict, got {type(given).__name__}")
+        data = check_type(given, Mapping, "must be a Message or a dict")
         lost = "history refers to it, context.media_store does not have it: the model reads a placeholder"
-        return Message.from_dict(given, self._context.media_store, on_lost=lambda reference: self._log.warn(
+        return Message.from_dict(data, self._context.media_store, on_lost=lambda reference: self._log.warn(
             "media.lost", run_id=self.run_id, id=reference["id"], kind=reference["kind"], reason=lost,
         ))
 
