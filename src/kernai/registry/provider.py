@@ -41,10 +41,7 @@ class Provider(ABC):
 
     @abstractmethod
     def call(
-        self,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
         """Makes one call. `messages` starts with the system message, if there is one.
@@ -52,6 +49,9 @@ class Provider(ABC):
         Call `on_chunk(text)` for each piece as it arrives, or never; only the returned `content` counts. Do not catch
         an exception from `on_chunk`: it cancels the run, and the connection should be closed. Raise `ProviderError` for
         any failure, including a stream that breaks off before the vendor's last event.
+
+        In a run, `on_chunk` also has `deadline` (on the clock of `time.monotonic`, or None), `cancelled()`,
+        `waiting(seconds, reason, attempt)` and `report_usage(usage)`; see docs/providers.md.
         """
 
     async def acall(
