@@ -426,8 +426,8 @@ def test_a_replay_with_skills_gives_them_the_decision_the_key_and_the_state_of_t
 
     def ask(ctx: kernai.SkillContext[Any]) -> str:
         if ctx.approval is None and not ctx.woken:
-            raise Pause("Which?", until=datetime(2026, 1, 1, tzinfo=UTC))
-        return "woken" if ctx.woken else str(ctx.approval.value)
+            raise Pause("Which?", {"among": 2}, until=datetime(2026, 1, 1, tzinfo=UTC))
+        return "woken" if ctx.woken else f"{ctx.approval.value} {ctx.approval.asked}"
 
     def number(ctx: kernai.SkillContext[Counting]) -> str:
         ctx.run_context.count += 1
@@ -435,7 +435,7 @@ def test_a_replay_with_skills_gives_them_the_decision_the_key_and_the_state_of_t
 
     skills = [Skill("ask", execute=ask), Skill("number", execute=number), Skill("leave", execute=lambda: sys.exit("no such file"))]
     agent, store = Agent(instructions="x", skills=skills, protocols=[], parallel_skills=True), MemoryStore().tenant("acme")
-    for approvals, said, key in (({"0.0": {"answer": "blue"}}, "blue", "acme/r:1.0"), (None, "woken", "acme/r~1:1.0")):
+    for approvals, said, key in (({"0.0": {"answer": "blue"}}, "{'among': 2}", "acme/r:1.0"), (None, "woken", "acme/r~1:1.0")):
         mock = MockProvider(command("ask"), command("number"), command("number") + command("leave"), "<final>1</final>")
         assert kernai.execute(agent, "Go.", provider=mock, store=store, run_id="r", context=Counting()).pending
         result = kernai.resume(agent, "r", provider=mock, store=store, approvals=approvals, context=Counting())

@@ -126,8 +126,8 @@ class DurableRun:
         self._definition = recorded.definition
         self._in_flight, self._verdicts = in_flight, verdicts
         facts = history.facts
-        made = {**facts.approvals, **approvals}
-        self.decisions = {call: replace(decision, asked=facts.asked.get(call)) for call, decision in made.items()}
+        made = {call: replace(decision, asked=facts.asked.get(call)) for call, decision in approvals.items()}
+        self.decisions = facts.approvals | made
         # skills that are called again change the host's state again, from its beginning
         self._state = HostState({} if self.check_skill is not None else facts.contexts)
         self._restore(run)

@@ -106,7 +106,7 @@ class Facts:
             self.asked[row.call_id] = waiting.metadata
             self.approvals.pop(row.call_id, None)
         elif isinstance(row, events.ApprovalGivenRow):
-            self._note_decision(row.call_id, Decision(row.decision, row.by))
+            self._note_decision(row.call_id, Decision(row.decision, row.by, asked=self.asked.get(row.call_id)))
         elif isinstance(row, events.RunResumedRow):
             self._approved.clear()
         elif isinstance(row, events.InputAddedRow):
