@@ -424,7 +424,8 @@ def enqueue(connection: Connection, tenant: str, run_id: str) -> bool:
 
 
 _HINTS: dict[type[psycopg.Error], str] = {
-    errors.InsufficientPrivilege: " (GRANT USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables)",
+    errors.InsufficientPrivilege:
+        " (GRANT USAGE on the schema and its sequences, and SELECT, INSERT, UPDATE, DELETE on its tables)",
     errors.UndefinedTable: " (`kernai store migrate` makes the tables)",
     errors.DiskFull: " (free some space and resume the run; what was appended before is safe)",
     psycopg.OperationalError: " (is the server running, and is this its address?)",
