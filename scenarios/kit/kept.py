@@ -63,7 +63,7 @@ class Kept:
         )
         for line in done.stdout.splitlines():
             print(f"child | {line}".rstrip())
-        for entry in expand(self.store.load(self.run_id)):
+        for entry in expand(self.store.load(self.run_id), self.run_id):
             self._options["recorder"].record(kernai.Event.from_dict(entry))
         return done.returncode
 

@@ -34,7 +34,7 @@ def _entries(text: str, name: str) -> list[dict[str, Any]]:
         if not text.lstrip().startswith("{"):
             raise KernaiError(f"{name} is neither JSON nor JSON lines: {error}") from error
         return _checked(name, read_lines(text, name))
-    return expand(_checked(name, _events(name, found)), name)
+    return list(expand(_checked(name, _events(name, found)), name))
 
 
 def _events(name: str, found: object) -> list[Any]:

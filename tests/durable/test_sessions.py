@@ -74,7 +74,7 @@ def test_each_turn_of_a_session_stores_only_what_is_new() -> None:
         result = talk.say(turn)
     lengths = [len(one) for one in talk.data("messages_sent")]
     assert lengths == [2, *[2] * 7, 3, *[2] * 7, 3, 2], "a system message where it changed"
-    whole = [one["data"] for one in expand(talk.load()) if one["event"] == "messages_sent"][-1]
+    whole = [one["data"] for one in expand(talk.load(), "talk") if one["event"] == "messages_sent"][-1]
     assert whole == [{"role": "system", "content": whole[0]["content"]}, *(one.as_sent() for one in result.messages[:-1])]
     assert talk.resume() == result
 

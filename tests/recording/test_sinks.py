@@ -65,7 +65,7 @@ def test_events_are_read_from_a_file_as_they_were_recorded(
         file.close()
         events = Recorder(memory).to_list()
         assert JsonlSink.read(path) == events
-        assert expand(json.loads(Recorder(memory).to_json(expand=False))) == events
+        assert list(expand(json.loads(Recorder(memory).to_json(expand=False)), "r")) == events
         assert len(path.read_text("ascii").splitlines()) == len(events)
 
 
@@ -75,9 +75,9 @@ def test_a_second_run_with_the_same_id_starts_without_messages(start: dict[str, 
     entries: list[dict[str, Any]] = [{**sent, "data": ["a"]}, {"event": "run_start", "run_id": "r", "scope": "", **start}, {**sent, "since": 1, "data": ["b"]}]
     if whole is None:
         with pytest.raises(kernai.KernaiError, match='entry 3: "since" of messages_sent does not fit'):
-            expand(entries)
+            list(expand(entries, "r"))
     else:
-        assert expand(entries)[2]["data"] == whole
+        assert list(expand(entries, "r"))[2]["data"] == whole
 
 
 WHOLE = [

@@ -62,7 +62,7 @@ def cut_off() -> MemoryStore:
 
 
 def entries(store: MemoryStore) -> list[dict[str, Any]]:
-    return expand(store.load("r"))
+    return list(expand(store.load("r"), "r"))
 
 
 def test_a_waiting_run_is_shown_as_waiting_and_not_as_failed(show: Show) -> None:

@@ -50,7 +50,7 @@ class Source(NamedTuple):
     def _read(self) -> list[dict[str, Any]]:
         if self.run_id is not None:
             with RunStore(self.path) as store:
-                return expand(store.entries(self.run_id), f"run {self.run_id!r}")
+                return list(expand(store.entries(self.run_id), f"run {self.run_id!r}"))
         if _is_store(self.path):
             path = shown(self.path)
             hint = f"{path} RUN; `{command('runs', path)}` lists them"

@@ -35,7 +35,7 @@ from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictE
 from kernai.events import Event, ResultRow
 from kernai.postgres.server import RECONNECT
 from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, enqueue, head_of
-from kernai.recording.recorder import expanded
+from kernai.recording.recorder import expand
 from kernai.runs.resume_request import accepted_keys, recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput, check_seconds
 from kernai.runs.running import resume
@@ -321,7 +321,7 @@ class RunHandle:
         Raises `KernaiError` if the run does not exist, or is deleted.
         """
         check_load(self.run_id, from_seq)
-        for seq, entry in enumerate(expanded(self._entries(), f"run {self.run_id!r}")):
+        for seq, entry in enumerate(expand(self._entries(), f"run {self.run_id!r}")):
             if seq >= from_seq:
                 yield Event.from_dict(entry)
 

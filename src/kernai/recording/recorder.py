@@ -170,7 +170,7 @@ def read_lines(text: str, name: str) -> list[dict[str, Any]]:
         if not isinstance(entry, dict):
             raise KernaiError(f"{name}:{number} is not an event: it must be a JSON object")
         entries.append(entry)
-    return expand(entries, name)
+    return list(expand(entries, name))
 
 
 #: matches the rest of a cut-off JSON value, from the place where the decoder fails; strings are handled separately
@@ -256,16 +256,11 @@ class Recorder:
         return sums
 
 
-def expand(entries: Iterable[Mapping[str, Any]], name: str = "recording") -> list[dict[str, Any]]:
+def expand(entries: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str, Any]]:
     """Restores the full messages in entries that were written with only the new ones in `messages_sent`.
 
     Raises `KernaiError` for an entry that does not match the one before; `name` stands for the recording in errors.
     """
-    return list(expanded(entries, name))
-
-
-def expanded(entries: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str, Any]]:
-    """Does what `expand` does, entry by entry."""
     last: dict[str, dict[str, list[Any]]] = {}
     for number, given in enumerate(entries, 1):
         entry = dict(given)

@@ -329,9 +329,6 @@ class RunStoreRules:
         _same((info.status, info.lease and info.lease.holder), ("running", "first"), "a run that is worked on")
         store.release(lease)
         _same((_info(store).status, _info(store).lease), ("abandoned", None), "a run that nobody works on")
-        self._waiting(store, "s")
-        store.claim("s", "first", AN_HOUR)
-        _same(_info(store, "s").status, "running", "a run that waited and is worked on")
 
     # -------------------------------------------------------------------------------------------------- people
 
@@ -396,18 +393,15 @@ class RunStoreRules:
         store.append("r", 2, [ended("cancelled")], [], lease=again, release=True)
         _same(store.claim("r", "second", AN_HOUR).cancel, None, "what is left of it when the run has ended")
 
-    def test_a_run_is_closed_unless_somebody_works_on_it(self) -> None:
-        store, lease = self._claimed()
+    def test_a_run_is_closed_unless_somebody_works_on_it_and_none_of_its_calls_waits_then(self) -> None:
+        store = self.make()
+        self._waiting(store)
+        lease = store.claim("r", "first", AN_HOUR)
         _busy(partial(store.close, "r", "old"))
         store.release(lease)
         store.close("r", "old")
-        _same((_info(store).status, _info(store).lease, len(store.load("r"))), ("closed", None, 2), "the run")
-
-    def test_no_call_of_a_closed_run_waits(self) -> None:
-        store = self.make()
-        self._waiting(store)
-        store.close("r", "old")
-        _same(_info(store).pending, (), "the calls that wait")
+        info = _info(store)
+        _same((info.status, info.lease, len(store.load("r")), info.pending), ("closed", None, 4, ()), "the run")
         _same([one.run_id for one in store.runs(waiting="pay")], [], "the runs that wait for it")
         _raises(ValueError, partial(store.decide, "r", "0.0", "too much"), "a decision on a call of a closed run")
 

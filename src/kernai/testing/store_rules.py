@@ -111,23 +111,15 @@ class StoreRules:
 
     # -------------------------------------------------------------------------------------------------- order
 
-    def test_an_append_of_what_is_there_already_is_a_conflict_and_writes_nothing(self) -> None:
-        self._conflicts(range(3))
-
-    def test_an_append_that_leaves_a_gap_is_a_conflict_and_writes_nothing(self) -> None:
-        self._conflicts([4, 100])
-        store = self.make()
-        _raises(RunConflictError, lambda: store.append("new", 1, [entry()], []), "entry 1 of a run that does not exist")
-        _same(list(store.runs()), [], "the runs")
-
-    def _conflicts(self, seqs: Sequence[int]) -> None:
+    def test_an_append_of_what_is_there_already_or_that_leaves_a_gap_is_a_conflict_and_writes_nothing(self) -> None:
         store = self.make()
         given = [entry(data=number) for number in range(3)]
         store.append("r", 0, given, [])
         before = list(store.runs())
-        for seq in seqs:
+        for seq in (0, 1, 2, 4, 100):
             late = [entry(ResultRow.type, {"stop_reason": "final"}, at="2027-01-01T00:00:00.000Z")] * 4
             _raises(RunConflictError, partial(store.append, "r", seq, late, [_media("x")]), f"entry {seq} of 3")
+        _raises(RunConflictError, lambda: store.append("new", 1, [entry()], []), "entry 1 of a run that does not exist")
         _same((store.load("r"), store.load_media("r"), list(store.runs())), (given, [], before), "the run")
 
     def test_an_append_that_fails_half_way_keeps_nothing(self) -> None:
