@@ -59,6 +59,7 @@ class AnthropicProvider(HttpProvider):
     takes_media_in_results = True
     calls_natively = True
     call_ids = re.compile(r"[A-Za-z0-9_-]{1,64}")
+    input_names = re.compile(r"[A-Za-z0-9_.-]{1,64}")
     enforces = "closed"
     joins_texts = True
 

@@ -23,7 +23,7 @@ from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
 from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, conversation, portable, root_of, strict
+from kernai_providers.native import ANY_NAME, AssistantTurn, Toolbox, UserTurn, conversation, portable, root_of, strict
 from kernai_providers.reader import Reader
 from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, proxy_secrets
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
@@ -82,6 +82,8 @@ class HttpProvider(NotCopied, Provider):
     takes_media_in_results: bool = False
     #: the ids of native calls that the vendor accepts
     call_ids: re.Pattern[str] = re.compile(r"[A-Za-z0-9_-]{1,40}")
+    #: the names of a tool's inputs that it accepts
+    input_names: re.Pattern[str] = ANY_NAME
     #: the body's field for the conversation
     conversation_field: str = "messages"
     #: when the vendor enforces a schema: of tools and answers if it has no optional properties ("closed"), or none but
@@ -311,7 +313,8 @@ class HttpProvider(NotCopied, Provider):
                 answer = self.closed(schema)
             elif self.enforces == "without tools" and not tools.tools:
                 answer = schema
-        return Toolbox(tools, answer=answer, ids=self.call_ids, nullable=self.enforces == "nullable")
+        nullable = self.enforces == "nullable"
+        return Toolbox(tools, answer=answer, ids=self.call_ids, nullable=nullable, inputs=self.input_names)
 
     @property
     def secrets(self) -> tuple[str, ...]:

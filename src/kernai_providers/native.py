@@ -20,6 +20,7 @@ from kernai.values.message import Part
 
 #: names of tools that every vendor accepts
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+ANY_NAME: Final = re.compile(r"(?s).*")
 _RUNTIME: Final = ('<block type="result"', '<block type="error"')
 _MEDIA_TAG: Final = re.compile(r'<block type="media" id="([^"]*)" kind="([^"]*)" mime="[^"]*"/>')
 #: models that reject calls without the signature of their reasoning; and what Google accepts in place of the signature,
@@ -97,11 +98,13 @@ class Toolbox:
     """The tools of one model call, under names that the vendor accepts.
 
     `answer`: the schema of the answer, if the vendor enforces it. If not, the model answers with a tool named `final`.
-    `nullable`: tools are sent for a strict mode in which an input with a default may be null.
+    `nullable`: tools are sent for a strict mode in which an input with a default may be null. `ids` and `inputs`: which
+    ids of calls and names of inputs the vendor accepts.
     """
 
     def __init__(
-        self, tools: Tools, *, answer: Mapping[str, Any] | None = None, ids: re.Pattern[str], nullable: bool
+        self, tools: Tools, *, answer: Mapping[str, Any] | None = None, ids: re.Pattern[str], nullable: bool,
+        inputs: re.Pattern[str] = ANY_NAME,
     ) -> None:
         self.output = output = portable(root_of(tools.output))
         #: the schema of the answer, if the vendor enforces it
@@ -120,10 +123,19 @@ class Toolbox:
             listed.append(Tool("final", "Gives your answer and ends the task.", schema, "final"))
         self.tools: dict[str, Tool] = {}
         self._names: dict[tuple[str, str], str] = {}
+        #: of each tool: the vendor's names for inputs whose own names it rejects
+        self._inputs: dict[str, dict[str, str]] = {}
         for tool in listed:
             name = _free(tool.name, self.tools)
-            self.tools[name] = replace(tool, schema=portable(tool.schema))
             self._names[_key(tool.type, tool.name)] = name
+            schema, renamed = portable(tool.schema), dict[str, str]()
+            for own in schema.get("properties", ()):
+                if not inputs.fullmatch(own):
+                    renamed[own] = _free(own, [*schema["properties"], *renamed.values()])
+            if renamed:
+                required = [renamed.get(one, one) for one in schema.get("required", ())]
+                schema = {**schema, "properties": _renamed(schema["properties"], renamed), "required": required}
+            self._inputs[name], self.tools[name] = renamed, replace(tool, schema=schema)
         #: the schemas of the tools that are sent for the strict mode
         self.strict = {name: strict(tool.schema) for name, tool in self.tools.items()} if nullable else {}
 
@@ -143,6 +155,7 @@ class Toolbox:
         if isinstance(data, dict):
             definitions, is_strict = tool.schema.get("$defs", {}), bool(self.strict.get(name))
             pruned = without_nulls(data, [tool.schema], definitions, is_strict=is_strict)
+            pruned = _renamed(pruned, {sent: own for own, sent in self._inputs[name].items()})
             text = text if pruned == data else json.dumps(pruned, ensure_ascii=False)
             data = pruned
         if tool.type == "command":
@@ -162,7 +175,7 @@ class Toolbox:
         Returns None if it is not.
         """
         tool = self.tools.get(name)
-        if tool is None or tool.name.startswith("/") or (tool.type == "final" and self.wraps):
+        if tool is None or tool.name.startswith("/") or (tool.type == "final" and self.wraps) or self._inputs[name]:
             return None
         if self.strict.get(name) and self.strict[name] != strict(tool.schema, nullable=False):
             return None  # the block's content may lack nulls that were streamed
@@ -184,11 +197,12 @@ class Toolbox:
         data = _json(content)
         if kind == "final" and self.wraps:
             return {"value": content if data is _BROKEN else data}
+        name = self._names.get(_key(kind, str(block.get("name") or "")), "")
         if isinstance(data, dict):
-            return data
+            return _renamed(data, self._inputs.get(name, {}))
         if not content.strip():
             return {}
-        tool = self.tools.get(self._names.get(_key(kind, str(block.get("name") or "")), ""))
+        tool = self.tools.get(name)
         inputs = [] if tool is None else list(tool.schema.get("properties", ()))
         return {inputs[0] if len(inputs) == 1 else "input": content.strip()}
 
@@ -407,6 +421,10 @@ def is_whole(text: str) -> bool:
 
 def _key(kind: str, name: str) -> tuple[str, str]:
     return (kind, name) if kind == "command" else (kind, "")
+
+
+def _renamed(data: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(name, name): one for name, one in data.items()}
 
 
 def _free(name: str, taken: Iterable[str]) -> str:

@@ -320,6 +320,7 @@ ENDINGS = {
     "content_filter": "content_filter",
 }
 ENCRYPTED = "reasoning.encrypted_content"
+NEVER_REASONS = re.compile(r"(?:.*/)?(?:ft:)?(?:chat)?gpt-[34]")
 
 
 class ResponsesProvider(OpenAIProvider):
@@ -342,7 +343,7 @@ class ResponsesProvider(OpenAIProvider):
         system, turns = self.turns(messages, model)
         items: list[dict[str, Any]] = []
         for message, (role, parts) in zip(spoken, turns, strict=True):
-            own = [item for item in message.reasoning if item.get("type") == "reasoning"]
+            own = [item for item in message.reasoning if item.get("type") in _reasoning_types(model)]
             items += [{name: one for name, one in item.items() if name != "at"} for item in own]
             items.append({"role": role, "content": one_text(parts)})
         effort = (generation.thinking or {}).get("effort")
@@ -369,11 +370,12 @@ class ResponsesProvider(OpenAIProvider):
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
-            yield from turn.thoughts(0, "reasoning")
+            kinds = _reasoning_types(model)
+            yield from turn.thoughts(0, *kinds)
             if turn.text or not turn.calls:
                 yield {"role": "assistant", "content": turn.text or EMPTY}
             for at, call in enumerate(turn.calls):
-                yield from turn.thoughts(at, "reasoning") if at else ()
+                yield from turn.thoughts(at, *kinds) if at else ()
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
                 yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
             return
@@ -515,6 +517,11 @@ class ResponsesReader(SseReader):
 
 #: the fields of a reasoning item that the vendor accepts back
 _REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
+
+
+def _reasoning_types(model: Model) -> Sequence[str]:
+    """Returns the types of reasoning that this model accepts back; those that never reason reject it."""
+    return () if NEVER_REASONS.match(model.id) else ("reasoning",)
 
 
 def _has_reasoning(items: Sequence[Mapping[str, Any]]) -> bool:

@@ -257,6 +257,19 @@ def test_a_tool_that_has_no_strict_form_is_sent_as_one_that_is_not_strict(vendor
     assert bodies[2] == bodies[3]  # OpenAI and Gemini want a list to say what its items are, even if they may be anything
 
 
+def test_anthropic_gets_other_names_for_inputs_whose_names_it_refuses_and_the_skill_its_own() -> None:
+    given: list[Any] = []
+    files = kernai.Skill("files", execute=lambda **inputs: given.append(inputs), inputs={"größe": int, "gr__e": str, "x" * 65: str})
+    sent = {"gr__e_2": 5, "gr__e": "b", "x" * 60: "c"}
+    call = f'<block type="command" name="files">{json.dumps(sent)}</block>'
+    server = Server("anthropic", [call, call, "Done."])
+    assert kernai.execute(server.agent(skills=[files]), "Go.").text == "Done."
+    assert given == [{"größe": 5, "gr__e": "b", "x" * 65: "c"}] * 2
+    tool = tools_of(server.bodies[0])[0]["input_schema"]
+    assert list(tool["properties"]) == tool["required"] == list(sent)
+    assert sent in [part.get("input") for part in server.bodies[2]["messages"][1]["content"]]
+
+
 def test_anthropic_gets_strict_tools_only_as_far_as_it_accepts_them() -> None:
     unions = TypedDict("unions", {f"a{at}": int | str for at in range(17)})  # type: ignore[misc]  # not written out
     for kinds, count in (([int] * 6, 6), ([int] * 7, 0), ([int, Tree], 1), ([int, unions], 0)):
@@ -354,13 +367,13 @@ def test_media_of_the_assistant_are_named_where_they_are_not_accepted(vendor: st
     assert said.count(PICTURE.to_base64() if vendor == "gemini" else "[image unavailable: image/png]") == 2
 
 
-def test_a_native_history_with_reasoning_is_continued_with_reasoning_whatever_the_model() -> None:
+def test_a_native_history_with_reasoning_is_continued_with_reasoning_unless_the_model_never_reasons() -> None:
     thought = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
-    for reasoning in ([], [thought]):
+    for id, reasoning in (("mine", []), ("mine", [thought]), ("gpt-4o", [thought])):
         server = Server("openai-responses", ["Yes."])
         history = [Message("user", "Hi"), Message("assistant", "Hm.", reasoning=reasoning)]
-        kernai.execute(server.agent(), "More.", history=history, model=Model("gpt-4o"))
-        assert ("include" in server.bodies[0]) == bool(reasoning)
+        kernai.execute(server.agent(), "More.", history=history, model=Model(id))
+        assert ("include" in server.bodies[0]) == (thought in server.bodies[0]["input"]) == (id == "mine" and bool(reasoning))
 
 
 @pytest.mark.parametrize("vendor", VENDORS)

@@ -239,7 +239,7 @@ PDF = Media.from_bytes(b"%PDF-1.7", mime_type="application/pdf")
 
 def test_reasoning_is_asked_for_where_there_is_any() -> None:
     said = Message("assistant", "Hi.", reasoning=[WIRE.thought(Turn(reasoning=("hm",)))])
-    for id, talk, wanted in (("gpt-5-pro", HELLO, True), ("gpt-4o", HELLO, False), ("gpt-4o", [*HELLO, said, *HELLO], True)):
+    for id, talk, wanted in (("gpt-5-pro", HELLO, True), ("gpt-4o", HELLO, False), ("mine", [*HELLO, said, *HELLO], True), ("gpt-4o", [*HELLO, said], False)):
         assert sent("openai-responses", talk, id=id).get("include") == (["reasoning.encrypted_content"] if wanted else None)
 
 
