@@ -54,6 +54,8 @@ class AnthropicProvider(HttpProvider):
     version_path = "/v1"
     endpoint = "/messages"
     key_variables: tuple[str, ...] = ("ANTHROPIC_API_KEY",)
+    key_header = "x-api-key"
+    extra_headers: Mapping[str, str] = {"anthropic-version": "2023-06-01"}
     merges_roles = True
     takes_blank_text = False
     takes_media_in_results = True
@@ -62,12 +64,6 @@ class AnthropicProvider(HttpProvider):
     input_names = re.compile(r"[A-Za-z0-9_.-]{1,64}")
     enforces = "closed"
     joins_texts = True
-
-    def auth(self, key: str) -> dict[str, str]:
-        return {"x-api-key": key}
-
-    def extra_headers(self) -> dict[str, str]:
-        return {"anthropic-version": "2023-06-01"}
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         system, turns = self.turns(messages, model)

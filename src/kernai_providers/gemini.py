@@ -44,6 +44,7 @@ class GeminiProvider(HttpProvider):
     version_path = "/v1beta"
     conversation_field = "contents"
     key_variables: tuple[str, ...] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    key_header = "x-goog-api-key"
     merges_roles = True
     takes_blank_text = False
     takes_media_of_assistant = True
@@ -54,10 +55,6 @@ class GeminiProvider(HttpProvider):
         name = model.id.removeprefix("models/")
         folder = "tunedModels" if name.startswith("tunedModels/") else "models"
         return f"/{folder}/{quote(name.removeprefix('tunedModels/'), safe='')}:streamGenerateContent?alt=sse"
-
-    def auth(self, key: str) -> dict[str, str]:
-        """Returns the key in the vendor's own header; never in the URL."""
-        return {"x-goog-api-key": key}
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         system, turns = self.turns(messages, model)

@@ -72,6 +72,9 @@ class HttpProvider(NotCopied, Provider):
     #: environment variables for the key; the first one that is set counts
     key_variables: tuple[str, ...]
     needs_key: bool = True
+    #: the header with the key, if it is not a bearer token; and headers that the vendor needs besides
+    key_header: str | None = None
+    extra_headers: Mapping[str, str] = {}
     #: whether the vendor requires that roles alternate
     merges_roles: bool = False
     #: whether it accepts text that is only white space
@@ -180,8 +183,8 @@ class HttpProvider(NotCopied, Provider):
         return self.endpoint
 
     def auth(self, key: str) -> dict[str, str]:
-        """Returns the headers with the key; by default a bearer token."""
-        return {"Authorization": f"Bearer {key}"}
+        """Returns the headers with the key."""
+        return {"Authorization": f"Bearer {key}"} if self.key_header is None else {self.key_header: key}
 
     @abstractmethod
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
@@ -222,10 +225,6 @@ class HttpProvider(NotCopied, Provider):
     @abstractmethod
     def reader(self) -> Reader:
         """Creates a reader for one response."""
-
-    def extra_headers(self) -> dict[str, str]:
-        """Returns headers that the vendor needs besides the one with the key."""
-        return {}
 
     def turns(self, messages: Sequence[Message], model: Model) -> tuple[str, list[tuple[str, list[Any]]]]:
         """Returns the system text, and each other message as its role and its encoded parts.
@@ -286,7 +285,7 @@ class HttpProvider(NotCopied, Provider):
             extra = {**extra, "tools": [*body.get("tools", ()), *extra["tools"]]}  # the agent's, then the vendor's own
         body = _with_extra(body, extra)
         ours = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        ours |= self.extra_headers() | (self.auth(self._key) if self._key is not None else {})
+        ours |= {**self.extra_headers, **(self.auth(self._key) if self._key is not None else {})}
         headers = merged(ours, self._headers)
         url = self.base_url + self.path(model)
 

@@ -139,8 +139,8 @@ class Endpoint:
 
     @property
     def peer(self) -> str:
-        """Host and port, for errors."""
-        return authority(self.host, self.port)
+        """``host:port``, with an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -149,11 +149,6 @@ class Outgoing(Endpoint):
 
     target: str
     headers: dict[str, str]
-
-
-def authority(host: str, port: int) -> str:
-    """Returns ``host:port``, with an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def outgoing(request: Request) -> Outgoing:
@@ -195,7 +190,9 @@ class Proxy(Endpoint):
     @property
     def authorization(self) -> str | None:
         """The value of `Proxy-Authorization`."""
-        return None if self.credentials is None else f"Basic {_base64(':'.join(self.credentials))}"
+        if self.credentials is None:
+            return None
+        return f"Basic {base64.b64encode(':'.join(self.credentials).encode()).decode('ascii')}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -213,7 +210,7 @@ class Route(Endpoint):
 def routed(request: Request) -> tuple[Outgoing, Route]:
     """Like `outgoing`, but also returns the route, which may lead through a proxy of the environment."""
     call = outgoing(request)
-    proxy = proxy_for(call.scheme, call.host, call.port)
+    proxy = proxy_for(call)
     route = Route(call.scheme, call.host, call.port, proxy)
     if proxy is None or route.needs_tunnel:
         return call, route
@@ -221,19 +218,17 @@ def routed(request: Request) -> tuple[Outgoing, Route]:
     return replace(call, target=f"http://{call.peer}{call.target}", headers=call.headers | key), route
 
 
-def proxy_for(scheme: str, host: str, port: int) -> Proxy | None:
+def proxy_for(to: Endpoint) -> Proxy | None:
     """Returns the proxy for this origin, or None. Raises `TransportError` if the environment's value is not a URL."""
-    if host == "localhost" or host.endswith(".localhost"):
+    if to.host == "localhost" or to.host.endswith(".localhost"):
         return None
     with suppress(ValueError):
-        address = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(to.host)
         if address.is_loopback or address.is_unspecified:
             return None
     proxies = urllib.request.getproxies()
-    url = (proxies.get(scheme) or proxies.get("all") or "").strip()
-    if not url or urllib.request.proxy_bypass(authority(host, port)):
-        return None
-    return _parsed(url, scheme)
+    url = (proxies.get(to.scheme) or proxies.get("all") or "").strip()
+    return None if not url or urllib.request.proxy_bypass(to.peer) else _parsed(url, to.scheme)
 
 
 def proxy_secrets() -> list[str]:
@@ -242,14 +237,9 @@ def proxy_secrets() -> list[str]:
     for url in urllib.request.getproxies().values():
         with suppress(TransportError):
             proxy = _parsed(url, "any")
-            if proxy.credentials is not None:
-                both = ":".join(proxy.credentials)
-                secrets += [_base64(both), both, proxy.credentials[1]]
+            if proxy.credentials is not None and proxy.authorization is not None:
+                secrets += [proxy.authorization.split()[1], ":".join(proxy.credentials), proxy.credentials[1]]
     return secrets
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode("ascii")
 
 
 def _parsed(url: str, scheme: str) -> Proxy:

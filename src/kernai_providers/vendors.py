@@ -75,6 +75,7 @@ class CompatibleProvider(OpenAIProvider):
         self.vendor: str = vendor.name
         self.key_variables = vendor.variables
         self.needs_key = vendor.needs_key
+        self.key_header = vendor.key_header
         self.merges_roles = vendor.merges_roles
         self.stream_options = vendor.stream_options
         if grammar is not None and grammar not in GRAMMAR_FIELDS:
@@ -89,9 +90,6 @@ class CompatibleProvider(OpenAIProvider):
     def _default_base_url(self) -> str:
         return _base_url(self._vendor, {}) or ""
 
-    def auth(self, key: str) -> dict[str, str]:
-        header = self._vendor.key_header
-        return super().auth(key) if header is None else {header: key}
 
 
 def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vendor:
@@ -228,22 +226,19 @@ def configured() -> list[Vendor]:
     return [one for one in VENDORS if any(os.environ.get(name, "").strip() for name in one.variables)]
 
 
-def _known() -> str:
-    return ", ".join(one.name for one in VENDORS)
-
-
 def _split(name: object) -> tuple[Vendor, str]:
     if not isinstance(name, str):
         raise TypeError(f"resolve takes text such as 'openai/gpt-4o-mini', got {type(name).__name__}")
     vendor_name, slash, model_id = name.strip().partition("/")
+    known = ", ".join(one.name for one in VENDORS)
     if not slash or not vendor_name or not model_id.strip():
-        raise UnknownVendorError(f"{name!r} is not 'vendor/model', such as 'openai/gpt-4o-mini'; known: {_known()}")
+        raise UnknownVendorError(f"{name!r} is not 'vendor/model', such as 'openai/gpt-4o-mini'; known: {known}")
     vendor = BY_NAME.get(vendor_name.strip().lower())
     if vendor is None:
         close = close_matches(vendor_name, BY_NAME)
         hint = f"; did you mean {close[0]!r}?" if close else "."
         raise UnknownVendorError(
-            f"unknown vendor {vendor_name!r}{hint} Known: {_known()}. For any other server that speaks OpenAI's Chat "
+            f"unknown vendor {vendor_name!r}{hint} Known: {known}. For any other server that speaks OpenAI's Chat "
             f"Completions: resolve('local/{model_id}', base_url='https://...', api_key='...')"
         )
     return vendor, model_id.strip()

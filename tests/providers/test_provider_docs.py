@@ -319,7 +319,7 @@ def test_the_metadata_that_a_response_may_hold_is_in_the_tables() -> None:
 def test_the_addresses_and_versions_that_the_pages_name_are_those_of_the_adapters() -> None:
     for page in PAGES:
         assert f"`{of(page).base_url}`" in vendor_page(page)
-    (version,) = of("anthropic").extra_headers().items()
+    (version,) = of("anthropic").extra_headers.items()
     assert f"`{version[0]}: {version[1]}`" in vendor_page("anthropic")
     assert f"it is {anthropic.DEFAULT_MAX_TOKENS}" in vendor_page("anthropic")
     assert f"at least {anthropic.MIN_THINKING_BUDGET}" in vendor_page("anthropic")

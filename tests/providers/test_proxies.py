@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernai_providers.request_checks import proxy_for, proxy_secrets
+from kernai_providers.request_checks import Endpoint, proxy_for, proxy_secrets
 from kernai_providers.transport import Request
 from transport_clients import REAL, client_of, failure, read
 from wire_server import Authority, Close, Reply, WireServer, plain, tunnel
@@ -123,7 +123,7 @@ def test_a_proxy_that_cannot_be_reached_is_a_failed_connection(monkeypatch: Any,
 def test_the_environment_says_which_hosts_have_a_proxy(monkeypatch: Any, host: str, proxy: str, no_proxy: str, goes: bool) -> None:
     monkeypatch.setenv("https_proxy", proxy)
     monkeypatch.setenv("no_proxy", no_proxy)
-    found = proxy_for("https", host, 443)
+    found = proxy_for(Endpoint("https", host, 443))
     assert (found is not None) == goes
     assert found is None or (found.scheme, found.peer, found.authorization) == ("http", "proxy.test:3128", None)
 
@@ -131,7 +131,7 @@ def test_the_environment_says_which_hosts_have_a_proxy(monkeypatch: Any, host: s
 @pytest.mark.parametrize("url", [f"http://{CREDENTIALS}", f"socks4://{CREDENTIALS}proxy.test:1", f"http://{CREDENTIALS}proxy.test:port", f"http://{CREDENTIALS}proxy test"])
 def test_a_proxy_that_is_no_url_is_named_by_its_scheme_only(monkeypatch: Any, url: str) -> None:
     monkeypatch.setenv("https_proxy", url)
-    error = failure(lambda: proxy_for("https", "vendor.test", 443))
+    error = failure(lambda: proxy_for(Endpoint("https", "vendor.test", 443)))
     assert (error.retryable, "for https is not a URL" in str(error)) == (False, True)
     assert "s3cret" not in "".join(traceback.format_exception(error))
 
@@ -139,5 +139,5 @@ def test_a_proxy_that_is_no_url_is_named_by_its_scheme_only(monkeypatch: Any, ur
 def test_the_secrets_of_a_proxy_are_its_credentials_however_they_are_echoed_and_its_repr_holds_none(monkeypatch: Any) -> None:
     monkeypatch.setenv("https_proxy", f"http://{CREDENTIALS}proxy.test:3128")
     monkeypatch.setenv("http_proxy", "http://proxy.test:3128")
-    assert "s3cret" not in repr(proxy_for("https", "vendor.test", 443))
+    assert "s3cret" not in repr(proxy_for(Endpoint("https", "vendor.test", 443)))
     assert proxy_secrets() == [BASIC.removeprefix("Basic "), f"me:{PASSWORD}", PASSWORD]
