@@ -81,10 +81,6 @@ class AssistantTurn:
         own = [item for item in self.reasoning if item.get("type") in kinds and item.get("at", 0) == before]
         return [{name: one for name, one in item.items() if name != "at"} for item in own]
 
-    def thought(self, kind: str) -> str:
-        """Returns the text of the turn's reasoning of one kind."""
-        return "".join(str(item["text"]) for item in self.reasoning if item.get("type") == kind)
-
 
 @dataclass(slots=True)
 class UserTurn:

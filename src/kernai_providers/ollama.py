@@ -84,8 +84,8 @@ class OllamaProvider(HttpProvider):
             if turn.calls:
                 called = [{"name": call.name, "arguments": call.arguments} for call in turn.calls]
                 message["tool_calls"] = [{"function": function} for function in called]
-                thought = turn.thought(THOUGHT)
-                message |= {"thinking": thought} if thought else {}
+                for item in turn.thoughts(0, THOUGHT):
+                    message["thinking"] = item["text"]
             yield message
             return
         for result in turn.results:

@@ -111,10 +111,12 @@ class OpenAIProvider(HttpProvider):
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
-            message: dict[str, Any] = {"role": "assistant", "content": turn.text or (None if turn.calls else EMPTY)}
+            text = "" if turn.calls and self.vendor == "mistral" else turn.text  # Mistral refuses text beside calls
+            message: dict[str, Any] = {"role": "assistant", "content": text or (None if turn.calls else EMPTY)}
             if turn.calls:
-                own = [item for item in turn.reasoning if item.get("vendor") == self.vendor]
-                extras = {item["at"]: {EXTRA: item[EXTRA]} for item in own}
+                # other vendors refuse these fields; older recordings do not say whose they are
+                own = [item for item in turn.reasoning if item.get("vendor", self.vendor) == self.vendor]
+                extras = {item["at"]: {EXTRA: item[EXTRA]} for item in own if EXTRA in item}
                 if not extras and self.vendor in GOOGLE and NEEDS_SIGNATURE.match(model.id):
                     extras = {0: {EXTRA: {"google": {"thought_signature": NO_SIGNATURE}}}}
                 message["tool_calls"] = [
@@ -123,8 +125,8 @@ class OpenAIProvider(HttpProvider):
                      **extras.get(number, {})}
                     for number, call in enumerate(turn.calls)
                 ]
-                thought = turn.thought(REASONING)
-                message |= {REASONING: thought} if thought else {}
+                for item in own:
+                    message |= {REASONING: item["text"]} if item.get("type") == REASONING else {}
             yield message
             return
         for result in turn.results:
@@ -295,7 +297,8 @@ class OpenAIReader(SseReader):
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         if self.box is not None and self._thought and self.called_tool:
-            self.metadata.setdefault("reasoning_items", []).append({"type": REASONING, "text": "".join(self._thought)})
+            item = {"type": REASONING, "vendor": self.vendor, "text": "".join(self._thought)}
+            self.metadata.setdefault("reasoning_items", []).append(item)
         self.complete = True
 
 

@@ -474,7 +474,7 @@ def test_a_wrong_typed_answer_is_corrected_without_a_word_of_blocks() -> None:
 
 
 def test_a_compatible_vendor_gets_ids_and_an_order_of_roles_that_it_takes_and_no_strict_mode() -> None:
-    streams = WIRES["openai"].spoken("", [Called("photo", "{}", "toolu_01-x")]), WIRES["openai"].stream(["x"])
+    streams = WIRES["openai"].spoken("Hm.", [Called("photo", "{}", "toolu_01-x")]), WIRES["openai"].stream(["x"])
     transport = MemoryTransport(*(MemoryReply(200, {"content-type": "text/event-stream"}, stream) for stream in streams))
     provider, model = resolve("mistral/large", api_key="k", transport=transport)
     kernai.execute(Agent(instructions="", provider=provider, model=model, skills=[photo], calls="native"), "Go.")
@@ -482,15 +482,15 @@ def test_a_compatible_vendor_gets_ids_and_an_order_of_roles_that_it_takes_and_no
     (said, heard, *rest) = bodies[1]["messages"][-4:]
     assert [one["role"] for one in (said, heard, *rest)] == ["assistant", "tool", "assistant", "user"]
     assert said["tool_calls"][0]["id"] == heard["tool_call_id"]
-    assert len(heard["tool_call_id"]) == 9
+    assert (len(heard["tool_call_id"]), said["content"]) == (9, None)  # Mistral refuses text beside calls
     assert "strict" not in bodies[0]["tools"][0]["function"]
 
 
-def test_a_signature_of_google_in_openais_format_goes_back_with_its_call_and_to_no_other_vendor() -> None:
-    """Gemini 3 refuses a call without it."""
+def test_a_signature_and_reasoning_in_openais_format_go_back_with_their_call_and_to_no_other_vendor() -> None:
+    """Gemini 3 refuses a call without its signature, DeepSeek one without its reasoning, and others refuse the fields."""
     extra, call = {"google": {"thought_signature": "c2ln"}}, {"name": "search", "arguments": '{"query": "a"}'}
     calls = [{"index": 0, "id": "c1", "function": call, "extra_content": extra}, {"index": 1, "id": "c2", "function": call}]
-    streams, history = [OpenAIWire().deltas({"tool_calls": calls}), WIRES["openai"].stream(["x"])], tuple[Message, ...]()
+    streams, history = [OpenAIWire().deltas({"tool_calls": calls, "reasoning_content": "Hm."}), WIRES["openai"].stream(["x"])], tuple[Message, ...]()
     for name, expected in (("gemini-openai/gemini-3-pro", [extra, None]), ("groq/gemini-3-pro", [None, None])):
         transport = MemoryTransport(*(MemoryReply(200, {"content-type": "text/event-stream"}, stream) for stream in streams))
         provider, model = resolve(name, api_key="k", transport=transport)
@@ -498,6 +498,7 @@ def test_a_signature_of_google_in_openais_format_goes_back_with_its_call_and_to_
         history = kernai.execute(agent, "Go.", history=history).messages
         first = next(message for message in bodies_to(provider)[-1]["messages"] if "tool_calls" in message)
         assert [one.get("extra_content") for one in first["tool_calls"]] == expected
+        assert first.get("reasoning_content") == ("Hm." if expected[0] else None)
 
 
 def box(*names: str, output: Any = None, nullable: bool = False) -> Toolbox:
