@@ -279,14 +279,11 @@ class Dispatch:
         elsewhere = [one for one, listing in self._listings(others)[0].items() if name in listing.found]
         where = f"server {next(iter(listed)).name!r} has" if len(listed) == 1 else "the servers have"
         close = [(one, found) for one in listed for found in close_matches(name, listed[one].found, 3)]
-        if elsewhere:
-            right = request.with_params(server=elsewhere[0].name)
-            yield f"{where} no tool {name!r}, but {_names(elsewhere)} has. Write: {right}"
-        elif close:
-            server, found = close[0]
-            hint = " or ".join(repr(one) for _, one in close[:3])
-            right = request.with_params(server=server.name, name=found)
-            yield f"{where} no {what} {name!r}; did you mean {hint}? Write: {right}"
+        if elsewhere or close:
+            server, meant = (elsewhere[0], name) if elsewhere else close[0]
+            similar = " or ".join(repr(one) for _, one in close[:3])
+            hint = f", but {_names(elsewhere)} has." if elsewhere else f"; did you mean {similar}?"
+            yield f"{where} no {what} {name!r}{hint} Write: {request.with_params(server=server.name, name=meant)}"
         else:
             known = "; ".join(f"{one.name}: {', '.join(listed[one].found) or 'none'}" for one in listed)
             yield f"{where} no {what} {name!r}. There are: {one_line(known, MAX_NAMES)}"
