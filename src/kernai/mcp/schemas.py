@@ -132,7 +132,7 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
     Numbers in quotes and the like are corrected. Arguments that fit are kept; so are lists and objects with a fault in
     them, because most of their content is right. A missing required argument gets the value given under a similar name,
-    or a placeholder.
+    or, like a missing property in an object, a placeholder.
     """
     full = resolved(schema)
     known = inputs_of(full)
@@ -151,13 +151,24 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
         with suppress(LookupError, TypeError, ValueError):  # for any other fault
             change_form(made, path)
     made = {name: value for name, value in made.items() if fits(name, value)}
-    lacking = [name for name in needed_names(full, made) if name not in made]
-    meant: dict[str, Any] = {}
+    lacking = needed_names(full, made)
     for one in islice((one for one in given if one not in known), MAX_FAULTS):
         for name in close_matches(one, known):
-            if fits(name, given[one]):
-                meant.setdefault(name, given[one])
-    return made | {name: meant[name] if name in meant else _placeholder(known.get(name)) for name in lacking}
+            if name in lacking and fits(name, given[one]):
+                made.setdefault(name, given[one])
+    completed: dict[str, Any] = _completed({**full, "properties": known}, made)
+    return completed
+
+
+def _completed(schema: Any, value: Any) -> Any:
+    """The value with a placeholder for each required property that is missing in it, at any depth."""
+    if isinstance(schema, Mapping) and isinstance(value, list):
+        return [_completed(schema.get("items"), one) for one in value]
+    if not isinstance(schema, Mapping) or not isinstance(value, dict):
+        return value
+    known = properties_of(schema)
+    lacking = {name: _placeholder(known.get(name)) for name in needed_names(schema, value) if name not in value}
+    return {**{name: _completed(known.get(name), one) for name, one in value.items()}, **lacking}
 
 
 def _placeholder(schema: Any) -> Any:
