@@ -22,7 +22,7 @@ from kernai.mcp.connection import Attempt, Connection, Emit, Listing, every_page
 from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
 from kernai.mcp.language import METHODS, Request, Returned, read_request, request_text
-from kernai.mcp.schemas import example, faults, first_error, one_line, properties_of, resolved
+from kernai.mcp.schemas import example, faults, one_line, properties_of, resolved
 from kernai.registry.skill_context import SkillContext
 
 MAX_NAMES = 1000
@@ -139,12 +139,12 @@ class Dispatch:
         if tool.output_schema is not None:
             # checked in this thread: the SDK would do it on the event loop, and block all servers
             given = "structured_content" in result.model_fields_set
-            wrong = first_error(tool.output_schema, result.structured_content) if given else "it is missing"
-            if wrong is not None:
+            wrong = faults(tool.output_schema, result.structured_content, "content") if given else ["it is missing"]
+            if wrong:
                 raise McpError(
                     f"server {connection.name!r} called the tool {tool.name!r}, but the structured content of the "
                     f"result does not fit the schema that it declares: "
-                    f"{one_line(connection.redactor.text(wrong), 300)}"
+                    f"{one_line(connection.redactor.text(wrong[0]), 300)}"
                 )
         return language.tool_answer(result)
 

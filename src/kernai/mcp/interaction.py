@@ -119,8 +119,7 @@ class Interaction:
                 continue
             given = answer if len(elicited) == 1 else answer.get(key) if isinstance(answer, Mapping) else None
             content = {**defaults_of(schema), **(given if isinstance(given, Mapping) else {})}
-            found = faults(schema, content) or faults({"properties": dict.fromkeys(content, FIELD)}, content)
-            wrong += [one.replace("arguments", key, 1) for one in found]
+            wrong += faults(schema, content, key) or faults({"properties": dict.fromkeys(content, FIELD)}, content, key)
             responses[key] = types.ElicitResult.model_construct(action="accept", content=content)
         if not elicited or (responses and not wrong):
             return responses

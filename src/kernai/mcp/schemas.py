@@ -56,22 +56,22 @@ _Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
 _left: ContextVar[list[int]] = ContextVar("left")
 
 
-def faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the arguments, one line per fault. Empty if nothing is, or if that cannot be found out."""
-    return [f"{dotted(('arguments', *path))}: {message}" for path, message in found_faults(schema, arguments)]
+def faults(schema: Mapping[str, Any], data: Any, name: str = "arguments") -> list[str]:
+    """What is wrong with the data, one line per fault. Empty if nothing is, or if that cannot be found out."""
+    return [f"{dotted((name, *path))}: {message}" for path, message in found_faults(schema, data)]
 
 
-def found_faults(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Found]:
+def found_faults(schema: Mapping[str, Any], data: Any) -> list[Found]:
     """Like `faults`, but returns the path and the text of each fault."""
     found: dict[Found, None] = {}
     with suppress(Exception):  # the schema cannot be used, so the server must check
-        for error in errors_of(schema, dict(arguments)):
+        for error in errors_of(schema, data):
             found |= dict.fromkeys(islice(_explained(error, schema), MAX_FAULTS))
             if len(found) >= MAX_FAULTS:
                 break
         else:
-            if found:  # an unknown argument may be the missing one under another name
-                found |= dict.fromkeys(islice(_unknown((), arguments, inputs_of(resolved(schema))), MAX_FAULTS))
+            if found and isinstance(data, Mapping):  # an unknown argument may be the missing one under another name
+                found |= dict.fromkeys(islice(_unknown((), data, inputs_of(resolved(schema))), MAX_FAULTS))
         return list(found)[:MAX_FAULTS]
     return []
 
@@ -284,13 +284,6 @@ def errors_of(schema: Mapping[str, Any], instance: Any) -> Iterator[ValidationEr
 def is_schema(schema: Mapping[str, Any]) -> bool:
     """Whether this is a valid JSON schema. False also if that cannot be found out within the limits."""
     return _checker(json.dumps(schema)) is not None
-
-
-def first_error(schema: Mapping[str, Any], instance: Any) -> str | None:
-    """The first error; None if there is none, or if the data cannot be checked."""
-    with suppress(Exception):  # the schema cannot be used
-        return next((str(error.message) for error in errors_of(schema, instance)), None)
-    return None
 
 
 def missing(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:
