@@ -64,8 +64,10 @@ def faults(schema: Mapping[str, Any], data: Any, name: str = "arguments") -> lis
 def found_faults(schema: Mapping[str, Any], data: Any) -> list[Found]:
     """Like `faults`, but returns the path and the text of each fault."""
     found: dict[Found, None] = {}
-    with suppress(Exception):  # the schema cannot be used, so the server must check
-        for error in errors_of(schema, data):
+    with suppress(Exception):  # a limit is reached, or the schema cannot be used: the server must check
+        checker = _checker(json.dumps(schema))
+        _left.set([MAX_STEPS, MAX_NESTING])
+        for error in checker.iter_errors(data) if checker is not None else ():
             found |= dict.fromkeys(islice(_explained(error, schema), MAX_FAULTS))
             if len(found) >= MAX_FAULTS:
                 break
@@ -268,17 +270,6 @@ def _merged(one: Schema, other: Schema) -> Schema:
 
 class TooMuchWorkError(Exception):
     """A limit is reached, so the check is left to the server."""
-
-
-def errors_of(schema: Mapping[str, Any], instance: Any) -> Iterator[ValidationError]:
-    """Yields errors as they are found; none if the schema is broken or too large.
-
-    Raises `TooMuchWorkError`, and whatever the library raises for a strange schema that has passed its own check.
-    """
-    checker = _checker(json.dumps(schema))
-    if checker is not None:
-        _left.set([MAX_STEPS, MAX_NESTING])
-        yield from checker.iter_errors(instance)
 
 
 def is_schema(schema: Mapping[str, Any]) -> bool:
