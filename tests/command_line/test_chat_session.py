@@ -30,7 +30,7 @@ from kernai import (
     Skill,
 )
 from kernai.command_line import main, stores
-from kernai.command_line.chat_command import ChatSession, questions
+from kernai.command_line.chat_command import ChatSession
 from kernai.command_line.narrator import Narrator, PipedTurn, TurnView
 from kernai.command_line.output import CommandError, interruptible
 from kernai.events import KINDS, ModelFailedRow
@@ -67,13 +67,13 @@ def test_the_question_about_a_call_is_repeated_until_it_is_answered(
 ) -> None:
     monkeypatch.setattr(stores, "login_name", lambda: "ann")
     calls = [PendingCall(call_id, "pay", {}) for call_id in ("0.0", "0.1")]
-    asking = questions(what, calls)
-    next(asking)
-    with pytest.raises(StopIteration) as ended:
-        for line in lines:
-            asking.send(line)
-    found = ended.value.value[what]
-    assert [found[call.call_id] if what == "approvals" else found(call) for call in calls] == answers
+    talk, found = session(Agent(instructions="")), dict[str, Any]()
+    talk._ask(what, calls, found)
+    for line in lines[:-1]:
+        assert talk.take(line)
+    with pytest.raises(TypeError):  # the turn continues, and there is no store
+        talk.take(lines[-1])
+    assert list(found.values()) == answers
     assert capsys.readouterr().err.count("pay") == len(lines)
 
 

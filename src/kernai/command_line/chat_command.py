@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -107,8 +107,9 @@ HELP = """\
 Ctrl-C             cancel the turn that is running; what its calls have done stays known"""
 
 
+Asked = Literal["approvals", "in_flight"]
 #: the question about a call, and how to answer it
-_QUESTIONS: Mapping[str, tuple[str, str]] = {
+_QUESTIONS: Mapping[Asked, tuple[str, str]] = {
     "approvals": ("waits for your decision", "y or yes approves, n or no refuses, any other text refuses and says why"),
     "in_flight": (
         "was running when the program ended, and may have taken effect",
@@ -117,27 +118,17 @@ _QUESTIONS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def questions(
-    what: Literal["approvals", "in_flight"], calls: Sequence[PendingCall]
-) -> Generator[None, str, dict[str, Any]]:
-    """Asks about each call until the answer sent in is valid. Returns the arguments for `resume`."""
-    answers: dict[str, Any] = {}
-    question, how = _QUESTIONS[what]
-    for call in calls:
-        while call.call_id not in answers:
-            output.note(f"{stores.call_line(call)} {question}", "yellow")
-            output.note(f"({how})")
-            text = (yield).strip()
-            word = text.lower()
-            if what == "approvals" and word:
-                said: bool | str = {"y": True, "yes": True, "n": False, "no": False}.get(word, text)
-                decision = Decision(said, by=stores.login_name())
-                with suppress(ValueError):  # such as "ok", which neither approves nor refuses: asks again
-                    decision.check_for(call.params)
-                    answers[call.call_id] = decision
-            elif word in ("skip", "retry"):
-                answers[call.call_id] = word
-    return {what: answers if what == "approvals" else lambda call: answers[call.call_id]}
+def decided(what: Asked, call: PendingCall, text: str) -> Decision | str | None:
+    """What an answer to the question about a call says; None if it must be asked again."""
+    word = text.lower()
+    if what == "in_flight" or not word:
+        return word if word in ("skip", "retry") else None
+    said: bool | str = {"y": True, "yes": True, "n": False, "no": False}.get(word, text)
+    decision = Decision(said, by=stores.login_name())
+    with suppress(ValueError):  # such as "ok", which neither approves nor refuses
+        decision.check_for(call.params)
+        return decision
+    return None
 
 
 @dataclass(slots=True)
@@ -155,15 +146,11 @@ class ChatSession:
     recorder: Recorder | None = None
     #: whether Ctrl-C has cancelled a turn
     was_interrupted: bool = False
-    _questions: Generator[None, str, dict[str, Any]] | None = None
+    #: if the next line must be a decision: which kind, the calls that need one, and the answers so far
+    asks: tuple[Asked, Sequence[PendingCall], dict[str, Any]] | None = None
     _history: tuple[Message, ...] = ()
     _attached: list[Media] = field(default_factory=list)
     _saved: set[str] = field(default_factory=set)
-
-    @property
-    def asks(self) -> bool:
-        """Whether the next line must be a decision."""
-        return self._questions is not None
 
     @property
     def again(self) -> str:
@@ -199,22 +186,30 @@ class ChatSession:
         text = line.strip()
         if text.startswith("/") and not text.startswith("//"):
             return self._command(text)
-        if self._questions is not None:
-            self._answer(text)
+        if self.asks is not None:
+            self._answer(text, *self.asks)
         elif text:
             said = text[1:] if text.startswith("//") else line
             self._turn([said, *self._attached] if self._attached else said)
         return True
 
-    def _answer(self, text: str) -> None:
-        assert self._questions is not None
-        try:
-            self._questions.send(text)
-        except StopIteration as decided:
-            given, self._questions = decided.value, None
-        else:
+    def _ask(self, what: Asked, calls: Sequence[PendingCall], answers: dict[str, Any]) -> None:
+        """Asks about the first call without an answer. Once all have one, continues the turn."""
+        if len(answers) == len(calls):
+            self.asks = None
+            self._turn(None, **{what: answers if what == "approvals" else lambda call: answers[call.call_id]})
             return
-        self._turn(None, **given)
+        self.asks = what, calls, answers
+        question, how = _QUESTIONS[what]
+        output.note(f"{stores.call_line(calls[len(answers)])} {question}", "yellow")
+        output.note(f"({how})")
+
+    def _answer(self, text: str, what: Asked, calls: Sequence[PendingCall], answers: dict[str, Any]) -> None:
+        call = calls[len(answers)]
+        answer = decided(what, call, text)
+        if answer is not None:
+            answers[call.call_id] = answer
+        self._ask(what, calls, answers)
 
     def _command(self, text: str) -> bool:
         name, _, argument = text.partition(" ")
@@ -238,7 +233,7 @@ class ChatSession:
     def _reset(self) -> None:
         self._history = ()
         self._attached.clear()
-        self._questions = None
+        self.asks = None
         if self.store is None:
             output.note("(the conversation is forgotten)")
             return
@@ -264,10 +259,6 @@ class ChatSession:
         self._saved.add(os.path.abspath(path))
         output.note(f"({len(self._history)} messages in {path})")
 
-    def _ask(self, what: Literal["approvals", "in_flight"], calls: Sequence[PendingCall]) -> None:
-        self._questions = questions(what, calls)
-        next(self._questions)
-
     def _turn(self, content: UserInput | None, **more: Any) -> None:
         """Runs a turn of the conversation; without content, continues one that was interrupted or waited."""
         started = time.monotonic()
@@ -281,7 +272,7 @@ class ChatSession:
             with self._continuing():
                 events = stream(self.agent, content, **more)
         except InFlightError as error:
-            self._ask("in_flight", error.calls)
+            self._ask("in_flight", error.calls, {})
             return
         kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
         with output.stdout_is_stderr() as out:  # stdout is for what the model says, not for what its skills print
@@ -326,7 +317,7 @@ class ChatSession:
 
     def _conclude(self, result: Result[Any] | None, view: Narrator) -> None:
         if result is not None and result.pending:
-            self._ask("approvals", result.pending)
+            self._ask("approvals", result.pending, {})
         elif result is None or result.stop_reason is StopReason.CANCELLED:
             kept = self.store is not None or (result is not None and result.messages == self._history)
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
