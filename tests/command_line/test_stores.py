@@ -346,6 +346,7 @@ def test_a_second_cancellation_without_a_reason_keeps_the_first_ones(here: Here,
 @pytest.mark.parametrize("path, shown", [
     ("postgresql://u:secret@h:5432/d", "postgresql://u:***@h:5432/d"),
     ("postgres://u:sec/r@et@h1,h2/d?x=1", "postgres://u:***@h1,h2/d?x=1"),
+    ("postgresql://u:sec?ret@h:5432/d?x=a@b", "postgresql://u:***@h:5432/d?x=a@b"),
     ("postgresql://h:5432/d?user=u&password=sec%40ret&x=1", "postgresql://h:5432/d?user=u&password=***&x=1"),
     ("postgresql:///d?sslpassword=secret", "postgresql:///d?sslpassword=***"),
     ("postgresql://u@h:5432/d", "postgresql://u@h:5432/d"),

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
 _CALL_WIDTH = 200
-_PASSWORD = re.compile(r"(://[^/?@:]*:)[^?]*(?=@)|([?&](?:ssl)?password=)[^&]*")
+#: up to the last @ before the options or, since libpq takes a question mark in a password, before the first slash
+_PASSWORD = re.compile(r"(://[^/@:]*:)(?:[^?]*|[^/]*)(?=@)|([?&](?:ssl)?password=)[^&]*")
 
 
 def is_address(path: str) -> bool:
