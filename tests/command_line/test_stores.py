@@ -6,9 +6,11 @@ import json
 import re
 import shlex
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -374,6 +376,13 @@ def test_a_run_that_hit_a_limit_says_how_to_continue_and_does(here: Here, paused
     hint = error_lines(done.stderr)[1]
     assert hint == "hint: `kernai resume clerk.py runs.db few` continues it; --max-calls allows more"
     assert here("resume", "clerk.py", "runs.db", "few", "-q").returncode == 4
+
+
+def test_a_run_whose_first_entries_cannot_be_written_is_not_said_to_be_kept(here: Here, paused: Path) -> None:
+    with closing(sqlite3.connect(paused / "runs.db")) as full:
+        full.execute("CREATE TRIGGER full BEFORE INSERT ON entries BEGIN SELECT RAISE(ABORT, 'no space'); END")
+    done = here("run", "clerk.py", "Refund order 42", "--store", "runs.db", "--run-id", "lost")
+    assert (done.returncode, "kept" in done.stderr) == (1, False)
 
 
 SLOW = """

@@ -178,8 +178,9 @@ def test_a_strict_mock_refuses_a_call_for_which_it_has_no_answer() -> None:
     agent = Agent(instructions="", skills=[echo])
     with pytest.raises(AssertionError, match=r"has 1 answers, and was called once more.*name=.echo.>x<"):
         kernai.execute(agent, "Go.", provider=mock)
-    with pytest.raises(AssertionError, match="has 0 answers"):
-        ask(MockProvider(strict=True))
+    for empty in (MockProvider(strict=True), mock.respond_with_script({})):
+        with pytest.raises(AssertionError, match="has 0 answers"):
+            ask(empty)
 
 
 def test_a_strict_mock_refuses_answers_that_are_left_over() -> None:

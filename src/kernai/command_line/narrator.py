@@ -269,16 +269,16 @@ def failure_of(result: Result[Any], recording: Recording | None = None, again: s
 
 def carried_out(
     start: Callable[[Narrator], Result], options: Namespace, *, recording: Recording | None = None,
-    again: str | None = None, replay: str = "",
+    again: str | None = None, replay: str = "", is_kept: Callable[[], bool] = lambda: True,
 ) -> int:
     """Starts a run, shows it, and returns the exit status.
 
     Progress and what skills print go to stderr. The answer goes to stdout, as it arrives if that is a terminal. `again`
-    and `replay` are the command lines that continue and replay the run, if it is in a store. Raises `CommandError` if
-    the run ends without an answer and does not wait for a decision.
+    and `replay` are the command lines that continue and replay the run, if it is in a store and `is_kept` there. Raises
+    `CommandError` if the run ends without an answer and does not wait for a decision.
     """
     started = time.monotonic()
-    with continuing(again, replay), output.stdout_is_stderr() as out:
+    with continuing(again, replay, is_kept=is_kept), output.stdout_is_stderr() as out:
         kind = TurnView if output.is_terminal(out) and not options.json else Narrator
         view = kind(out, steps=True, verbose=options.verbose, quiet=options.quiet)
         try:

@@ -6,7 +6,7 @@ import getpass
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
@@ -91,6 +91,13 @@ class RunStore:
         check_id(run_id)
         return self.store.info(run_id)
 
+    def keeps(self, run_id: str) -> bool:
+        """Whether the store has the run. Also true if that cannot be read."""
+        try:
+            return self.info(run_id) is not None
+        except KernaiError:
+            return True
+
     def entries(self, run_id: str) -> list[Entry]:
         """The run's entries. Raises `CommandError` if the store does not have the run."""
         check_id(run_id)
@@ -149,10 +156,11 @@ def login_name() -> str | None:
 
 @contextmanager
 def continuing(
-    again: str | None, replay: str = "", *, another: str = "use the agent that made the recording"
+    again: str | None, replay: str = "", *, another: str = "use the agent that made the recording",
+    is_kept: Callable[[], bool] = lambda: True,
 ) -> Iterator[None]:
     """For a block that runs or continues a run in a store. If the run cannot be continued, raises `CommandError`; after
-    any other exception, a note says how to continue the run.
+    any other exception, a note says how to continue the run, if the store keeps it.
 
     `again` and `replay` are the command lines for these commands; without `again` there is no note. `another` is the
     advice if the agent has changed.
@@ -184,7 +192,7 @@ def continuing(
         hint = "start again to continue after it" if again is None else f"`{again}` continues after it"
         raise CommandError("another process has continued the run, so this one has stopped", hint, NO) from error
     except BaseException as error:
-        if again is not None:
+        if again is not None and is_kept():
             in_flight = "" if isinstance(error, Exception) else "; with --in-flight, if a call was running"
             output.note(f"The run is kept; to continue it: {again}{in_flight}")
         raise

@@ -200,7 +200,7 @@ class MockProvider(NotCopied, Provider):
             on_chunk(text[start : start + self.chunk_size])
 
     def _next(self, messages: Sequence[Message]) -> str | LlmResponse:
-        if self._given == len(self._texts):
+        if self._given >= len(self._texts):  # `respond_with_script` may have set fewer than were given
             raise AssertionError(
                 f"MockProvider has {len(self._texts)} answers, and was called once more. The last message was: "
                 f"{_shown(messages[-1].text if messages else '')}"
