@@ -66,6 +66,8 @@ WRONG = {
     "another library's option": (["run", "--max-turns=3"], "kernai: error: unknown option --max-turns", "hint: did you mean --max-steps? "),
     "an option like no other": (["chat", "--zzz"], "kernai: error: unknown option --zzz", "hint: `kernai chat --help` lists the options"),
     "an argument too many": (["run", "a.py", "x", "y"], "kernai: error: unrecognized arguments: y", "hint: `kernai run --help`"),
+    "a store without --store": (["run", "a.py", "x", "postgresql://u:secret@h/d"], "kernai: error: unrecognized arguments: postgresql://u:***@h/d", "hint: `kernai run --help`"),
+    "a blank model": (["replay", "a.py", "run.jsonl", "--model", ""], "kernai: error: --model: Model id must be a non-blank string, got ''", "hint: name the one that made the recording"),
     "no store": (["runs"], "kernai: error: the following arguments are required: STORE\n", "hint: `kernai runs --help`"),
     "quiet and verbose": (["run", "a.py", "x", "-q", "-v"], "kernai: error: argument --verbose/-v: not allowed with argument --quiet/-q", "hint: "),
     "no steps": (["run", "a.py", "x", "--max-steps", "0"], "kernai: error: argument --max-steps: must be a whole number of at least 1, got '0'", "hint: "),

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -85,6 +86,9 @@ def count(number: int, noun: str) -> str:
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 A_TEXT = "name a text file, or - for stdin"
+#: up to the last @ before the options or, since libpq takes a question mark in a password, before the first slash
+_PASSWORD = re.compile(r"(://[^/@:]*:)(?:[^?]*|[^/]*)(?=@)|([?&](?:ssl)?password=)[^&]*")
+
 #: raised by a stream whose reader has left, and by one that a skill has closed or replaced by None
 _UNUSABLE = AttributeError, OSError, ValueError
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 160
@@ -172,15 +176,31 @@ def note(text: str, style: str | None = "dim") -> None:
     _to_stderr(styled(printable(text), style, sys.stderr))
 
 
+def is_address(path: str) -> bool:
+    """Whether `path` is the address of a PostgreSQL database."""
+    return path.startswith(("postgresql://", "postgres://"))
+
+
+def shown(path: str) -> str:
+    """A store's path; if it is an address, without the password."""
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", path) if is_address(path) else path
+
+
 def report(error: CommandError, trace: BaseException | None = None) -> None:
     """Writes an error and its hint to stderr, each on one line, after the traceback of `trace` if given."""
     if trace is not None:
         from traceback import format_exception  # only with --debug
 
-        note("".join(format_exception(trace)).rstrip(), None)
-    _to_stderr(styled("kernai: error: ", "red", sys.stderr) + one_line(error.message, sys.maxsize))
+        note(_without_passwords("".join(format_exception(trace)).rstrip()), None)
+    message = _without_passwords(one_line(error.message, sys.maxsize))
+    _to_stderr(styled("kernai: error: ", "red", sys.stderr) + message)
     if error.hint and (trace is None or error.hint != DEBUG_HINT):
         _to_stderr(f"hint: {one_line(error.hint, sys.maxsize)}")
+
+
+def _without_passwords(text: str) -> str:
+    """For what repeats an argument that may be in the wrong place."""
+    return re.sub(r"postgres(ql)?://\S+", lambda found: shown(found[0]), text)
 
 
 def _to_stderr(text: str) -> None:

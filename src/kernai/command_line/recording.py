@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, NamedTuple, Self
 
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
-from kernai.command_line.output import NO, CommandError, failing
-from kernai.command_line.stores import RunStore, command, is_address, shown
+from kernai.command_line.output import NO, CommandError, failing, is_address, shown
+from kernai.command_line.stores import RunStore, command
 from kernai.errors import KernaiError, error_text
 from kernai.events import RECORDING_FORMAT, Event, RunResumedRow, RunStartRow
 from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, expand, read_lines, read_text

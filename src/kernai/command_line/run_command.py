@@ -9,7 +9,7 @@ from typing import Any
 
 from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, Narrator, carried_out
-from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError
+from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, failing
 from kernai.command_line.program import Argument, Command, Group, valid_text
 from kernai.command_line.recording import FORMS, Recording, Source, source
 from kernai.durable.approvals import Decision
@@ -194,7 +194,8 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
         from kernai_providers.vendors import capabilities_of
 
         name = options.model.partition("/")[2] or options.model
-        model = Model(name, capabilities_of(name))
+        with failing("--model", "name the one that made the recording, as VENDOR/NAME", ValueError):
+            model = Model(name, capabilities_of(name))
     with nullcontext() if recording.run_id is None else stores.RunStore(recording.path) as store:
         given: dict[str, Any] = {"skills": "run"} if options.run_skills else {}
         run_id = options.run_id if recording.run_id is None else recording.run_id

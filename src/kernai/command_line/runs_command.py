@@ -134,7 +134,7 @@ def _approve(options: Namespace) -> int:
         verdict = "approved" if options.no is None else "refused"
         output.write(f"{verdict}: {options.call} {stores.call_line(waiting[options.call])}")
         # a worker of a PostgreSQL store continues the run if it was submitted
-        if not (stores.is_address(options.store) and store.store.enqueue(options.run)):  # type: ignore[union-attr]
+        if not (output.is_address(options.store) and store.store.enqueue(options.run)):  # type: ignore[union-attr]
             output.note(f"to continue the run: {stores.command('resume', 'AGENT', store.path, options.run)}")
     return OK
 
@@ -148,7 +148,7 @@ def _cancel(options: Namespace) -> int:
 
 
 def _work(options: Namespace) -> int:
-    if not stores.is_address(options.store):
+    if not output.is_address(options.store):
         raise CommandError("workers need a PostgreSQL store", "name one as --store postgresql://...")
     found = agents_in(options.agents)
     with stores.open_postgres(options.store) as store:
@@ -164,7 +164,7 @@ def _work(options: Namespace) -> int:
 
 
 def _migrate(options: Namespace) -> int:
-    if not stores.is_address(options.store):
+    if not output.is_address(options.store):
         raise CommandError("only a PostgreSQL store has tables to migrate", "name one as postgresql://...")
     with stores.open_postgres(options.store, create=True) as store:
         output.write(f"the tables in {store.name} are up to date")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from kernai._util.api import closest
 from kernai._util.redaction import one_line
 from kernai.command_line import output
-from kernai.command_line.output import NO, CommandError, failing
+from kernai.command_line.output import NO, CommandError, failing, is_address, shown
 from kernai.command_line.program import Argument, valid_text
 from kernai.durable.store import Entry, RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunBusyError, RunConflictError
@@ -27,18 +26,6 @@ if TYPE_CHECKING:
 
 MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
 _CALL_WIDTH = 200
-#: up to the last @ before the options or, since libpq takes a question mark in a password, before the first slash
-_PASSWORD = re.compile(r"(://[^/@:]*:)(?:[^?]*|[^/]*)(?=@)|([?&](?:ssl)?password=)[^&]*")
-
-
-def is_address(path: str) -> bool:
-    """Whether `path` is the address of a PostgreSQL database."""
-    return path.startswith(("postgresql://", "postgres://"))
-
-
-def shown(path: str) -> str:
-    """A store's path; if it is an address, without the password."""
-    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", path) if is_address(path) else path
 
 
 def open_postgres(address: str, *, create: bool = False) -> PostgresStore:

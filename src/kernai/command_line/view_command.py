@@ -9,10 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from kernai.command_line import output
-from kernai.command_line.output import OK, CommandError, failing
+from kernai.command_line.output import OK, CommandError, failing, is_address
 from kernai.command_line.program import Argument, Command, number
 from kernai.command_line.recording import FORMS, Source, source
-from kernai.command_line.stores import is_address
 from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
 
