@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import kernai as package
 from kernai import Agent, MockProvider, Recorder, Skill, execute
 from kernai.agents.agent import OnProse
-from kernai.command_line.parse_command import BLOCK, INCOMPLETE, PROSE, judge, lay_out
+from kernai.command_line.parse_command import judge, lay_out
 from tests.command_line.conftest import Here, Screen
 from tests.command_line.support import as_json, environment, write
 
@@ -114,22 +114,23 @@ PIECES = st.lists(
 
 @given(PIECES)
 def test_the_parts_are_those_of_the_parser_with_their_positions_in_the_text(text: str) -> None:
-    parts = lay_out(text)
+    parts = lay_out(text, judge(text).plans)
     parsed = package.parse(text)
-    found = {kind: [part[3:] for part in parts if part.kind == kind] for kind in (BLOCK, PROSE, INCOMPLETE)}
-    assert found[BLOCK] == [(one.type, one.name, one.content) for one in parsed.blocks]
-    assert found[PROSE] == [(None, None, text) for text in parsed.text_segments]
+    found: dict[str, list[Any]] = {"block": [], "prose": [], "incomplete": []}
+    for part in parts:
+        found[part["kind"]].append((part["type"], part["name"], part["content"]))
+    assert found["block"] == [(one.type, one.name, one.content) for one in parsed.blocks]
+    assert found["prose"] == [(None, None, text) for text in parsed.text_segments]
     incomplete = parsed.incomplete
-    assert found[INCOMPLETE] == ([] if incomplete is None else [(incomplete.type, incomplete.name, incomplete.content)])
+    assert found["incomplete"] == ([] if incomplete is None else [(incomplete.type, incomplete.name, incomplete.content)])
     lines = text.split("\n")
     for part in parts:
-        there = "\n".join([lines[part.line - 1][part.column - 1 :], *lines[part.line :]])
-        if part.kind == PROSE:
-            assert there.startswith(part.content.lstrip(" \t\n\r\f\v"))
+        there = "\n".join([lines[part["line"] - 1][part["column"] - 1 :], *lines[part["line"] :]])
+        if part["kind"] == "prose":
+            assert there.startswith(part["content"].lstrip(" \t\n\r\f\v"))
         else:
             assert there.startswith("<")
-            assert part.content in there
-    assert [part.kind for part in parts if part.kind not in (BLOCK, PROSE)] in ([], [INCOMPLETE])
+            assert part["content"] in there
 
 
 #: the rule that applied, according to the first of these events that a step of the loop emits

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import NamedTuple, get_args
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, get_args
 
 from kernai._util.redaction import one_line
 from kernai.agents.agent import OnProse
@@ -21,7 +21,6 @@ from kernai.loop.model_stream import ParsedResponse
 from kernai.registry.protocol_registry import Protocol
 from kernai.values.limits import MODEL_MAX_TASKS
 
-PROSE, INCOMPLETE, BLOCK = "prose", "incomplete", "block"
 RULES = {
     "workflow": "1. a valid plan: sub-agents run its tasks",
     "calls": "2. commands or protocol blocks: they are run in order",
@@ -46,36 +45,32 @@ def _protocol(name: str) -> str:
 
 def run(options: Namespace) -> int:
     text = output.read_text(options.file)
-    parts = lay_out(text)
     verdict = judge(text, frozenset(options.protocol), options.on_prose, may_plan=not options.sub_agent)
+    parts = lay_out(text, verdict.plans)
     if options.json:
-        _write_json(parts, verdict)
+        output.write_json({"parts": parts, "verdict": verdict._asdict() | {"meaning": RULES[verdict.rule]}})
     else:
         _show(parts, verdict, full=options.full)
     return NO if options.check and verdict.faulty else OK
 
 
-class Part(NamedTuple):
-    """A piece of a response: `kind` is ``block``, ``prose`` or ``incomplete``; prose has no type."""
+def lay_out(text: str, plans: Iterable[str]) -> list[dict[str, Any]]:
+    """Returns the parts that the parser finds, in order, each with its position, and plans with the judgement on them.
 
-    kind: str
-    line: int
-    column: int
-    type: str | None
-    name: str | None
-    content: str
-
-
-def lay_out(text: str) -> list[Part]:
-    """Returns the parts that the parser finds, in order, each with its position. Blank prose is left out."""
+    The `kind` is ``block``, ``prose`` or ``incomplete``; prose has no type. Blank prose is left out.
+    """
     lines = [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]
-    parts = []
+    parts: list[dict[str, Any]] = []
+    judged = iter(plans)
     for start, content, block, is_closed in parts_of(text):
         begin = start if block is not None else start + len(content) - len(content.lstrip(ASCII_SPACE))
         line = bisect_right(lines, begin)
-        kind = PROSE if block is None else BLOCK if is_closed else INCOMPLETE
+        kind = "prose" if block is None else "block" if is_closed else "incomplete"
         type, name = (None, None) if block is None else (block.type, block.name)
-        parts.append(Part(kind, line, begin - lines[line - 1] + 1, type, name, content))
+        place = {"line": line, "column": begin - lines[line - 1] + 1}
+        parts.append({"kind": kind, **place, "type": type, "name": name, "content": content})
+        if (kind, type) == ("block", "plan"):
+            parts[-1]["plan"] = next(judged)
     return parts
 
 
@@ -132,32 +127,20 @@ def _remarks(decision: loop.Decision, response: ParsedResponse, protocols: froze
         yield f"the block of type {response.incomplete.type!r} is not closed and is dropped"
 
 
-def _write_json(parts: list[Part], verdict: Verdict) -> None:
-    plans = iter(verdict.plans)
-    output.write_json({
-        "parts": [
-            {**part._asdict(), **({"plan": next(plans)} if (part.kind, part.type) == (BLOCK, "plan") else {})}
-            for part in parts
-        ],
-        "verdict": verdict._asdict() | {"meaning": RULES[verdict.rule]},
-    })
-
-
-def _show(parts: list[Part], verdict: Verdict, *, full: bool) -> None:
-    plans = iter(verdict.plans)
+def _show(parts: list[dict[str, Any]], verdict: Verdict, *, full: bool) -> None:
     for part in parts:
-        kind = "incomplete block" if part.kind == INCOMPLETE else part.kind
-        type_ = "" if part.type is None else f" {one_line(part.type, _WIDTH)}"
-        name = "" if part.name is None else f" name={one_line(part.name, _WIDTH)}"
-        output.write(f"{part.line}:{part.column}  {kind}{type_}{name}", "bold" if part.kind == BLOCK else None)
-        if (part.kind, part.type) == (BLOCK, "plan"):
-            judged = next(plans)
-            output.write(f"    plan: {'valid, a workflow' if judged == 'valid' else f'not a workflow: {judged}'}")
+        kind = "incomplete block" if part["kind"] == "incomplete" else part["kind"]
+        type_ = "" if part["type"] is None else f" {one_line(part['type'], _WIDTH)}"
+        name = "" if part["name"] is None else f" name={one_line(part['name'], _WIDTH)}"
+        output.write(f"{part['line']}:{part['column']}  {kind}{type_}{name}", "bold" if kind == "block" else None)
+        if "plan" in part:
+            judged = "valid, a workflow" if part["plan"] == "valid" else f"not a workflow: {part['plan']}"
+            output.write(f"    plan: {judged}")
         if full:
-            for line in part.content.split("\n"):
+            for line in part["content"].split("\n"):
                 output.write(f"    | {line}")
         else:
-            output.write(f"    {one_line(part.content, _WIDTH) or '(empty)'}", "dim")
+            output.write(f"    {one_line(part['content'], _WIDTH) or '(empty)'}", "dim")
     if not parts:
         output.write("nothing: the response is blank")
     output.write()
