@@ -131,6 +131,11 @@ class Row:
                                                for slots in (cls._always, cls._perhaps))
         KINDS[cls.type] = cls
 
+    @classmethod
+    def is_problem(cls) -> bool:
+        """Whether people who look at the run are shown the row as something that went wrong."""
+        return cls.is_warning or cls.group == "problem"
+
     def fields(self) -> Any:
         """The row's data, for kernai's own readers, who must not change it."""
         data = dict(zip(self._always, self._read_always(self)))  # noqa: B905 - the two extra values have no names

@@ -268,6 +268,7 @@ SHOWN = {
     "skill_error": "  error of serch: Skill 'serch' not found",
     "skill_execute": '  call search {"query": "tea"}',
     "skill_result": "  result of search (12 ms): 3 hits",
+    "stray_close": "  the answer contains its closing tag; corrected",
     "task_complete": "  task a done (900 ms): done",
     "task_error": "  task a failed (5 ms): down",
     "task_start": "  task a: x",

@@ -21,8 +21,8 @@ from kernai.errors import ProviderError, error_text
 from kernai.jsonio.json_data import jsonable
 from kernai.values.result import Result, StopReason
 
-#: style, beginning and value of a line; the value is shortened to fit. No line is shown if the beginning is empty.
-Line = tuple[str, str, object]
+#: the beginning of a line, with a value that is shortened to fit if there is one. No line is shown if it is empty.
+Line = str | tuple[str, object]
 Lines = dict[type[events.Row], Callable[[Any], Line]]
 
 #: reasons for rejecting a plan that is an ordinary note; they are not shown
@@ -35,68 +35,64 @@ _WHITE_SPACE = " \t\r\n"
 
 def _decided(row: events.ApprovalGivenRow) -> Line:
     if row.decision == {"woken": True}:
-        return "dim", f"call {row.call_id} is woken: nobody decided in time", ""
+        return f"call {row.call_id} is woken: nobody decided in time"
     word = "refused" if row.decision is False or isinstance(row.decision, str) else "approved"
     head = f"call {row.call_id} {word}{f' by {row.by}' if row.by else ''}"
-    return ("dim", head, "") if isinstance(row.decision, bool) else ("dim", f"{head}:", row.decision)
+    return head if isinstance(row.decision, bool) else (f"{head}:", row.decision)
 
 
 def _in_flight(row: events.InFlightRow) -> Line:
     what = "it is not called again" if row.reason else _IN_FLIGHT.get(row.decision, row.decision)
     who, why = f", as {row.by} decided" if row.by else "", f": {row.reason}" if row.reason else ""
-    return "yellow", f"call {row.call_id} was interrupted; {what}{who}{why}", ""
+    return f"call {row.call_id} was interrupted; {what}{who}{why}"
 
 
 _STEPS: Lines = {
-    events.MessagesSentRow: lambda row: ("dim", f"step {row.place[0]}", ""),
-    events.RunResumedRow: lambda row: ("dim", f"the run continues after event {row.from_seq}", ""),
+    events.MessagesSentRow: lambda row: f"step {row.place[0]}",
+    events.RunResumedRow: lambda row: f"the run continues after event {row.from_seq}",
 }
 _CALLS: Lines = {
-    events.SkillExecuteRow: lambda row: ("dim", f"call {row.skill}", row.params),
-    events.SkillResultRow: lambda row: ("dim", f"result of {row.skill}{_took(row)}:", row.result),
-    events.SkillErrorRow: lambda row: ("yellow", f"error of {row.skill or 'a command'}:", row.error),
-    events.ProtocolExecuteRow: lambda row: ("dim", f"call {row.protocol}", row.request),
-    events.ProtocolResultRow: lambda row: ("dim", f"result of {row.protocol}{_took(row)}:", row.result),
-    events.ProtocolErrorRow: lambda row: ("yellow", f"error of {row.protocol}:", row.error),
-    events.BuiltinResultRow: lambda row: ("dim", f"the model asked for {row.command}", ""),
-    events.BuiltinErrorRow: lambda row: ("yellow", row.error, ""),
-    events.WorkflowStartRow: lambda row: ("dim", f"a workflow of {count(len(row.tasks), 'task')}", ""),
-    events.WorkflowErrorRow: lambda row: ("yellow", "the workflow failed:", row.error),
-    events.TaskStartRow: lambda row: ("dim", f"task {row.task_id}:", row.input),
-    events.TaskCompleteRow: lambda row: ("dim", f"task {row.task_id} done{_took(row)}:", row.result),
-    events.TaskErrorRow: lambda row: ("yellow", f"task {row.task_id} failed{_took(row)}:", row.error),
-    events.PlanRejectedRow: lambda row: (
-        "yellow", "" if row.reason in _NOTES else f"the plan was rejected: {row.reason}", ""
-    ),
-    events.BlockIncompleteRow: lambda row: ("yellow", f"the model did not close its block of type {row.type_}", ""),
-    events.ForgedBlockRow: lambda row: ("yellow", f"the model wrote a {row.type_} block itself; it was ignored", ""),
+    events.SkillExecuteRow: lambda row: (f"call {row.skill}", row.params),
+    events.SkillResultRow: lambda row: (f"result of {row.skill}{_took(row)}:", row.result),
+    events.SkillErrorRow: lambda row: (f"error of {row.skill or 'a command'}:", row.error),
+    events.ProtocolExecuteRow: lambda row: (f"call {row.protocol}", row.request),
+    events.ProtocolResultRow: lambda row: (f"result of {row.protocol}{_took(row)}:", row.result),
+    events.ProtocolErrorRow: lambda row: (f"error of {row.protocol}:", row.error),
+    events.BuiltinResultRow: lambda row: f"the model asked for {row.command}",
+    events.BuiltinErrorRow: lambda row: row.error,
+    events.WorkflowStartRow: lambda row: f"a workflow of {count(len(row.tasks), 'task')}",
+    events.WorkflowErrorRow: lambda row: ("the workflow failed:", row.error),
+    events.TaskStartRow: lambda row: (f"task {row.task_id}:", row.input),
+    events.TaskCompleteRow: lambda row: (f"task {row.task_id} done{_took(row)}:", row.result),
+    events.TaskErrorRow: lambda row: (f"task {row.task_id} failed{_took(row)}:", row.error),
+    events.PlanRejectedRow: lambda row: "" if row.reason in _NOTES else f"the plan was rejected: {row.reason}",
+    events.BlockIncompleteRow: lambda row: f"the model did not close its block of type {row.type_}",
+    events.ForgedBlockRow: lambda row: f"the model wrote a {row.type_} block itself; it was ignored",
     events.QuotedCallRow: lambda row: (
-        "yellow", f"{row.name or row.type_} was not run: it is quoted from the result of {row.source}", ""
+        f"{row.name or row.type_} was not run: it is quoted from the result of {row.source}"
     ),
-    events.DialectCallRow: lambda row: ("dim", f"a call in the format {row.dialect}", ""),
-    events.InformationalOnlyRow: lambda row: (
-        "yellow", f"the response held only {', '.join(row.kinds)}; corrected", ""
-    ),
-    events.AnswerRejectedRow: lambda row: ("yellow", "the answer does not fit its type:", row.error),
-    events.NoBlocksStallRow: lambda _: ("yellow", "the response held no block; corrected", ""),
-    events.ModelWaitingRow: lambda row: ("yellow", f"asks the model again in {row.seconds:.1f} s:", row.reason),
-    events.ModelRestartedRow: lambda _: ("dim", "the model began its response again", ""),
+    events.DialectCallRow: lambda row: f"a call in the format {row.dialect}",
+    events.InformationalOnlyRow: lambda row: f"the response held only {', '.join(row.kinds)}; corrected",
+    events.StrayCloseRow: lambda _: "the answer contains its closing tag; corrected",
+    events.AnswerRejectedRow: lambda row: ("the answer does not fit its type:", row.error),
+    events.NoBlocksStallRow: lambda _: "the response held no block; corrected",
+    events.ModelWaitingRow: lambda row: (f"asks the model again in {row.seconds:.1f} s:", row.reason),
+    events.ModelRestartedRow: lambda _: "the model began its response again",
     events.ApprovalGivenRow: _decided,
     events.InFlightRow: _in_flight,
 }
 _MORE: Lines = {
-    events.LlmResponseRow: lambda row: (
-        "dim", f"the model answered in {row.latency_ms / 1000:.1f} s"
-        + ("" if row.total_tokens is None else f", {count(row.total_tokens, 'token')}"), "",
+    events.LlmResponseRow: lambda row: f"the model answered in {row.latency_ms / 1000:.1f} s" + (
+        "" if row.total_tokens is None else f", {count(row.total_tokens, 'token')}"
     ),
-    events.PlanRow: lambda row: ("dim", "plan:", row.text),
-    events.JsonRow: lambda row: ("dim", "json:", row.text),
-    events.ProgressRow: lambda row: ("dim", "progress:", row.data_),
+    events.PlanRow: lambda row: ("plan:", row.text),
+    events.JsonRow: lambda row: ("json:", row.text),
+    events.ProgressRow: lambda row: ("progress:", row.data_),
     events.ApprovalRequestedRow: lambda row: (
-        "dim", f"call {row.call_id}{f' of {row.skill}' if row.skill else ''} waits for a decision", row.reason
+        f"call {row.call_id}{f' of {row.skill}' if row.skill else ''} waits for a decision", row.reason
     ),
-    events.TrustedValuesRow: lambda row: ("dim", f"call {row.call_id} of {row.skill} has trusted values:", row.sources),
-    events.ContextSavedRow: lambda row: ("dim", "context saved:", row.state),
+    events.TrustedValuesRow: lambda row: (f"call {row.call_id} of {row.skill} has trusted values:", row.sources),
+    events.ContextSavedRow: lambda row: ("context saved:", row.state),
 }
 
 
@@ -123,19 +119,20 @@ class Narrator:
         row = event.row
         if not event.scope:
             self._show(row)
-        style, head, value = self._lines[type(row)](row) if type(row) in self._lines else ("", "", "")
-        if not head:
+        line = self._lines[type(row)](row) if type(row) in self._lines else ""
+        if not line:
             return
+        head, value = (line, "") if isinstance(line, str) else line
         self.end_line()
         width = _VERBOSE_WIDTH if self._verbose else output.columns()
         indent = "" if isinstance(row, events.MessagesSentRow) else "  "
         scope = f"[{event.scope}] " if event.scope else ""
-        line = f"{indent}{scope}"[: width // 3]
-        room = width - len(line)
-        line += one_line(head, room if value == "" else max(room // 2, room - _FOR_VALUE))
+        text = f"{indent}{scope}"[: width // 3]
+        room = width - len(text)
+        text += one_line(head, room if value == "" else max(room // 2, room - _FOR_VALUE))
         if value != "":
-            line += " " + one_line(jsonable(value), width - len(line) - 1)
-        output.note(line, style)
+            text += " " + one_line(jsonable(value), width - len(text) - 1)
+        output.note(text, "yellow" if row.is_problem() or isinstance(row, events.InFlightRow) else "dim")
 
     def end_line(self) -> None:
         """Ends an unfinished line on stdout, so that the next output starts on a new line."""

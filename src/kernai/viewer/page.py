@@ -252,7 +252,7 @@ def kinds() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {UNREADABLE: {"group": "problem", "problem": True}}
     for kind in KINDS.values():
         facts: dict[str, Any] = {
-            "problem": kind.is_warning or kind.group == "problem",
+            "problem": kind.is_problem(),
             "usage": kind.usage is not Row.usage,
             "of_call": kind.is_note and kind.group == "call" and "call_id" in kind.__slots__,
         }
