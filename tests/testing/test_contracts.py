@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,15 @@ def test_the_sinks_of_kernai_keep_the_contract(tmp_path: Path) -> None:
 
 
 class Losing(MemorySink):
+    lost = "progress"
+
     def record(self, event: Event) -> None:
-        if event.type != "progress":
+        if event.type != self.lost:
             super().record(event)
 
 
-class LosingStarts(MemorySink):
-    def record(self, event: Event) -> None:
-        if event.type != "run_start":
-            super().record(event)
+class LosingStarts(Losing):
+    lost = "run_start"
 
 
 class LosingThreads(MemorySink):
@@ -79,11 +80,6 @@ class Bare(MockProvider):
         return super().call(*given).content
 
 
-class Silent(MockProvider):
-    def call(self, *given: Any) -> LlmResponse:
-        return LlmResponse("")
-
-
 class Deaf(MockProvider):
     def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         for piece in "Hello.":
@@ -92,11 +88,6 @@ class Deaf(MockProvider):
             except Exception:
                 pass
         return LlmResponse("Hello.")
-
-
-class Failing(MockProvider):
-    def call(self, *given: Any) -> LlmResponse:
-        raise ValueError("no luck")
 
 
 class Swallowing(MockProvider):
@@ -141,17 +132,10 @@ class Differing(MockProvider):
         raise ProviderError("not implemented")
 
 
-class Once(MockProvider):
-    def call(self, *given: Any) -> LlmResponse:
-        if self.call_count:
-            raise ProviderError("busy")
-        return super().call(*given)
-
-
 @pytest.mark.parametrize("provider, failure", [
-    (Failing, "- a call: raised ValueError: no luck\n"),
+    (lambda text: MockProvider(text).fail_on_step(0, ValueError("no luck")), "- a call: raised ValueError: no luck\n"),
     (Bare, "a call: gave str, not an LlmResponse"),
-    (Silent, "- a call: gave no text$"),
+    (lambda _: MockProvider(), "- a call: gave no text$"),
     (Deaf, "a run that is to stop: on_chunk was called again"),
     (Swallowing, "a run that is to stop: the call continued although on_chunk had raised"),
     (Counting, "a call: a piece was not text"),
@@ -160,9 +144,11 @@ class Once(MockProvider):
     (Dropping, "media that the model cannot take: two parts became 1"),
     (Emptying, "media that the model cannot take: a part was encoded as None"),
     (Differing, "a run: async: error: not implemented"),
-    (Once, "8 threads at once: runs failed"),
+    (lambda text: MockProvider(text).fail_on_step(1), "8 threads at once: runs failed"),
 ])
-def test_a_provider_that_does_not_keep_the_contract_is_found_out(provider: type[MockProvider], failure: str) -> None:
+def test_a_provider_that_does_not_keep_the_contract_is_found_out(
+    provider: Callable[[str], MockProvider], failure: str
+) -> None:
     def make() -> MockProvider:
         return provider("Hello.")
 
