@@ -97,6 +97,13 @@ def test_each_server_has_its_own_token_which_is_not_logged(
         assert b"<title>run.jsonl</title>" in other.page
 
 
+def test_the_address_with_which_a_browser_is_started_leads_to_the_page_until_that_is_open(client: Client) -> None:
+    opening = client.server.opening_url.partition(f":{client.server.port}")[2]
+    assert [client.get(opening)[0].getheader("Location") for _ in range(2)] == [f"/{client.token}/"] * 2
+    client.news()
+    assert client.get(opening)[0].status == 404
+
+
 #: requests, with {token} and {port}, and the status of the answer
 RIGHT = b"Host: 127.0.0.1:{port}\r\n"
 REQUESTS: dict[bytes, list[bytes]] = {

@@ -79,7 +79,7 @@ def _follow(recording: Source, options: Namespace, title: str, folder: str) -> i
         output.note("Whoever has this address can read the recording. Ctrl-C ends.")
         with suppress(KeyboardInterrupt):  # Ctrl-C is how the user stops the server
             if options.open:
-                _open(server.url)
+                _open(server.opening_url)
             server.serve()
     return OK
 

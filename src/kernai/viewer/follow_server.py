@@ -190,8 +190,9 @@ _HTTP_PORT, _LAST_PORT = 80, 65_535
 class FollowServer(ThreadingHTTPServer):
     """Serves the file of JSON lines at `path`, which need not exist yet. A context manager.
 
-    `url` is the page's address with its token: whoever has it can read the recording. `port` 0 uses any free port; if
-    the port is in use, the constructor raises `OSError`. `serve` runs until `close` or Ctrl-C.
+    `url` is the page's address with its token: whoever has it can read the recording. `opening_url` leads there until a
+    page is open. Start a browser with it, since all users of the machine can see a program's arguments. `port` 0 uses
+    any free port; if the port is in use, the constructor raises `OSError`. `serve` runs until `close` or Ctrl-C.
     """
 
     daemon_threads = False  # `close` waits for them
@@ -210,13 +211,14 @@ class FollowServer(ThreadingHTTPServer):
         shown = os.path.basename(os.fsdecode(path)) if title is None else title  # noqa: PTH119 - text in, text out
         self.page = live_page(shown, "events").encode("utf-8")
         self.feed = Feed(path, media_folder)
-        self.token = secrets.token_urlsafe(24)
+        self.token, self.opening_token = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        self.is_followed = False  # whether a page has asked for events
         self._clients: dict[socket.socket, bool] = {}  # in the order of their arrival, whether each is a stranger
         self._clients_change = threading.Condition()
         self._serving = self._ended = False
         super().__init__((HOST, port), _Handler)
         self.port: int = self.server_address[1]
-        self.url = f"http://{HOST}:{self.port}/{self.token}/"
+        self.url, self.opening_url = (f"http://{HOST}:{self.port}/{one}/" for one in (self.token, self.opening_token))
         names = (HOST, "localhost")
         self.hosts = {f"{name}:{self.port}" for name in names} | (set(names) if self.port == _HTTP_PORT else set())
 
@@ -292,6 +294,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         root, _, token_and_rest = path.partition("/")
         token, slash, rest = token_and_rest.partition("/")
+        is_opening = hmac.compare_digest(token.encode(), self.server.opening_token.encode())
+        if is_opening and not self.server.is_followed:
+            self._send(302, "text/plain", b"", ("Location", f"/{self.server.token}/"))
+            return
         if root or not slash or not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self._send(404, "text/plain", b"There is nothing here. The address needs its token.\n")
             return
@@ -299,6 +305,7 @@ class _Handler(BaseHTTPRequestHandler):
         if rest == "":
             self._send(200, "text/html", self.server.page)
         elif rest == "events":
+            self.server.is_followed = True
             self._send(200, "application/json", self._news(query).encode("ascii"))
         else:
             self._send(404, "text/plain", b"There is nothing here.\n")
@@ -309,7 +316,7 @@ class _Handler(BaseHTTPRequestHandler):
         number = int(after) if after.isascii() and after.isdigit() and len(after) < 10 else 0  # noqa: PLR2004 - enough
         return self.server.feed.news(number, fields.get("generation", [""])[0], fields.get("seen", [""])[0])
 
-    def _send(self, status: int, kind: str, body: bytes) -> None:
+    def _send(self, status: int, kind: str, body: bytes, *more: tuple[str, str]) -> None:
         self.send_response(status)
         for name, value in (
             ("Content-Type", f"{kind}; charset=utf-8"),
@@ -320,7 +327,7 @@ class _Handler(BaseHTTPRequestHandler):
             ("Referrer-Policy", "no-referrer"),
             ("Cross-Origin-Resource-Policy", "same-origin"),
             ("Cache-Control", "no-store"),
-            ("Connection", "close"),
+            ("Connection", "close"), *more,
         ):
             self.send_header(name, value)
         self.end_headers()
