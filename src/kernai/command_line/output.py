@@ -24,15 +24,9 @@ from kernai.errors import error_text
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import jsonable
 
-OK = 0
-NO = 1
-USAGE = 2
-PROVIDER = 3
-WAITING = 4
-INTERRUPTED = 130
-#: 128 + SIGPIPE, as a shell reports it for any program
-PIPE_CLOSED = 141
-TERMINATED = 143
+OK, NO, USAGE, PROVIDER, WAITING = range(5)
+#: 128 + SIGINT, SIGPIPE, SIGTERM, as a shell reports them for any program
+INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
 
 #: `kernai --help` and docs/command-line.md list these
 STATUSES = {

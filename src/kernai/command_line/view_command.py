@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from argparse import Namespace
 from contextlib import suppress
@@ -15,7 +16,6 @@ from kernai.command_line.recording import FORMS, Source, source
 from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
 
-_ENDINGS = (".jsonl", ".json", ".ndjson")
 _ELSEWHERE = "name another file with -o"
 
 
@@ -50,7 +50,7 @@ def _target(recording: Source, target: str | None) -> str:
     if target is None:
         if run_id is not None:
             return os.path.join("" if is_address(path) else os.path.dirname(path), f"{run_id}.html")
-        return f"{next((path[: -len(end)] for end in _ENDINGS if path.lower().endswith(end)), path)}.html"
+        return re.sub(r"(?i)\.(jsonl|json|ndjson)\Z", "", path) + ".html"
     if target != "-" and os.path.exists(target) and os.path.exists(path) and os.path.samefile(target, path):
         raise CommandError(f"-o: {target} is the recording itself", "name another file")
     return target

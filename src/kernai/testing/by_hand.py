@@ -83,8 +83,7 @@ class ByHand:
             answer_type=agent.answer_type, output_check=agent.output_check,
         )
         self._driver = Driver(self.root)
-        for message in history:
-            self.state.conversation.messages.append(message)
+        self.state.conversation.messages.extend(history)
 
     def work(self, *content: str | Media) -> effects.Work:
         """The loop's generator, for a test that sends the outcomes itself."""

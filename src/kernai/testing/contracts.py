@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernai import events
 from kernai.agents.agent import Agent
-from kernai.errors import ReplayDivergenceError, described
+from kernai.errors import ReplayDivergenceError, RunCancelledError, described
 from kernai.recording.recorder import Recorder, Sink
 from kernai.registry.provider import Provider
 from kernai.runs.running import aexecute, execute, replay
@@ -165,10 +165,6 @@ def _check_runs(checks: _Checks, make: Callable[[], Provider], model: Model) -> 
         holds(not failures, f"runs failed: {failures[:1]}")
 
 
-class _StoppedError(Exception):
-    """Raised by `on_chunk` to stop a call, as a cancelled run does."""
-
-
 class _OnChunk:
     """The callback that a run passes to a provider, with the run's deadline and cancellation."""
 
@@ -184,7 +180,7 @@ class _OnChunk:
     def __call__(self, text: str) -> None:
         self.pieces.append(text)
         if self.cancelled():
-            raise _StoppedError("the run is to stop")
+            raise RunCancelledError("the run was cancelled")
 
 
 # ------------------------------------------------------------------------------------------------------------- sinks
