@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -81,32 +81,25 @@ class Bare(MockProvider):
 
 
 class Deaf(MockProvider):
+    pieces: Sequence[Any] = "Hello."
+
     def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        for piece in "Hello.":
-            try:
+        for piece in self.pieces:
+            with suppress(Exception):
                 on_chunk(piece)
-            except Exception:
-                pass
         return LlmResponse("Hello.")
 
 
-class Swallowing(MockProvider):
-    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        with suppress(Exception):
-            on_chunk("Hello.")
-        return LlmResponse("Hello.")
+class Swallowing(Deaf):
+    pieces = ("Hello.",)
 
 
-class Counting(MockProvider):
-    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        on_chunk(1)
-        return LlmResponse("1")
+class Counting(Deaf):
+    pieces = (1,)
 
 
-class Inventive(MockProvider):
-    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-        on_chunk("Something else.")
-        return LlmResponse("Hello.")
+class Inventive(Deaf):
+    pieces = ("Something else.",)
 
 
 class Dropping(MockProvider):
