@@ -107,22 +107,23 @@ _PARALLEL = {
 Place = tuple[int, str]
 
 
-def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]:
-    """Returns the events of each scope as `event`, `step` and `data`. Scopes are in the order of their first events.
-
-    A second `run_start` of a root begins another run, even if the run id is the same.
-    """
+def placed(recorded: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    """Yields each event with its place. A second `run_start` of a root begins another run, even with the same id."""
     starts: Counter[str] = Counter()  # by run id
     runs: dict[tuple[str, int], int] = {}  # the number of each run
-    found: dict[Place, list[Entry]] = {}
-    shortening = Shortening()
     for event in recorded:
         run_id, scope = str(event.get("run_id")), str(event.get("scope") or "")
         starts[run_id] += event["event"] == events.RunStartRow.type and not scope
-        run = runs.setdefault((run_id, max(starts[run_id], 1)), len(runs) + 1)
+        yield (runs.setdefault((run_id, max(starts[run_id], 1)), len(runs) + 1), scope), event
+
+
+def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]:
+    """Returns the events of each scope as `event`, `step` and `data`. Scopes are in the order of their first events."""
+    found: dict[Place, list[Entry]] = {}
+    shortening = Shortening()
+    for place, event in placed(recorded):
         data = _comparable(shortening.entry(event).get("data"))
-        entry = {"event": event["event"], "step": event.get("step"), "data": data}
-        found.setdefault((run, scope), []).append(entry)
+        found.setdefault(place, []).append({"event": event["event"], "step": event.get("step"), "data": data})
     return {place: list(_in_order(entries)) for place, entries in found.items()}
 
 
@@ -132,13 +133,13 @@ def without_dropped(recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
     `run_resumed` refers to entries by their number in the store. If its `from_seq` differs from the number of this
     run's events so far, those numbers do not apply here, and its `dropped` list is ignored.
     """
-    by_run: dict[str, list[int]] = {}
+    by_run: dict[int, list[int]] = {}
     left_out: set[int] = set()
     known = [dict(event) for event in recorded]
     is_resuming = False
-    for at, event in enumerate(known):
+    for at, ((run, _), event) in enumerate(placed(known)):
         kind, data = event["event"], event.get("data")
-        places = by_run.setdefault(str(event.get("run_id")), [])
+        places = by_run.setdefault(run, [])
         if kind == events.RunResumedRow.type and isinstance(data, Mapping):
             dropped = data.get("dropped")
             if data.get("from_seq") == len(places) and isinstance(dropped, list):
