@@ -109,8 +109,7 @@ class Narrator:
     def __init__(
         self, out: TextIO | None = None, *, steps: bool = False, verbose: bool = False, quiet: bool = False
     ) -> None:
-        shown = [*([_STEPS] if steps else []), _CALLS, *([_MORE] if verbose else [])]
-        self._lines: Lines = {} if quiet else {kind: line for lines in shown for kind, line in lines.items()}
+        self._lines: Lines = {} if quiet else (_STEPS if steps else {}) | _CALLS | (_MORE if verbose else {})
         self._verbose, self._quiet = verbose, quiet
         # looked up now, because stdout is redirected while the agent's code runs
         self._out = sys.stdout if out is None else out
