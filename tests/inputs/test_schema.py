@@ -353,7 +353,7 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     ({"type": "boolean"}, "boolean", True),
     ({"type": "null"}, "null", None),
     ({"type": "string", "format": "date"}, "string (date)", "2024-01-31"),
-    ({"type": "string", "examples": ["e"]}, "string", "e"),
+    ({"type": "string", "examples": ["e"]}, "string", "e"), ({"type": "integer", "examples": {"e": 5}}, "integer", 1),
     ({"const": 5}, "5", 5),
     ({"enum": ["a", "b"]}, 'one of "a", "b"', "a"),
     ({"type": "array"}, "list", ["..."]),

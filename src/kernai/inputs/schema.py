@@ -48,7 +48,7 @@ _LONGEST_DEFAULT = 60  # characters of a default in a listing
 _LONGEST_BOUND = 100  # characters of a pattern or a number
 _LONGEST_SAMPLE = 400  # characters, or items
 _LARGEST_SAMPLE = 2_000  # characters of a list or object that is filled up with copies
-_FINEST_STEP = 1e-9
+_PLACES, _FINEST_STEP = 9, 1e-9  # rounded to so many places, a multiple has no rounding errors: 3 * 0.1 becomes 0.3
 _LARGEST = 1e200  # samples ignore larger bounds
 _MOST_HOPS = 20  # references that are followed in a row
 
@@ -331,7 +331,7 @@ def sample_of(schema: Any, inside: tuple[Definition, ...] = ()) -> Any:
         if key in found:
             return found[key]
     for key in ("examples", "enum"):
-        if found.get(key):
+        if found.get(key) and isinstance(found[key], (list, tuple)):  # a model's author may write anything
             return found[key][0]
     if found.get("anyOf"):
         members = sorted(found["anyOf"], key=lambda one: one.get("type") == "null")
@@ -398,7 +398,7 @@ def _number(found: Schema, *, whole: bool) -> int | float:
         tried.append(sum(edges) / 2)
     step = _step(found) or (1 if whole else 0)
     if step:
-        tried += [_rounded(turn(one / step) * step) for one in tried for turn in (math.ceil, math.floor)]
+        tried += [round(turn(one / step) * step, _PLACES) for one in tried for turn in (math.ceil, math.floor)]
 
     def fits(one: float) -> bool:
         above = (least is None or one >= least) and (over is None or one > over)
@@ -406,11 +406,6 @@ def _number(found: Schema, *, whole: bool) -> int | float:
         return above and below and (not step or is_multiple(one, step))
 
     return next(filter(fits, tried), tried[0])
-
-
-def _rounded(number: float) -> float:
-    """A number without the rounding errors of floats: 3 * 0.1 becomes 0.3."""
-    return float(f"{number:.12g}") if isinstance(number, float) else number
 
 
 def is_multiple(value: Any, of: Any) -> bool:
