@@ -193,11 +193,10 @@ class StreamParser:
         Returns where the content ends, where to continue, and whether the block ends in between. None if there is no
         such tag. The tag must be held, with `_waiting` set, if only the end of a JSON value shows what it means.
         """
-        assert self._opening is not None
         if self._value is None:
-            start, end, self._level = find_close(self._opening.inside, text, at, self._level)
+            start, end, self._level = find_close(self._place, text, at, self._level)
             return None if self._level > 0 else (start, end, True)
-        tag = find_change(self._opening.inside, text, at)
+        tag = find_change(self._place, text, at)
         if tag is None:
             return None
         start, end, change = tag
