@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _TYPE = attrgetter("type")
 Callback = Callable[[Event], Any]
 TaskHook = Callable[..., Any]
+#: the arguments of `on_task_complete`
+TASK_ARGUMENTS = ("task_id", "input", "result", "duration_ms", "error")
 
 
 class EventWriter:
@@ -178,13 +180,4 @@ class ThreadsDelivery:
 
 def arguments_of(row: Row) -> dict[str, Any] | None:
     """If this row ends a task, returns the arguments for calling `on_task_complete`."""
-    if not isinstance(row, TaskEndedRow):
-        return None
-    data = row.fields()
-    return {
-        "task_id": row.task_id,
-        "input": row.input,
-        "result": data.get("result"),
-        "duration_ms": data["duration_ms"],
-        "error": data.get("error"),
-    }
+    return {name: getattr(row, name, None) for name in TASK_ARGUMENTS} if isinstance(row, TaskEndedRow) else None

@@ -112,14 +112,15 @@ class ResumeRequest(_RecordedRequest):
         store, context = options.get("store"), checked_context(options.get("context"))
         if store is None:
             raise TypeError("resume needs the store that has the run: pass store=...")
+        check_store(store)
         check_run_id(run_id)
-        entries, self._stored = _load(store, run_id, context)
-        self._runs, self._info, known = leased(store), None, -1
-        while self._runs is not None and known < len(entries):
-            known, self._info = len(entries), self._runs.info(run_id)
+        self._runs, self._info, entries, known = leased(store), None, list[Any](), -1
+        while known < len(entries):
+            known, self._info = len(entries), None if self._runs is None else self._runs.info(run_id)
             if self._info is not None and (lease := self._info.lease) is not None:
                 raise RunBusyError(run_id, lease.holder, lease.since, lease.until)
-            if self._info is not None and self._info.length > known:  # another worker has continued the run meanwhile
+            # again if another worker has continued the run meanwhile
+            if known == 0 or (self._info is not None and self._info.length > known):
                 entries, self._stored = _load(store, run_id, context)
         recorded = RecordedRun(run_id, entries)
         may_call = not recorded.needs_input or input is not None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from kernai._util.api import check_function, check_type, closest, is_async, likely
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
-from kernai.drivers.delivery import EventWriter, ThreadsDelivery
+from kernai.drivers.delivery import TASK_ARGUMENTS, EventWriter, ThreadsDelivery
 from kernai.drivers.driver import Stack
 from kernai.drivers.threads import ThreadsDriver
 from kernai.errors import Stop
@@ -146,9 +146,9 @@ class RunRequest:
         if self._on_event is not None:
             check_function("on_event", self._on_event, "the event", None, may_be_async=True)
         if self._on_task_complete is not None:
-            names = dict.fromkeys(("task_id", "input", "result", "duration_ms", "error"))
-            words = " ".join(f"{one}=" for one in names)
-            check_function("on_task_complete", self._on_task_complete, words, may_be_async=True, **names)
+            words = " ".join(f"{one}=" for one in TASK_ARGUMENTS)
+            named = dict.fromkeys(TASK_ARGUMENTS)
+            check_function("on_task_complete", self._on_task_complete, words, may_be_async=True, **named)
 
     # ---------------------------------------------------------------------------------------------- ways to drive it
 
