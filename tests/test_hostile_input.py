@@ -358,7 +358,6 @@ BAD_PROVIDERS: dict[str, tuple[Giving, str]] = {
     "the class": (Giving(LlmResponse), "content"),
     "a content that is None": (Giving(lambda: LlmResponse(None)), "content must be str"),  # type: ignore[arg-type]
     "a token count that is none": (Giving(lambda: LlmResponse("x", prompt_tokens=float("nan"))), "prompt_tokens"),  # type: ignore[arg-type]
-    "an unknown finish reason": (Giving(lambda: LlmResponse("x", finish_reason="bored")), "finish_reason"),
     "a coroutine": (Giving(lambda: _Awaits()), "not an LlmResponse"),
     "pieces that are None": (Giving(LlmResponse("x"), None), "on_chunk takes str, got NoneType"),
     "an error without a text": (Giving(_raise(_BrokenError())), "_BrokenError"),

@@ -96,8 +96,9 @@ class Media(Value):
         metadata: Mapping[str, object] | None = None,
     ) -> Media:
         """Media at a URL, which kernai itself never fetches. The MIME type ignores query and fragment."""
-        if not isinstance(url, str) or not url.strip():
-            raise ValueError(f"url must be a non-blank string, got {url!r}")
+        if not isinstance(url, str) or not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", url):
+            shown = _without_query(url) if isinstance(url, str) else url
+            raise ValueError(f"url must have a scheme such as https:, got {shown!r}; for a file use Media.from_file")
         return cls(*_typed(_without_query(url), kind, mime_type), "url", url, metadata or {})
 
     @classmethod

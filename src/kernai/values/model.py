@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from sys import float_info
 from typing import Any, NamedTuple
 
 from kernai._util.api import Value, check_type
-from kernai.jsonio.json_data import copied
+from kernai.jsonio.json_data import copy_of
 
 TOKENS_PER_PRICE = 1_000_000
 CAPABILITIES = ("text", "vision", "audio_in", "audio_out", "video_in", "document_in", "image_gen")
@@ -158,7 +159,9 @@ class GenerationOptions(Value):
         if self.stop is not None:
             object.__setattr__(self, "stop", _stop(self.stop))
         extra = {} if self.extra is None else check_type(self.extra, Mapping, "extra must be a mapping")
-        object.__setattr__(self, "extra", copied(extra))
+        with suppress(RecursionError):  # data that contain themselves, which adapters refuse
+            extra = copy_of(extra)
+        object.__setattr__(self, "extra", dict(extra))
 
     @classmethod
     def coerce(cls, value: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:
