@@ -32,9 +32,7 @@ def test_a_core_block_type_cannot_be_claimed(name: str) -> None:
 
 
 @pytest.mark.parametrize("arguments, error, complaint", [
-    (("", answer), ValueError, "name must be a non-blank string"),
-    ((" ", answer), ValueError, "name must be a non-blank string"),
-    ((None, answer), ValueError, "name must be a non-blank string"),
+    *(((name, answer), ValueError, "name must be a non-blank string") for name in ("", " ", None, 5)),
     (('a"b', answer), ValueError, "may not hold quotes or angle brackets"),
     (("a<b", answer), ValueError, "may not hold quotes or angle brackets"),
     (("a\nb", answer), ValueError, "or control characters"),
@@ -108,4 +106,6 @@ def test_a_handler_without_a_name_must_be_given_one() -> None:
         with pytest.raises(TypeError, match=r"has no name of its own; give one with protocol\(name\)"):
             decorate(handler)
     assert protocol("ticketing", register=False)(handler) is handler
+    with pytest.raises(ValueError, match="name must be a non-blank string, got b'a'"):
+        protocol(b"a")(answer)  # type: ignore[call-overload]
     assert protocols.names == []
