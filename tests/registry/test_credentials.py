@@ -144,6 +144,7 @@ def test_a_protocols_handler_has_neither_credentials_nor_settings() -> None:
     (lambda: Credential(default=5), "the default of a Credential must be text"),  # type: ignore[arg-type]
     (lambda: Setting(timedelta), "timedelta is not supported"),
     (lambda: context(credentials={"api_key": 123456789}).credential("api_key"), "must be text, not int"),
+    (lambda: MappingResolver({"k": b"123456789"}).resolve("find it", "k"), "bytes have no text"),
 ])
 def test_a_wrong_argument_is_an_error_that_does_not_show_it(wrong: Callable[[], object], says: str) -> None:
     with pytest.raises((TypeError, KernaiError), match=says) as caught:
@@ -166,14 +167,15 @@ CONVERTED: list[tuple[Any, object, object]] = [
     (str, "eu", "eu"), (str, "5", "5"), (int, "5", 5), (float, "2.5", 2.5), (bool, "true", True), (int | None, "5", 5),
     (date, "2024-01-31", date(2024, 1, 31)), (Decimal, "1.50", Decimal("1.50")), (Literal["a", "b"], "a", "a"),
     (list[str], '["a", "b"]', ["a", "b"]), (dict[str, int], '{"a": 1}', {"a": 1}), (list[str] | None, "null", None),
-    (int, 5, 5), (list[int], [1], [1]),
+    (int, 5, 5), (list[str], ["a"], ["a"]), (bool, True, True), (date, date(2024, 1, 31), date(2024, 1, 31)),
 ]
 
 
 @pytest.mark.parametrize("kind, given, expected", CONVERTED)
 def test_a_setting_is_converted_to_its_type(kind: Any, given: object, expected: object) -> None:
     declared = skill_with(settings={"s": Setting(kind)})
-    assert SkillContext(declared, settings={"s": given}).setting("s") == expected
+    for settings in ({"s": given}, MappingResolver({"find it": {"s": given}})):
+        assert SkillContext(declared, settings=settings).setting("s") == expected
 
 
 @pytest.mark.parametrize("kind, given, expected", [

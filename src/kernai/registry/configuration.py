@@ -7,6 +7,7 @@ once. Values never appear in a repr or an error of this module.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kernai._util.api import check_type, likely
 from kernai.recording.recorder import Recorder
 from kernai.registry.provider import Provider, check_provider
+from kernai.values.skill_result import plain
 
 if TYPE_CHECKING:
     import logging
@@ -46,7 +48,7 @@ class MappingResolver:
 
     ``MappingResolver({"search": {"api_key": "..."}})``. A key may also be the pair ``("search", "api_key")``, its
     environment variable's name, or plain ``"api_key"`` for every skill that declares it. They are tried in this order.
-    The mapping is not copied; it is read each time a skill needs a value.
+    The mapping is not copied; it is read each time a skill needs a value. Values may be anything that JSON can hold.
     """
 
     def __init__(self, values: Mapping[object, object]) -> None:
@@ -64,7 +66,9 @@ class MappingResolver:
 
 
 def _text_or_none(value: object) -> str | None:
-    return value if value is None or isinstance(value, str) else str(value)
+    """The value as text from which a setting can be read."""
+    data = plain(value)
+    return data if data is None or isinstance(data, str) else json.dumps(data)
 
 
 class Configuration:
