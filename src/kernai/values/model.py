@@ -202,17 +202,9 @@ class GenerationOptions(Value):
         return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) not in (None, {})}
 
     def __hash__(self) -> int:
-        return hash((self.temperature, self.max_tokens, self.top_p, _hash(self.thinking), _hash(self.extra)))
-
-
-def _hash(value: object) -> int:
-    """A hash of data that may contain mappings and lists, and objects without a hash, which do not count."""
-    if isinstance(value, Mapping):
-        return hash(frozenset((key, _hash(one)) for key, one in value.items()))
-    try:
-        return hash(tuple(map(_hash, value)) if isinstance(value, (list, tuple)) else value)
-    except TypeError:
-        return 0
+        others = {**(self.thinking or {}), **self.extra}  # mappings and lists among their values have no hash
+        plain = frozenset((key, one if isinstance(one, (str, int, float)) else None) for key, one in others.items())
+        return hash((self.temperature, self.max_tokens, self.top_p, plain))
 
 
 def _one_letter_apart(one: str, other: str) -> bool:
