@@ -21,7 +21,9 @@ MAX_DEPTH = 200
 #: shorter secrets are not searched for in base64, where a few letters match by chance
 SHORTEST_IN_BASE64 = 6
 _LATIN_1 = 0xFF
-_SLASHES = r"\\{1,8}"
+_SLASH = r"(?:\\|%(?:25){0,2}5c)"
+#: the backslashes of an escape; if the secret has a backslash before it, that one has matched them already
+_SLASHES = rf"(?:{_SLASH}{{1,8}}|(?<=\\)|(?<=5c))"
 #: the short escapes of JSON and Python, and the named characters of HTML
 _ESCAPES = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\v": "v", "\a": "a", "\0": "0"}
 _ENTITIES = {"&": "|amp", "<": "|lt", ">": "|gt", '"': "|quot"}
@@ -104,22 +106,23 @@ def _spelled(char: str, times: int) -> str:
     if char.isascii() and char.isalnum():  # no other encoding changes these
         return f"(?:{char}|{entity})"
     octets, utf_16 = char.encode("utf-8", "surrogatepass"), char.encode("utf-16-be", "surrogatepass")
+    percent = "".join(f"%(?:25){{0,2}}{octet:02x}" for octet in octets)
     ways = [
-        entity,
-        "".join(f"%(?:25){{0,2}}{octet:02x}" for octet in octets),
         "".join(f"{_SLASHES}x{octet:02x}" for octet in octets),
         "".join(f"{_SLASHES}u{utf_16[at : at + 2].hex()}" for at in range(0, len(utf_16), 2)),
         f"{_SLASHES}u{number:08x}",
     ]
-    if number <= _LATIN_1:
+    if not char.isascii() and number <= _LATIN_1:
         ways.append(f"{_SLASHES}x{number:02x}")
     if char in _ESCAPES:
         ways.append(_SLASHES + _ESCAPES[char])
     if char == " ":
         ways.append(r"\+")
     if char == "\\":
-        return rf"(?>(?:{'|'.join(ways)}){{{times}}}|\\{{{times},{8 * times}}})"
-    return rf"(?:\\{{0,8}}{re.escape(char)}|{'|'.join(ways)})"
+        return rf"(?>{_SLASH}{{{times},{8 * times}}}|(?:{'|'.join([entity, *ways])}){{{times}}})"
+    # nothing may match in two ways: that would double the time for each character
+    slash = r"\\" if char == "%" else _SLASH
+    return rf"(?:{slash}{{0,8}}(?:{re.escape(char)}|{entity}|{percent})|{'|'.join(ways)})"
 
 
 def _in_base64(octets: bytes) -> Iterator[str]:
