@@ -141,7 +141,8 @@ def _approve(options: Namespace) -> int:
 
 def _cancel(options: Namespace) -> int:
     with stores.RunStore(options.store) as store:
-        store.entries(options.run)  # raises an error if the run does not exist
+        if store.info(options.run) is None:
+            store.entries(options.run)  # raises the error
         is_closed = end_run(store.store, options.run, options.reason)
     output.write("closed" if is_closed else "the process that is working on it was asked to stop")
     return OK
