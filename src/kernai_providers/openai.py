@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Literal
 
 from kernai import GenerationOptions, Media, Message, Model
@@ -30,6 +31,9 @@ _VERSION = re.compile(r"(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
 
 #: the field in which some compatible vendors send reasoning, and want it back with the model's calls
 REASONING = "reasoning_content"
+#: the field in which OpenRouter sends reasoning, and wants it back; and the names of its texts, which come in pieces
+DETAILS = "reasoning_details"
+DETAIL_TEXTS = {"reasoning.text": "text", "reasoning.summary": "summary"}
 #: the field of a call in which Google sends the signature of its reasoning, and wants it back
 EXTRA = "extra_content"
 GOOGLE = ("gemini-openai", "vertex")
@@ -127,6 +131,7 @@ class OpenAIProvider(HttpProvider):
                 ]
                 for item in own:
                     message |= {REASONING: item["text"]} if item.get("type") == REASONING else {}
+                    message |= {DETAILS: item[DETAILS]} if item.get("type") == DETAILS else {}
             yield message
             return
         for result in turn.results:
@@ -179,6 +184,7 @@ class OpenAIReader(SseReader):
         self._continued: set[object] = set()
         #: reasoning that DeepSeek wants back with the calls
         self._thought: list[str] = []
+        self._details: list[dict[str, Any]] = []
 
     def on_event(self, event: str | None, data: str) -> None:
         if data == "[DONE]":
@@ -215,6 +221,7 @@ class OpenAIReader(SseReader):
             self.think(delta.get("reasoning_content") or delta.get("reasoning"))
             if isinstance(delta.get(REASONING), str):
                 self._thought.append(delta[REASONING])
+            self._details += objects(delta.get(DETAILS))
             if isinstance(delta.get("refusal"), str):
                 self.metadata["refusal"] = self.metadata.get("refusal", "") + delta["refusal"]
         reason = choice.get("finish_reason")
@@ -296,10 +303,26 @@ class OpenAIReader(SseReader):
             raise self.error("the stream ended without any choice", "no_answer", retryable=True)
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
-        if self.box is not None and self._thought and self.called_tool:
-            item = {"type": REASONING, "vendor": self.vendor, "text": "".join(self._thought)}
-            self.metadata.setdefault("reasoning_items", []).append(item)
+        if self.box is not None and self.called_tool:
+            thought, details = "".join(self._thought), whole_details(self._details)
+            items: list[dict[str, Any]] = [{"type": REASONING, "text": thought}] if thought else []
+            items += [{"type": DETAILS, DETAILS: details}] if details else []
+            for item in items:
+                self.metadata.setdefault("reasoning_items", []).append({**item, "vendor": self.vendor})
         self.complete = True
+
+
+def whole_details(pieces: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns OpenRouter's details of the reasoning, with the pieces of each text as one."""
+    details: list[dict[str, Any]] = []
+    for (kind, _), found in groupby(pieces, lambda piece: (str(piece.get("type")), piece.get("index"))):
+        same = list(found)
+        if kind in DETAIL_TEXTS:
+            whole = {name: value for piece in same for name, value in piece.items() if value is not None}
+            texts = (piece.get(DETAIL_TEXTS[kind]) for piece in same)
+            same = [whole | {DETAIL_TEXTS[kind]: "".join(text for text in texts if isinstance(text, str))}]
+        details += same
+    return details
 
 
 def cache_key(messages: Sequence[Message], model: Model) -> str:

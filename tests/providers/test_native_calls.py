@@ -490,7 +490,11 @@ def test_a_signature_and_reasoning_in_openais_format_go_back_with_their_call_and
     """Gemini 3 refuses a call without its signature, DeepSeek one without its reasoning, and others refuse the fields."""
     extra, call = {"google": {"thought_signature": "c2ln"}}, {"name": "search", "arguments": '{"query": "a"}'}
     calls = [{"index": 0, "id": "c1", "function": call, "extra_content": extra}, {"index": 1, "id": "c2", "function": call}]
-    streams, history = [OpenAIWire().deltas({"tool_calls": calls, "reasoning_content": "Hm."}), WIRES["openai"].stream(["x"])], tuple[Message, ...]()
+    # OpenRouter wants these details back, with the pieces of a text as one
+    text, sealed = {"type": "reasoning.text", "index": 0}, {"type": "reasoning.encrypted", "data": "ZW5j", "id": "c1"}
+    details = [[text | {"text": "A"}], [text | {"text": "b", "signature": None}, text | {"signature": "cw=="}, sealed]]
+    deltas = [{"reasoning_details": details[0]}, {"tool_calls": calls, "reasoning_content": "Hm.", "reasoning_details": details[1]}]
+    streams, history = [OpenAIWire().deltas(*deltas), WIRES["openai"].stream(["x"])], tuple[Message, ...]()
     for name, expected in (("gemini-openai/gemini-3-pro", [extra, None]), ("groq/gemini-3-pro", [None, None])):
         transport = MemoryTransport(*(MemoryReply(200, {"content-type": "text/event-stream"}, stream) for stream in streams))
         provider, model = resolve(name, api_key="k", transport=transport)
@@ -499,6 +503,8 @@ def test_a_signature_and_reasoning_in_openais_format_go_back_with_their_call_and
         first = next(message for message in bodies_to(provider)[-1]["messages"] if "tool_calls" in message)
         assert [one.get("extra_content") for one in first["tool_calls"]] == expected
         assert first.get("reasoning_content") == ("Hm." if expected[0] else None)
+        whole = [text | {"text": "Ab", "signature": "cw=="}, sealed]
+        assert first.get("reasoning_details") == (whole if expected[0] else None)
 
 
 def box(*names: str, output: Any = None, nullable: bool = False) -> Toolbox:
