@@ -23,7 +23,7 @@ from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 
 import kernai
-from kernai._util.api import is_async
+from kernai._util.api import check_type, is_async
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.blocks.block import Block
 from kernai.drivers.background_loop import BackgroundLoop, outcome_of
@@ -309,8 +309,7 @@ def _checked_sources(client: Mapping[str, Source] | None) -> dict[str, Source]:
 
 
 def _check_auth(auth: Mapping[str, httpx2.Auth], servers: Mapping[str, ServerConfig]) -> None:
-    if not isinstance(auth, Mapping):
-        raise TypeError(f"auth must be a mapping from server names to httpx2.Auth, got {type(auth).__name__}")
+    check_type(auth, Mapping, "auth must be a mapping from server names to httpx2.Auth")
     for name, one in auth.items():
         if not isinstance(one, httpx2.Auth):
             raise TypeError(f"auth[{name!r}] must be an httpx2.Auth, such as the SDK's OAuthClientProvider, got "

@@ -31,7 +31,7 @@ from mcp.server.lowlevel import Server
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 import kernai
-from kernai._util.api import close_matches
+from kernai._util.api import check_type, close_matches
 from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.drivers.background_loop import outcome_of
@@ -258,8 +258,7 @@ class _Call:
 
     async def _result(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
         run_context = new_context()
-        if not isinstance(run_context, Context):
-            raise TypeError(f"the server's context= must return a Context, got {type(run_context).__name__}")
+        check_type(run_context, Context, "the server's context= must return a Context")
         skill = self.skill
         self.context = SkillContext(
             skill, run_context, call_id="0.0", run_id=self.run_id, emit=self.emit, cancelled=self.cancellation.is_set,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from sys import float_info
 from typing import Any
 
-from kernai._util.api import check_function
+from kernai._util.api import check_function, check_type
 from kernai.agents.agent import Agent, check_model
 from kernai.blocks.block import neutralize
 from kernai.errors import Pause, ProviderError, Stop, copied, error_text
@@ -142,8 +142,7 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     Responses are not streamed, but shown only when complete. Does not change a run's input, history and instructions,
     `progress` events, or, unless this is inside of `retry`, the reasons in `model_waiting` events.
     """
-    if not isinstance(pattern, (str, re.Pattern)):
-        raise TypeError(f"pattern must be a text or a compiled pattern, got {type(pattern).__name__}")
+    check_type(pattern, (str, re.Pattern), "pattern must be a text or a compiled pattern")
     found = re.compile(pattern)
     found.sub(replacement, "")  # raises an error for a wrong replacement
 

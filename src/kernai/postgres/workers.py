@@ -26,7 +26,7 @@ import psycopg
 from procrastinate.exceptions import ConnectorException
 from psycopg import sql
 
-from kernai._util.api import check_function
+from kernai._util.api import check_function, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
@@ -87,10 +87,8 @@ class Workers:
         options: Callable[[RunInfo], ResumeOptions] | None = None, accept: Iterable[str] = (), lease: float = LEASE,
         grace: float = 30.0,
     ) -> None:
-        if not isinstance(store, PostgresStore):
-            raise TypeError(f"store must be a PostgresStore, got {type(store).__name__}")
-        if not isinstance(agents, Mapping):
-            raise TypeError(f"agents must be a mapping of names to agents, got {type(agents).__name__}")
+        check_type(store, PostgresStore, "store must be a PostgresStore")
+        check_type(agents, Mapping, "agents must be a mapping of names to agents")
         wrong = next((one for one in agents.values() if not isinstance(one, Agent)), None)
         if wrong is not None:
             raise TypeError(f"agents must be a mapping of names to agents, got a {type(wrong).__name__} in it")

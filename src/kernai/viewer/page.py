@@ -24,6 +24,7 @@ from importlib import resources
 from itertools import count, islice
 from typing import Any
 
+from kernai._util.api import check_type
 from kernai._util.private_file import open_regular, write_private
 from kernai._util.redaction import printable
 from kernai.blocks.parser import parts_of
@@ -155,8 +156,7 @@ class Thumbnails:
 
 
 def _held(media: Media) -> bytes | None:
-    if not isinstance(media, Media):
-        raise TypeError(f"media must be a list of Media, got {type(media).__name__} in it")
+    check_type(media, Media, "media must be a list of Media", " in it")
     return media.data if isinstance(media.data, bytes) else media.payload
 
 
@@ -195,8 +195,7 @@ def render_page(
     shortening = Shortening()
     made = []
     for at, entry in enumerate(entries):
-        if not isinstance(entry, Mapping):
-            raise TypeError(f"entries[{at}] must be a dict as Recorder.to_list gives, got {type(entry).__name__}")
+        check_type(entry, Mapping, f"entries[{at}] must be a dict as Recorder.to_list gives")
         made.append(record(entry, shortening))
     text = encode(made)
     found = Thumbnails(media_folder, media).find(set(MEDIA_ID.findall(text)))
@@ -219,8 +218,7 @@ def policy(*, connects: bool = False) -> str:
 
 
 def _page(title: str, data: str, *, connects: bool = False) -> str:
-    if not isinstance(title, str):
-        raise TypeError(f"title must be text, got {type(title).__name__}")
+    check_type(title, str, "title must be text")
     page, style, script = _assets()
     parts = {
         "policy": policy(connects=connects),
@@ -270,8 +268,7 @@ def write_page(path: str | os.PathLike[str], page: str) -> None:
     Replaces an empty file or an earlier page. Raises `KernaiError` for any other existing file, and `OSError` if the
     file cannot be written.
     """
-    if not isinstance(page, str):
-        raise TypeError(f"page must be text, as render_page returns it, got {type(page).__name__}")
+    check_type(page, str, "page must be text, as render_page returns it")
     target = os.fsdecode(path)
     if os.path.exists(target):  # noqa: PTH110 - `target` is a str
         file = open_regular(target, follow_links=True)
