@@ -72,6 +72,7 @@ _OF_TYPE = {
 }
 _OF_TYPE["number"] = _OF_TYPE["integer"]
 _TYPED = frozenset().union(*_OF_TYPE.values())
+_NOTES = {"title", "description", "default"}
 _FORMS = {
     "date": "2024-01-31", "date-time": "2024-01-31T12:00:00Z", "time": "12:00:00Z", "email": "name@example.com",
     "uri": "https://example.com/", "uuid": "123e4567-e89b-42d3-a456-426614174000",
@@ -161,6 +162,9 @@ def resolved(schema: Any) -> tuple[Definition | None, Schema]:
     first: Definition | None = None
     found: Schema = schema if isinstance(schema, dict) else {}
     for _ in range(_MOST_HOPS):
+        match found.get("allOf"):
+            case [dict(part)] if found.keys() - _NOTES == {"allOf"}:  # so pydantic before 2.9 describes a reference
+                found = {**part, **{key: one for key, one in found.items() if key != "allOf"}}
         target = found.get("$ref")
         if not isinstance(target, Definition):
             break
@@ -281,7 +285,7 @@ def takes_whole(schema: Schema, value: dict[str, Any] | list[Any]) -> bool:
     _, found = resolved(schema)
     if "anyOf" in found:
         return any(takes_whole(one, value) for one in found["anyOf"])
-    if found.keys() <= {"title", "description", "default"}:
+    if found.keys() <= _NOTES:
         return True
     return found.get("type") == ("array" if isinstance(value, list) else "object") and "properties" not in found
 
