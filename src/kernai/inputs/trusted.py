@@ -195,13 +195,12 @@ def _fits(schema: Schema, value: object) -> bool:
             wanted, given = resolved(one)[1].get("const"), value.get(key)
             if isinstance(wanted, str) and isinstance(given, str) and wanted != given:
                 return False  # the value belongs to another alternative
-    kinds = schema.get("type")
-    if kinds is None:
+    kind = schema.get("type")
+    if kind is None:
         return True
-    names = [kinds] if isinstance(kinds, str) else kinds
     if not isinstance(value, (dict, list, str, int, float)):
-        return not {"object", "array", "null", "boolean"}.issuperset(names)  # a date or a Decimal is sent as text
-    return any(isinstance(value, _KINDS.get(one, ())) for one in names)
+        return kind not in ("object", "array", "null", "boolean")  # a date or a Decimal is sent as text
+    return isinstance(value, _KINDS.get(kind, ()))
 
 
 def _opened(value: object) -> object:
