@@ -348,16 +348,12 @@ def speaking(schema: dict[str, Any]) -> type:
 
 SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     # what a field's schema says, its label, its sample in the usage
-    ({"type": "integer"}, "integer", 1),
-    ({"type": "number"}, "number", 1.5),
-    ({"type": "boolean"}, "boolean", True),
-    ({"type": "null"}, "null", None),
+    ({"type": "integer"}, "integer", 1), ({"type": "number"}, "number", 1.5),
+    ({"type": "boolean"}, "boolean", True), ({"type": "null"}, "null", None),
     ({"type": "string", "format": "date"}, "string (date)", "2024-01-31"),
     ({"type": "string", "examples": ["e"]}, "string", "e"), ({"type": "integer", "examples": {"e": 5}}, "integer", 1),
-    ({"const": 5}, "5", 5),
-    ({"enum": ["a", "b"]}, 'one of "a", "b"', "a"),
-    ({"type": "array"}, "list", ["..."]),
-    ({"type": "array", "items": True}, "list", ["..."]),
+    ({"const": 5}, "5", 5), ({"enum": ["a", "b"]}, 'one of "a", "b"', "a"),
+    ({"type": "array"}, "list", ["..."]), ({"type": "array", "items": True}, "list", ["..."]),
     ({"type": "array", "items": {"type": "integer"}}, "list of integer", [1]),
     ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}]}, "list of 2: (integer, boolean)", [1, True]),
     ({"type": "array", "items": {"type": "integer"}, "maxItems": 0}, "list of integer, of at most 0 items", []),
@@ -368,8 +364,7 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     ({"type": "array", "items": {"type": "boolean"}, "minItems": 2, "uniqueItems": False}, "list of boolean, of at least 2 items", [True, True]),
     ({"type": "integer", "multipleOf": 5}, "integer, a multiple of 5", 5),
     ({"type": "number", "multipleOf": 0.25, "exclusiveMinimum": 3.1}, "number, more than 3.1, a multiple of 0.25", 3.25),
-    ({"type": "integer", "multipleOf": "5"}, "integer", 1),
-    ({"type": "number", "multipleOf": 0}, "number, a multiple of 0", 1.5),
+    ({"type": "integer", "multipleOf": "5"}, "integer", 1), ({"type": "number", "multipleOf": 0}, "number, a multiple of 0", 1.5),
     ({"type": "array", "prefixItems": 5}, "list", ["..."]),
     ({"type": "integer", "multipleOf": 4, "maximum": -3}, "integer, at most -3, a multiple of 4", -4),
     ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "integer or null", 1),
@@ -379,8 +374,7 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     ({"type": ["null", "object"], "properties": {"n": {"type": "integer"}}, "required": ["n"]}, "null or object", {"n": 1}),
     ({"minLength": 3, "maximum": 7}, "any value, at most 7, of at least 3 characters", "..."),
     ({"$ref": "#/$defs/Part"}, "Part object", {"n": 1}), ({"allOf": [{"$ref": "#/$defs/Part"}], "title": "F"}, "Part object", {"n": 1}),
-    ({"$ref": "#/$defs/Gone"}, "Gone object", "..."),
-    ({}, "any value", "..."),
+    ({"$ref": "#/$defs/Gone"}, "Gone object", "..."), ({}, "any value", "..."),
     (True, "any value", "..."),  # type: ignore[list-item]  # a schema may be a bare True
 ]
 
