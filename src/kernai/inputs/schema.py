@@ -175,6 +175,22 @@ def resolved(schema: Any) -> tuple[Definition | None, Schema]:
     return first, with_one_type(found)
 
 
+def _alternatives(found: Schema) -> list[Any]:
+    """The schemas under ``anyOf``, each with the keywords beside it that describe its values too."""
+    shared = {key: one for key, one in found.items() if key == "type" or key in _TYPED}
+    return [merged(shared, one) if isinstance(one, dict) and "$ref" not in one else one for one in found["anyOf"]]
+
+
+def merged(one: Schema, other: Schema) -> Schema:
+    """Combines two schemas that both apply to a value, as far as listings need it."""
+    both = {**one, **other}
+    if "properties" in both:
+        both["properties"] = {**one.get("properties", {}), **other.get("properties", {})}
+    if "required" in both:
+        both["required"] = list(dict.fromkeys([*one.get("required", ()), *other.get("required", ())]))
+    return both
+
+
 def with_one_type(schema: Schema) -> Schema:
     """A schema with alternatives under ``anyOf`` in place of a list of types. Each has the keywords of its type."""
     kinds = schema.get("type")
@@ -207,7 +223,7 @@ def label_of(schema: Any, inside: tuple[Definition, ...] = ()) -> str:
     if definition is not None:
         return f"{definition.name} ({label_of(found, (*inside, definition))})"
     if "anyOf" in found:
-        return " or ".join(dict.fromkeys(label_of(one, inside) for one in found["anyOf"]))
+        return " or ".join(dict.fromkeys(label_of(one, inside) for one in _alternatives(found)))
     return ", ".join([_kind(found, inside), *_conditions(found)])
 
 
@@ -227,8 +243,9 @@ def _kind(found: Schema, inside: tuple[Definition, ...]) -> str:
 
 def _grouped(item: Any, inside: tuple[Definition, ...]) -> str:
     definition, found = resolved(item)
-    several = definition is None and len(found.get("anyOf", ())) > 1 and WORDS not in found
-    return f"({label_of(item, inside)})" if several else label_of(item, inside)
+    label = label_of(item, inside)
+    is_several = definition is None and "anyOf" in found and WORDS not in found and " or " in label
+    return f"({label})" if is_several else label
 
 
 def _conditions(found: Schema) -> Iterator[str]:
@@ -338,7 +355,7 @@ def sample_of(schema: Any, inside: tuple[Definition, ...] = ()) -> Any:
         if found.get(key) and isinstance(found[key], (list, tuple)):  # a model's author may write anything
             return found[key][0]
     if found.get("anyOf"):
-        members = sorted(found["anyOf"], key=lambda one: one.get("type") == "null")
+        members = sorted(_alternatives(found), key=lambda one: isinstance(one, dict) and one.get("type") == "null")
         return next((one for member in members if (one := sample_of(member, inside)) is not NO_VALUE), NO_VALUE)
     if found.get("type") == "object" or "properties" in found:
         return _object(found, inside)

@@ -26,7 +26,7 @@ from referencing.jsonschema import DRAFT202012, specification_with
 
 from kernai._util.api import close_matches
 from kernai._util.redaction import printable
-from kernai.inputs.schema import Schema, is_multiple, label_of, sample_of, with_one_type
+from kernai.inputs.schema import Schema, is_multiple, label_of, merged, sample_of, with_one_type
 from kernai.inputs.table import change_form
 from kernai.inputs.types import dotted, shown
 from kernai.jsonio.json_data import copy_of
@@ -228,7 +228,7 @@ class _Writer:
         if "prefixItems" in made:
             made["prefixItems"] = [self.written(one, inside) for one in made["prefixItems"]]
         for one in made.pop("allOf", ()):
-            made = _merged(made, self.written(one, inside))
+            made = merged(made, self.written(one, inside))
         for key in ("anyOf", "oneOf"):
             if key in made:
                 made["anyOf"] = [self.written(one, inside) for one in made.pop(key)]
@@ -243,7 +243,7 @@ class _Writer:
         if reference in inside:
             kind = found.get("type") if isinstance(found, Mapping) else None
             return {**siblings, **({"type": kind} if isinstance(kind, str) else {})}
-        return _merged(self.written(found, (*inside, reference)), siblings)
+        return merged(self.written(found, (*inside, reference)), siblings)
 
     def _looked_up(self, reference: str) -> Any:
         try:
@@ -253,16 +253,6 @@ class _Writer:
         if not self._check(found):  # it may be any part of the document, such as a default
             raise ValueError(f"it refers to {reference!r}, which is not a schema")
         return found
-
-
-def _merged(one: Schema, other: Schema) -> Schema:
-    """Combines two schemas that both apply to a value, as far as listings need it."""
-    both = {**one, **other}
-    if "properties" in both:
-        both["properties"] = {**one.get("properties", {}), **other.get("properties", {})}
-    if "required" in both:
-        both["required"] = list(dict.fromkeys(_required_names(one) + _required_names(other)))
-    return both
 
 
 # ----------------------------------------------------------------------------------------------------------- checking
