@@ -24,8 +24,6 @@ STRIDE = 16
 FORGOTTEN = {(60, length) for length in range(14, 30)}
 #: a run that ended in an observer of its task, which the older version could not replay
 UNREPLAYED = 177
-#: a run that `sys.exit` ended in an agent that it called, of which a replay by the older version had no result
-EXITED = 148
 
 
 @lru_cache
@@ -47,8 +45,9 @@ def check_cut(case: dict[str, Any], length: int) -> None:
         expected[0]["wrote"] = True  # since then it is put on record that the run waits
     is_async = (case["number"] + length) % 2 == 1
     got = json.loads(json.dumps(resumed(case["world"], store_of(case, length), is_async=is_async)))
-    for one in (*got, *expected) if case["number"] == EXITED else ():
-        one.pop("replay", None)
+    for one, now in zip(expected, got, strict=True):
+        if now.get("replay", one) is None and one["replay"] is not None and one["replay"]["stop"] == "cancelled":
+            one["replay"] = None  # since then a replay of a run that `sys.exit` ended has no result, as after Ctrl-C
     assert got == expected, f"recording {case['number']}, its first {length} entries, {'async' if is_async else 'sync'}"
 
 

@@ -124,6 +124,29 @@ def test_after_a_failure_or_a_limit_the_user_may_say_something_else(way: Way) ->
         assert talk.replay() == result
 
 
+@pytest.mark.parametrize("place", ["CallSkill", "CallModel", "approve"])
+def test_a_session_continues_after_a_system_exit(place: str) -> None:
+    def leaving(effect: Any) -> Any:
+        if type(effect).__name__ == place:
+            approve(effect)
+        return (yield effect)
+
+    def approve(call: Any) -> bool:
+        if not leaves.is_set():
+            leaves.set()
+            raise SystemExit(2)
+        return True
+
+    leaves, skills = threading.Event(), [Skill("look", execute=str, inputs={})]
+    it = Agent(instructions="x", skills=skills, middleware=[leaving], approve=approve if place == "approve" else None)
+    run = Stored(WAYS[0], it, MockProvider(command("look"), "<final>done</final>"))
+    with pytest.raises(SystemExit):
+        run.execute()
+    result = run.resume(input="more")
+    assert (result.ok, [one.text for one in result.messages if one.role == "user"][:2]) == (True, ["go", "more"])
+    assert run.replay() == result
+
+
 @pytest.mark.parametrize("given", [[5], 5, [b"x"]])
 def test_an_invalid_input_is_an_error_and_changes_nothing(given: Any) -> None:
     talk = Talk(WAYS[0])

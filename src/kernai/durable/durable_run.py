@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kernai.durable.approvals import Call, CallRefusedError, Decision, DecisionError, DoubtfulPause, called, edited
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState, Saved, has_state
-from kernai.durable.outcomes import RecordedError
+from kernai.durable.outcomes import RecordedError, RecordedExit
 from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of, reading
 from kernai.durable.replay_cursor import divergence
 from kernai.durable.scope import DurableScope
@@ -274,7 +274,7 @@ class DurableRun:
             self._is_input_left = True
             try:
                 result = yield from turn
-            except Exception:  # noqa: BLE001 - this turn's failure is recorded, and the next turn continued from it
+            except (Exception, RecordedExit):  # noqa: BLE001 - this turn's failure is recorded, the next continues
                 result = run.result
             if self.closes and left == 0:
                 self.closes = False

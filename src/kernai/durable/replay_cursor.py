@@ -108,7 +108,8 @@ class ReplayCursor(Gate):
     def child_context(self, run: Run, scope: str, task_id: str | None) -> Context:
         one = self.rows[self._written()] if self.is_on_record() and not self._history.of(scope) else None
         if one is not None and one.call == scope and isinstance(one.row, (events.SkillErrorRow, events.TaskErrorRow)):
-            failed = outcomes.error(one.row, ends=getattr(one.row, "stop_reason", None) is not None)
+            is_exit = getattr(one.row, "exception", None) == SystemExit.__name__  # which would have ended the run here
+            failed = outcomes.error(one.row, ends=is_exit or getattr(one.row, "stop_reason", None) is not None)
             if isinstance(failed, Exception):  # otherwise the run was stopped here
                 raise failed
         return super().child_context(run, scope, task_id)

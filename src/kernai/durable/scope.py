@@ -190,9 +190,9 @@ class DurableScope:
         return Completion(None, outcomes.value(row, self.run.context.media_store))
 
     def _has_exited(self, recorded: Recorded) -> bool:
-        """Whether a `SystemExit` ended only this sub-run, as in a task, and not the whole run."""
+        """Whether a `SystemExit` ended this scope's run. If that has no end on record, only in a task."""
         after = next((one.row for one in self._cursor.rows if one.seq > recorded.seq), None)
-        return self.run.scope != "" and (self.run.task_id is not None or isinstance(after, events.ResultRow))
+        return isinstance(after, events.ResultRow) or (self.run.scope != "" and self.run.task_id is not None)
 
     def _failure(self, recorded: Recorded, otherwise: str) -> Completion:
         """The error of work whose own end is not recorded, from its parent's row. If there is none, the run diverges:

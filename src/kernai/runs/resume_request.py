@@ -21,6 +21,7 @@ from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import NOT_DECIDED, History
 from kernai.durable.host_state import HostState
 from kernai.durable.lease import key_of
+from kernai.durable.outcomes import RecordedExit
 from kernai.durable.recorded_run import Recorded, RecordedRun, reading
 from kernai.durable.replay_cursor import divergence, shown
 from kernai.durable.store import RunInfo, check_run_id, check_store, leased
@@ -284,7 +285,8 @@ class ReplayRequest(_RecordedRequest):
             return self._recorded.final_result(run.context.media_store), run
         if root.is_parked:
             return durable.parked_result(run), run
-        return run.result if root.ended is not None and not root.has_unrecorded else None, run
+        has_ended = root.ended is not None and not isinstance(root.ended.error, RecordedExit)  # as after Ctrl-C
+        return run.result if has_ended and not root.has_unrecorded else None, run
 
 
 class _SkillChecks:
