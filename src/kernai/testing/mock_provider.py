@@ -157,10 +157,7 @@ class MockProvider(NotCopied, Provider):
             return self.calls[index] if -len(self.calls) <= index < len(self.calls) else None
 
     def call(
-        self,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
         """Answers as set up, in pieces of `chunk_size`."""
@@ -183,14 +180,13 @@ class MockProvider(NotCopied, Provider):
             raise TypeError(f"on_call's function must give text or an LlmResponse, got {type(answered).__name__}")
         if tools is not None and response.blocks is None:
             response = _native(response, tools)
-        content = response.content
         prose = response.prose
-        self._stream(content if prose is None else prose, on_chunk)
+        self._stream(response.content if prose is None else prose, on_chunk)
         for number, block in enumerate(() if prose is None else response.blocks or ()):
             show = getattr(on_chunk, "block", None)
             if show is not None:
                 self._stream(block.content, partial(show, number, block.type, block.name))
-        usage: object = counter(messages, content) if counter is not None else {}
+        usage: object = counter(messages, response.content) if counter is not None else {}
         if not isinstance(usage, Mapping):
             raise TypeError(f"the token counter must return a dict, such as {{'prompt_tokens': 3}}, got {usage!r}")
         return replace(response, **usage)
