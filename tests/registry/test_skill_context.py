@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -190,6 +191,20 @@ def test_a_credential_is_in_nothing_that_a_run_records_or_sends(leak: str, tmp_p
     shown = [getattr(one, "data", one) for one in [*sent, *context.media_store]]
     assert all(secret not in str(text) for text in [*kept, *shown])
     assert any("[credential a]" in str(text) for text in kept) or "URL" in leak
+
+
+def test_a_credential_in_the_text_of_an_exit_reaches_neither_the_caller_nor_a_recording() -> None:
+    def leaky(ctx: SkillContext[Any]) -> None:
+        sys.exit(f"no access with {ctx.credential('a')}")
+
+    kernai.configure(credential_resolver=MappingResolver({"a": "alpha-secret"}))
+    skills = [Skill("leaky", execute=leaky, credentials={"a": Credential()})]
+    for name, description in (("leaky", ""), ("inner", "An agent that calls it.")):
+        outer = Agent(instructions="", skills=skills, provider=MockProvider(f'<command name="{name}">x</command>'))
+        with pytest.raises(SystemExit, match=r"^no access with \[credential a\]$"):
+            kernai.execute(outer, "Go.", recorder=(recorder := Recorder()))
+        assert "alpha-secret" not in recorder.to_json()
+        skills = [outer.as_skill("inner", description)]
 
 
 def test_credentials_read_in_several_threads_are_all_scrubbed() -> None:

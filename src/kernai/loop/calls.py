@@ -378,6 +378,9 @@ class _Call:
             run.stops(error, ends=False)
             marks[broken_off] = True
         text = run.scrub(self.call_id, error_text(error) if broken_off is None else _STOPPED[broken_off])
+        if isinstance(error, SystemExit) and text != error_text(error):  # unlike other exceptions, it ends the run
+            error.args, error.code = (text,), text
+            vars(error).pop("__notes__", None)  # the text has them
         exception = type(error).__name__ if broken_off is None else None
         if isinstance(self.effect, CallProtocol):
             duration_ms = int((run.clock.monotonic() - self._started) * 1000)
