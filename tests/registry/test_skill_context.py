@@ -198,13 +198,12 @@ def test_a_credential_in_the_text_of_an_exit_reaches_neither_the_caller_nor_a_re
         sys.exit(f"no access with {ctx.credential('a')}")
 
     kernai.configure(credential_resolver=MappingResolver({"a": "alpha-secret"}))
-    skills = [Skill("leaky", execute=leaky, credentials={"a": Credential()})]
-    for name, description in (("leaky", ""), ("inner", "An agent that calls it.")):
-        outer = Agent(instructions="", skills=skills, provider=MockProvider(f'<command name="{name}">x</command>'))
-        with pytest.raises(SystemExit, match=r"^no access with \[credential a\]$"):
-            kernai.execute(outer, "Go.", recorder=(recorder := Recorder()))
-        assert "alpha-secret" not in recorder.to_json()
-        skills = [outer.as_skill("inner", description)]
+    one = Skill("call", execute=leaky, credentials={"a": Credential()})
+    inner = Agent(instructions="", skills=[one], provider=MockProvider('<command name="call"></command>'))
+    outer = inner.replace(skills=[inner.as_skill("call", "An agent that calls it.")])
+    with pytest.raises(SystemExit, match=r"^no access with \[credential a\]$"):
+        kernai.execute(outer, "Go.", recorder=(recorder := Recorder()))
+    assert "alpha-secret" not in recorder.to_json()
 
 
 def test_credentials_read_in_several_threads_are_all_scrubbed() -> None:
