@@ -194,6 +194,7 @@ def test_an_invalid_setting_is_an_error_with_its_name_variable_expected_type_and
 
 
 def test_a_setting_without_a_value_has_its_default_unconverted() -> None:
-    declared = skill_with(settings={"a": Setting(int), "b": Setting(int, default="none"), "c": Setting(default=None)})
+    declared = skill_with(settings={"a": Setting(int), "b": Setting(int, default=["none"]), "c": Setting(default=None)})
     ctx = SkillContext(declared, settings={"c": None})
-    assert [ctx.setting(key) for key in "abc"] == [None, "none", None]
+    ctx.setting("b").append("of this call alone")
+    assert [ctx.setting(key) for key in "abc"] == [None, ["none"], None]

@@ -146,8 +146,8 @@ class Setting(Value):
     """A value that a skill reads with ``ctx.setting(key)``, converted to `type`.
 
     `type` is any type that an input may have. A value that is text is read as this type requires: as a number or
-    boolean if it is exactly that, as JSON for lists and objects. The default is used unchanged. Raises `TypeError` for
-    an unknown type.
+    boolean if it is exactly that, as JSON for lists and objects. The default is used unchanged; lists, dicts and sets
+    are copied each time. Raises `TypeError` for an unknown type.
     """
 
     type: Any = str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -126,7 +127,8 @@ class SkillContext(NotCopied, Generic[RunContext]):
         declared: Setting = self._declared("settings", "setting", "Setting(str)", key)
         value = self._look_up(self._settings, "setting_resolver", key)
         if value is None:
-            return declared.default
+            default = declared.default
+            return deepcopy(default) if isinstance(default, (list, dict, set)) else default
         where = f"setting {key!r} of skill {self._name!r} ({environment_name(self._name, key)})"
         return declared.convert(value, where)
 
