@@ -123,8 +123,8 @@ class GeminiProvider(HttpProvider):
 class GeminiReader(SseReader):
     """Chunks of `streamGenerateContent`, up to the body's end; there is no other end marker.
 
-    A finish reason does not end the turn: there is one after each round of a tool that the vendor itself runs (code
-    execution, search), in each chunk of older models, and in gateways' empty chunks before the text.
+    A finish reason does not end the turn; the last one counts. There is one after each round of a tool that the vendor
+    itself runs (code execution, search), in each chunk of older models, and in gateways' empty chunks before the text.
     """
 
     terminal = "a finishReason"
@@ -149,11 +149,6 @@ class GeminiReader(SseReader):
             reason = at(chunk, "promptFeedback", "blockReason")
             if isinstance(reason, str) and reason:
                 raise self.error(f"the prompt was blocked ({reason}); nothing was generated", reason)
-
-    def check_complete(self) -> None:
-        """Raises unless there was a finish reason; the last one counts."""
-        self.complete = self.may_end
-        super().check_complete()
 
     def _on_candidate(self, candidate: Mapping[str, Any]) -> None:
         for part in objects(at(candidate, "content", "parts")):

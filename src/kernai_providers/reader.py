@@ -231,7 +231,7 @@ class Reader(ABC):
 
     def check_complete(self) -> None:
         """Raises `ProviderError` if the vendor has not ended the turn."""
-        if not self.complete:
+        if not (self.complete or self.may_end):
             raise self.error(f"the stream ended without {self.terminal}: the answer was cut off", "cut", retryable=True)
 
     def response(self, latency_ms: int) -> LlmResponse:
