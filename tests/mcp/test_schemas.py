@@ -214,7 +214,7 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     assert example(rows, {"rows": [{"n": "3", "s": 4}]}) == {"rows": [{"n": 3, "s": "4"}]}
     assert example(FILE, {"path": 3, "head": "2"}) == {"path": "3", "head": 2}
     nested = {"properties": {"os": {"items": deep}}, "required": ["os"]}
-    assert example(nested, {"os": [{"x": "2"}, {"y": 3}]}) == {"os": [{"x": 2}, {"y": 3, "x": 1}]}
+    assert example(nested, {"os": [{"x": "2"}, {"y": 3}, {"xs": 4}]}) == {"os": [{"x": 2}, {"y": 3, "x": 1}, {"x": 4}]}
     assert example(FILE, {"path": "a", "mode": None, "head": 0}) == {"path": "a"}
     assert example(FILE, {"path": ["a"], "head": {"n": 1}}) == {"path": "..."}
     assert example({"properties": {"a": {}}, "required": ["a", "z"]}, {"z": 1}) == {"z": 1, "a": "..."}

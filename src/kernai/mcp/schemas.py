@@ -133,44 +133,44 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     """Arguments that fit the schema, based on those given.
 
     Numbers in quotes and the like are corrected. Arguments that fit are kept; so are lists and objects with a fault in
-    them, because most of their content is right. A missing required argument gets the value given under a similar name,
-    or, like a missing property in an object, a placeholder.
+    them, because most of their content is right. What is required and missing, also in an object, gets the value given
+    under a similar name, or a placeholder.
     """
     full = resolved(schema)
-    known = inputs_of(full)
+    known = {name: {} for name in needed_names(full, given)} | inputs_of(full)
     takes_any = not properties_of(full) and full.get("additionalProperties") is not False
     # the definitions are needed if not all references can be resolved
     others = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
-
-    def fits(name: str, value: Any) -> bool:
-        if name not in known:
-            return takes_any
-        wrong = found_faults({**others, "properties": {name: known[name]}}, {name: value})
-        return all(len(path) > 1 for path, _ in wrong)
-
     made = copy_of(dict(islice(given.items(), MAX_SHOWN)))
     for path, _ in found_faults(schema, made):
         with suppress(LookupError, TypeError, ValueError):  # for any other fault
-            change_form(made, path)
-    made = {name: value for name, value in made.items() if fits(name, value)}
-    lacking = needed_names(full, made)
-    for one in islice((one for one in given if one not in known), MAX_FAULTS):
-        for name in close_matches(one, known):
-            if name in lacking and fits(name, given[one]):
-                made.setdefault(name, given[one])
-    completed: dict[str, Any] = _completed({**full, "properties": known}, made)
-    return completed
+            if takes_any or path[0] in known:
+                change_form(made, path)
+    made = {name: value for name, value in made.items() if name not in known or _fits(known[name], value, others)}
+    made = _completed({**full, "properties": known}, made)
+    return {name: value for name, value in made.items() if takes_any or name in known or name not in given}
+
+
+def _fits(schema: Any, value: Any, others: Mapping[str, Any]) -> bool:
+    """Whether a value fits, apart from what is in a list or object."""
+    wrong = found_faults({**others, "properties": {"it": schema}}, {"it": value})
+    return all(len(path) > 1 for path, _ in wrong)
 
 
 def _completed(schema: Any, value: Any) -> Any:
-    """The value with a placeholder for each required property that is missing in it, at any depth."""
+    """The value with everything that it lacks, at any depth: the value given under a similar name, or a placeholder."""
     if isinstance(schema, Mapping) and isinstance(value, list):
         return [_completed(schema.get("items"), one) for one in value]
     if not isinstance(schema, Mapping) or not isinstance(value, dict):
         return value
     known = properties_of(schema)
-    lacking = {name: _placeholder(known.get(name)) for name in needed_names(schema, value) if name not in value}
-    return {**{name: _completed(known.get(name), one) for name, one in value.items()}, **lacking}
+    made = {name: _completed(known.get(name), one) for name, one in value.items()}
+    lacking = [name for name in needed_names(schema, made) if name not in made]
+    for one in islice((one for one in value if one not in known), MAX_FAULTS):
+        for name in close_matches(one, known):
+            if name in lacking and name not in made and one in made and _fits(known[name], made[one], {}):
+                made[name] = made.pop(one)
+    return {**made, **{name: _placeholder(known.get(name)) for name in lacking if name not in made}}
 
 
 def _placeholder(schema: Any) -> Any:
