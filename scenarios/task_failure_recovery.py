@@ -41,7 +41,6 @@ TASK = (
 )
 
 
-
 def instructions(context: kernai.Context) -> str:
     """The root plans and recovers; a sub-agent only counts."""
     return ROOT if context.is_root else TASK

@@ -91,7 +91,6 @@ class CompatibleProvider(OpenAIProvider):
         return _base_url(self._vendor, {}) or ""
 
 
-
 def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vendor:
     return Vendor(name, OpenAIProvider, variables, base_url, **more)
 

@@ -164,7 +164,6 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
     assert found is None or found.dialect in DIALECTS
 
 
-
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", ["<tool_call>{", "<function=a>", "<function=a><parameter=b>", "<|python_tag|>{", "[TOOL_CALLS][", "```\n{\n", "```json\n[", "```\n[1\n```\n", OBJECT, OBJECT + "<|a|>", "[]", "<tool_call>" + OBJECT, "<function=a>{}", "<function=a><parameter=b>1", '<block name="a">', "<BLOCK "])
 def test_a_text_with_many_unfinished_calls_is_read_quickly(piece: str) -> None:

@@ -30,7 +30,6 @@ def assistant(*content: Any) -> Message:
     return Message("assistant", content)
 
 
-
 # ------------------------------------------------------------------------------------------------- whole bodies
 
 TAPE = (system("Be brief."), user("Hello"), assistant("Hi."), user("Weather", " today"), user("in Oslo?"))
