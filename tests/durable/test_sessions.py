@@ -124,8 +124,9 @@ def test_after_a_failure_or_a_limit_the_user_may_say_something_else(way: Way) ->
         assert talk.replay() == result
 
 
-@pytest.mark.parametrize("place", ["CallSkill", "CallModel", "approve"])
-def test_a_session_continues_after_a_system_exit(place: str) -> None:
+@pytest.mark.parametrize("place", ["CallSkill", "CallModel", "approve", "messages_sent", "skill_execute"])
+@pytest.mark.parametrize("error", [SystemExit(2), KeyboardInterrupt()], ids=repr)
+def test_a_session_continues_after_an_exit_or_ctrl_c(place: str, error: BaseException) -> None:
     def leaving(effect: Any) -> Any:
         if type(effect).__name__ == place:
             approve(effect)
@@ -134,14 +135,14 @@ def test_a_session_continues_after_a_system_exit(place: str) -> None:
     def approve(call: Any) -> bool:
         if not leaves.is_set():
             leaves.set()
-            raise SystemExit(2)
+            raise error
         return True
 
     leaves, skills = threading.Event(), [Skill("look", execute=str, inputs={})]
     it = Agent(instructions="x", skills=skills, middleware=[leaving], approve=approve if place == "approve" else None)
     run = Stored(WAYS[0], it, MockProvider(command("look"), "<final>done</final>"))
-    with pytest.raises(SystemExit):
-        run.execute()
+    with pytest.raises(type(error)):
+        run.execute(on_event=lambda event: approve(event) if event.type == place else None)
     result = run.resume(input="more")
     assert (result.ok, [one.text for one in result.messages if one.role == "user"][:2]) == (True, ["go", "more"])
     assert run.replay() == result

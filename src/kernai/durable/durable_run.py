@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.durable.approvals import Call, CallRefusedError, Decision, DecisionError, DoubtfulPause, called, edited
 from kernai.durable.history import History
-from kernai.durable.host_state import HostState, Saved, has_state
+from kernai.durable.host_state import HostState, Saved
 from kernai.durable.outcomes import RecordedError, RecordedExit
 from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of, reading
 from kernai.durable.replay_cursor import divergence
@@ -35,6 +35,7 @@ from kernai.interrupts import calls_out
 from kernai.loop import corrections, effects
 from kernai.loop.effects import CallProtocol, CallSkill, Completion, Effect, SubRun, Work
 from kernai.loop.kernel import run_loop
+from kernai.values.context import Context
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason
 
@@ -274,7 +275,7 @@ class DurableRun:
             self._is_input_left = True
             try:
                 result = yield from turn
-            except (Exception, RecordedExit):  # noqa: BLE001 - this turn's failure is recorded, the next continues
+            except (Exception, RecordedExit, effects.NotPerformed):  # noqa: BLE001 - recorded, and the next turn follows
                 result = run.result
             if self.closes and left == 0:
                 self.closes = False
@@ -338,7 +339,7 @@ class DurableRun:
 
     def state_of(self, run: Run) -> HostState | None:
         """The host's state; None if this run has none to save."""
-        if self._root.journal is None or not has_state(run):
+        if self._root.journal is None or type(run.context).save is Context.save:
             return None
         self._root.journal.host_state = self._state
         return self._state

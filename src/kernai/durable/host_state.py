@@ -178,11 +178,6 @@ class HostState:
         return found
 
 
-def has_state(run: Run) -> bool:
-    """Whether the host's context has a state to save."""
-    return type(run.context).save is not Context.save
-
-
 class _Sharing(NamedTuple):
     """What a child context shares with its parent's."""
 

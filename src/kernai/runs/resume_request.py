@@ -21,7 +21,6 @@ from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import NOT_DECIDED, History
 from kernai.durable.host_state import HostState
 from kernai.durable.lease import key_of
-from kernai.durable.outcomes import RecordedExit
 from kernai.durable.recorded_run import Recorded, RecordedRun, reading
 from kernai.durable.replay_cursor import divergence, shown
 from kernai.durable.store import RunInfo, check_run_id, check_store, leased
@@ -285,7 +284,8 @@ class ReplayRequest(_RecordedRequest):
             return self._recorded.final_result(run.context.media_store), run
         if root.is_parked:
             return durable.parked_result(run), run
-        has_ended = root.ended is not None and not isinstance(root.ended.error, RecordedExit)  # as after Ctrl-C
+        # after Ctrl-C and the like there is none
+        has_ended = root.ended is not None and isinstance(root.ended.error, Exception | None)
         return run.result if has_ended and not root.has_unrecorded else None, run
 
 
