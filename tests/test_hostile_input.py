@@ -333,16 +333,20 @@ class Giving(kernai.Provider):
 def test_a_provider_that_changes_its_options_changes_them_for_no_other_call(way: Way) -> None:
     seen: list[Any] = []
 
+    @dataclass(frozen=True)
+    class Own(kernai.GenerationOptions):
+        seed: int = 0
+
     class Takes(kernai.Provider):
         def call(self, messages: Sequence[kernai.Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
-            seen.append((generation.extra.pop("options")["a"].pop(), generation.stop.pop(), generation.thinking.popitem()))
+            seen.append((generation.extra.pop("options")["a"].pop(), generation.stop.pop(), generation.thinking.popitem(), generation.seed))
             if len(seen) == 1:
                 raise kernai.ProviderError("busy", retryable=True)
             return LlmResponse(final("done") if len(seen) == 3 else command("echo", "x"))
 
-    options = {"extra": {"options": {"a": [1]}}, "stop": "END", "thinking": {"budget": 5}}
+    options = Own(extra={"options": {"a": [1]}}, stop="END", thinking={"budget": 5}, seed=7)
     assert way(Agent(instructions="", provider=Takes(), middleware=[retry(first_wait=0)], skills=[], generation=options)).ok
-    assert seen == [(1, "END", ("budget", 5))] * 3
+    assert seen == [(1, "END", ("budget", 5), 7)] * 3
 
 
 def _raise(error: BaseException) -> Callable[[], Any]:

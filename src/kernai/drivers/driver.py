@@ -193,7 +193,7 @@ class Driver:
             stream.set_timeout(effect.timeout)
         generation = effect.generation
         if type(generation) is not GenerationOptions or generation.extra or generation.thinking or generation.stop:
-            generation = GenerationOptions().merge(generation)  # a copy, since a provider may change what it gets
+            generation = replace(GenerationOptions.coerce(generation))  # a copy: a provider may change what it gets
         return run, provider, stream, generation
 
     def look_for_interrupt(self) -> None:
