@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kernai.agents.agent import Agent
 from kernai.errors import RunBusyError
 from kernai.events import Event
+from kernai.loop.root import Cancellation, Clock
 from kernai.runs.run_request import MapOptions, ResumeOptions, RunOptions, RunRequest, UserInput, check_seconds
 from kernai.values.context import Context
 from kernai.values.model import Model
@@ -222,7 +223,7 @@ def _until(wait: float) -> float:
 
 
 def _gives_up(until: float, cancel: Any) -> bool:
-    return monotonic() >= until or (cancel is not None and cancel.is_set())
+    return monotonic() >= until or Cancellation(Clock(), cancel).is_set()
 
 
 def replay(
