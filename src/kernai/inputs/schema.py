@@ -249,10 +249,11 @@ def _grouped(item: Any, inside: tuple[Definition, ...]) -> str:
 
 
 def _conditions(found: Schema) -> Iterator[str]:
+    of_type = _OF_TYPE.get(str(found.get("type")), _TYPED)
     for keyword in _CONDITIONS if not isinstance(found.get("prefixItems"), list) else ():
         value = found.get(keyword)
         is_bound = isinstance(value, str if keyword == "pattern" else (int, float)) and not isinstance(value, bool)
-        if is_bound and len(str(value)) <= _LONGEST_BOUND:
+        if is_bound and keyword in of_type and len(str(value)) <= _LONGEST_BOUND:
             yield condition(keyword, value)
 
 
