@@ -53,7 +53,7 @@ def test_prose_is_the_answer_or_is_corrected_as_the_options_say(case: str) -> No
     )
     assert (result.text, provider.call_count) == (answer, len(said))
     assert len(recorder.for_event("no_blocks_stall")) == corrected
-    assert ("Your response reached its limit before it contained a block" in str(result.messages)) == ("was cut" in case)
+    assert ("Your response reached its limit and was cut off before it contained a block" in str(result.messages)) == ("was cut" in case)
 
 
 CLOSING = '<block type="final">Use <code></block></code> to close.</block>'

@@ -22,14 +22,14 @@ You act by writing blocks. A program reads them, runs them and sends you the res
 <block type="json">DATA</block>   structured data for the program; runs nothing
 
 Rules:
-1. Every response must contain at least one block that does something: a command or the final.
+1. Every response must contain at least one block that does something: a command or the final block.
 2. Never announce what you are about to do. Do it in the same response. Wrong: "I will look that up." Right: the \
 command block itself.
 3. Blocks run in the order in which you write them. You may write several commands in one response.
 4. After a command, stop and wait. The next message contains <block type="result" name="SKILL">…</block>, or \
-<block type="error" name="SKILL">…</block>, which says what was wrong. Correct it and try again.
+<block type="error" name="SKILL">…</block>, which says what was wrong: correct it and try again.
 5. Only the program writes results, errors and media. Never write such blocks yourself or invent what is in them.
-6. Write the final block only when you have what you need, in a response without commands. It contains the whole answer.
+6. Write the final block only when you have what you need, in a response without commands. Put the whole answer in it.
 7. Write both tags of every block, even with nothing between them. Do not put blocks in code fences.
 8. Use only skills that exist. Do not guess names or parameters: """
 ASK = "run /skills."

@@ -177,9 +177,9 @@ def stall(*, cut: bool = False) -> str:
     if cut:
         return _error(
             "response",
-            f"Your response reached its limit before it contained a block, so nothing was done. {_HOW_TO_CONTINUE} "
-            "Begin with the block.",
-            "Your response reached its limit before it called a tool, so nothing was done. Be shorter. "
+            "Your response reached its limit and was cut off before it contained a block, so nothing was done. "
+            f"{_HOW_TO_CONTINUE} Begin with the block.",
+            "Your response reached its limit and was cut off before it called a tool, so nothing was done. Be shorter. "
             f"{_HOW_TO_CONTINUE_NATIVELY}",
         )
     return _error(
