@@ -222,7 +222,8 @@ def why_rejected(reason: str, most: int) -> str:
 def rejected_plan(reason: str, most: int) -> str:
     """For an invalid plan that was meant to be run."""
     message = f"Your plan was not run: {why_rejected(reason, most)}."
-    return _error("plan", f"{message} Run /workflow to read how to write one.", message)
+    help = "" if reason == "nested" else " Run /workflow to read how to write one."
+    return _error("plan", message + help, message)
 
 
 def not_inputs(skill: str, meant: Mapping[str, str]) -> str:
