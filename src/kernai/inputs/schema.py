@@ -184,10 +184,12 @@ def _alternatives(found: Schema) -> list[Any]:
 def merged(one: Schema, other: Schema) -> Schema:
     """Combines two schemas that both apply to a value, as far as listings need it."""
     both = {**one, **other}
-    if "properties" in both:
-        both["properties"] = {**one.get("properties", {}), **other.get("properties", {})}
-    if "required" in both:
-        both["required"] = list(dict.fromkeys([*one.get("required", ()), *other.get("required", ())]))
+    match one, other:
+        case {"properties": dict(mine)}, {"properties": dict(others)}:
+            both["properties"] = mine | others
+    match one, other:  # a bool is ignored: earlier drafts of JSON Schema had one
+        case {"required": [*names]}, {"required": [*more]}:
+            both["required"] = names + [name for name in more if name not in names]
     return both
 
 
