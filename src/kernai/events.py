@@ -133,7 +133,7 @@ class Row:
 
     @classmethod
     def is_problem(cls) -> bool:
-        """Whether people who look at the run are shown the row as something that went wrong."""
+        """Whether views of a run show the row as something that went wrong."""
         return cls.is_warning or cls.group == "problem"
 
     def fields(self) -> Any:

@@ -19,8 +19,8 @@ from kernai_providers.reader import SseReader, count_of, key_of, sum_of
 #: `max_tokens` is required by the vendor
 DEFAULT_MAX_TOKENS = 4096
 MIN_THINKING_BUDGET = 1024
-#: the vendor compiles all strict schemas of a request into one grammar, and rejects the request if that is too large,
-#: as it was with seven small tools; and with more unions than these
+#: the vendor compiles all strict schemas of a request into one grammar. It rejects the request if the grammar is too
+#: large, as with seven small tools, or if the schemas have more unions than this
 MOST_STRICT_TOOLS, MOST_UNIONS = 6, 16
 BLANK_LINE = {"type": "text", "text": "\n\n"}
 #: the first version that accepts an effort for thinking, and the first one that rejects a budget and sampling options;

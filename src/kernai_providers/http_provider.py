@@ -89,8 +89,8 @@ class HttpProvider(NotCopied, Provider):
     input_names: re.Pattern[str] = ANY_NAME
     #: the body's field for the conversation
     conversation_field: str = "messages"
-    #: when the vendor enforces a schema: of tools and answers if it has no optional properties ("closed"), or none but
-    #: some that may be null instead ("nullable"); or only that of an answer, if there are no tools
+    #: which schemas the vendor enforces: those of tools and answers without optional properties ("closed"); also those
+    #: of tools with optional properties, which may then be null ("nullable"); or only that of an answer without tools
     enforces: Literal["closed", "nullable", "without tools"] | None = None
     #: whether messages that are merged become one text, with a blank line between them
     joins_texts: bool = False

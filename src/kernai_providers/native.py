@@ -348,6 +348,7 @@ def without_nulls(data: Any, schemas: Iterable[Any], definitions: Mapping[str, A
 
 
 def _takes_null(schema: Mapping[str, Any]) -> bool:
+    """Whether null fits the schema itself, apart from its alternatives."""
     values, kind = schema.get("enum", [schema["const"]] if "const" in schema else [None]), schema.get("type", "null")
     return None in values and "null" in kind and not schema.keys() & {"anyOf", "$ref"}
 

@@ -109,7 +109,7 @@ class Setup:
 
     def is_current(self) -> bool:
         """Whether this is still valid: neither the agent nor a registry has changed since it was created."""
-        latest = CHANGES.latest  # read first: what changes while this looks has to be looked at again
+        latest = CHANGES.latest  # read first, so that a change during the comparison is noticed next time
         same = (
             self._number == self._revision.number and self._skills_version == self._all_skills.version
             and self._protocols_version == self._all_protocols.version

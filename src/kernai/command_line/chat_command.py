@@ -119,7 +119,7 @@ _QUESTIONS: Mapping[Asked, tuple[str, str]] = {
 
 
 def decided(what: Asked, call: PendingCall, text: str) -> Decision | str | None:
-    """What an answer to the question about a call says; None if it must be asked again."""
+    """Reads the answer to the question about a call. None if the question must be asked again."""
     word = text.lower()
     if what == "in_flight" or not word:
         return word if word in ("skip", "retry") else None

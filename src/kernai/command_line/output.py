@@ -193,7 +193,7 @@ def report(error: CommandError, trace: BaseException | None = None) -> None:
 
 
 def _without_passwords(text: str) -> str:
-    """For what repeats an argument that may be in the wrong place."""
+    """Hides passwords in a text that may repeat an address given in the wrong place."""
     return re.sub(r"postgres(ql)?://\S+", lambda found: shown(found[0]), text)
 
 

@@ -129,7 +129,7 @@ class Recording:
         self.failure: str | None = None
         self._store = store
         self._quiet = quiet
-        self._handled = 0  # how many media of the store; it keeps their order
+        self._handled = 0  # how many media of the store were written; it keeps their order
         self._sink: JsonlSink | MemorySink | None = MemorySink()
         self._locked: BinaryIO | None = None
         _check(path)
@@ -154,7 +154,7 @@ class Recording:
             self._fail(error)
 
     def _write(self, media: Media) -> None:
-        """Raises `KernaiError` if that fails; it is not tried again."""
+        """Writes one of the media. Raises `KernaiError` if that fails; it is not tried again."""
         if media.is_url or not _ID.fullmatch(media.id):
             return
         is_on_disk = media.is_path and media.payload is None and os.path.isfile(media.data)

@@ -79,7 +79,7 @@ class RunStore:
         return self.store.info(run_id)
 
     def keeps(self, run_id: str) -> bool:
-        """Whether the store has the run. Also true if that cannot be read."""
+        """Whether the store has the run. Also true if the store cannot be read."""
         try:
             return self.info(run_id) is not None
         except KernaiError:

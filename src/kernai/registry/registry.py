@@ -33,7 +33,7 @@ class RegistryState(NamedTuple):
 
 
 class Changes:
-    """`latest` is replaced whenever a registry or an agent changes. While it is the same, none has to be looked at."""
+    """`latest` is replaced whenever a registry or an agent changes. While it stays the same, nothing has changed."""
 
     __slots__ = ("latest",)
 

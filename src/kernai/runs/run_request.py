@@ -165,8 +165,8 @@ class RunRequest:
         return RunStream(*self.driven(channel, channel), channel)
 
     def driven(self, channel: Channel, events: Channel | None = None) -> tuple[Run, Driving]:
-        """Returns the root run, and the object that drives it in its own thread. `channel` gets its end, `events` its
-        events.
+        """Returns the root run, and the object that drives it in its own thread. `channel` learns of the run's end;
+        `events` receives its events.
         """
         from kernai.drivers.run_stream import Driving
 

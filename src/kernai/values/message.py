@@ -98,7 +98,7 @@ class Message(Replaceable):
     def _set_extras(
         self, outside: Sequence[int], reasoning: Sequence[Mapping[str, Any]], blocks: Sequence[Mapping[str, Any]] | None
     ) -> None:
-        """Sets what few messages have. Raises `TypeError` or `ValueError` for what a stored message may have lost."""
+        """Sets what few messages have. Raises `TypeError` or `ValueError` for wrong values, as in a damaged store."""
         # copied here and when read: a provider may reuse its dicts, and a middleware may change those that it reads
         self._outside, self._reasoning = tuple(outside or ()), tuple(map(copied, reasoning or ()))
         self._blocks = None if blocks is None else tuple(map(copied, blocks))
