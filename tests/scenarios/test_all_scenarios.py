@@ -1,9 +1,8 @@
-"""All scenarios pass offline and run the same in every way; users can write their own in their own folder."""
+"""All scenarios pass offline; users can write their own in their own folder."""
 
 from __future__ import annotations
 
 import ast
-import asyncio
 import importlib
 import json
 import os
@@ -11,20 +10,15 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import kernai
-from kernai.loop import kernel
 from kit.scenario_files import find_scenarios
-from kit.tape import Tape
-from kit.tape_provider import TapeProvider
-from tests.scenarios.scenario_process import ENVIRONMENT, PICTURES, ROOT, TAPES, recorded
+from tests.scenarios.scenario_process import ENVIRONMENT, PICTURES, ROOT, recorded
 from tests.test_docs import code_blocks
-from tests.ways import ALL, Way, by_execute
 
 SCENARIOS = find_scenarios(ROOT / "scenarios")
+
 
 def test_every_scenario_has_a_tape_a_description_and_expectations() -> None:
     assert len(SCENARIOS) >= 24
@@ -39,76 +33,6 @@ def test_a_scenario_passes_offline_and_sends_the_messages_of_its_tape(name: str)
     if name in PICTURES:
         pytest.importorskip("PIL")
     assert recorded(name)[-1]["data"]["usage"]["total_tokens"] > 0
-
-
-# ----------------------------- every way to run, from a provider that streams and from one that does not: one recording
-
-
-#: scenarios whose runs are resumed from a store
-KEPT = {"approval_of_payments", "crash_and_resume", "fork_another_way"}
-PLAYED = sorted(path.stem for path in TAPES.glob("*.json") if "mcp" not in path.stem and path.stem not in KEPT)
-#: fields that hold measured times
-MEASURED = frozenset({"duration_ms", "latency_ms"})
-
-
-class Silent(TapeProvider):
-    """Gives the answers of the tape without streaming."""
-
-    def call(self, *given: Any) -> kernai.LlmResponse:
-        messages, model, generation, _ = given
-        return super().call(messages, model, generation, lambda _: None)
-
-
-class Native(TapeProvider):
-
-    async def acall(self, *given: Any) -> kernai.LlmResponse:
-        await asyncio.sleep(0)
-        return self.call(*given)
-
-
-def recording_of(name: str, way: Way, kind: type[TapeProvider]) -> list[dict[str, Any]]:
-    definition = importlib.import_module(name).scenario.definition
-    provider, recorder = kind(Tape.load(TAPES / f"{name}.json", name)), kernai.Recorder()
-    for prepare in definition.preparations:
-        prepare()
-    with definition.agent(provider, kernai.Model("tape", definition.capabilities)) as agent:
-        content = definition.input if isinstance(definition.input, list) else [definition.input]
-        way(agent, *content, recorder=recorder, limits=definition.limits, run_id="run-1")
-    assert provider.left == provider.unplayed == []
-    entries = json.loads(recorder.to_json())
-    for entry in entries:
-        del entry["timestamp"]
-        if isinstance(entry["data"], dict):
-            entry["data"] = {key: one for key, one in entry["data"].items() if key not in MEASURED}
-    return list(entries)
-
-
-def comparable(entries: list[dict[str, Any]]) -> list[Any]:
-    """Return the events by scope, in order: between concurrent tasks the order varies."""
-    by_scope: dict[str, list[str]] = {}
-    for entry in entries:
-        text = json.dumps(entry, sort_keys=True)
-        by_scope.setdefault(f"tasks of {entry['scope']}" if "task_" in entry["event"] else entry["scope"], []).append(text)
-    return sorted((scope, sorted(events) if "tasks of" in scope else events) for scope, events in by_scope.items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PLAYED)
-def test_every_way_to_run_records_the_same(name: str) -> None:
-    first = comparable(recording_of(name, by_execute, TapeProvider))
-    for way in ALL:
-        for kind in (TapeProvider, Silent, Native):
-            assert comparable(recording_of(name, way, kind)) == first, (way.__name__, kind.__name__)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PLAYED)
-def test_the_fast_path_for_plain_calls_records_the_same_events_as_the_general_one(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    short = comparable(recording_of(name, by_execute, TapeProvider))
-    monkeypatch.setattr(kernel, "plain_call", lambda *_: None)
-    assert comparable(recording_of(name, by_execute, TapeProvider)) == short
 
 
 # ----------------------------------------------- the sample of the docs, run as a user runs it in a folder of their own
