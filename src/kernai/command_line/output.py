@@ -80,8 +80,9 @@ def count(number: int, noun: str) -> str:
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 A_TEXT = "name a text file, or - for stdin"
-#: up to the last @ before the options or, since libpq takes a question mark in a password, before the first slash
-_PASSWORD = re.compile(r"(://[^/@:]*:)(?:[^?]*|[^/]*)(?=@)|([?&](?:ssl)?password=)[^&]*")
+#: up to the last @ before the options or, since libpq takes a question mark in a password, before the first slash. If
+#: neither is there, up to the last @, unless a port comes first
+_PASSWORD = re.compile(r"(://[^/@:]*:)(?:[^?]*|[^/]*|(?!\d+[/?]).*)(?=@)|([?&](?:ssl)?password=)[^&]*")
 
 #: raised by a stream whose reader has left, and by one that a skill has closed or replaced by None
 _UNUSABLE = AttributeError, OSError, ValueError
