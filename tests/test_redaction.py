@@ -11,7 +11,7 @@ from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernai._util.redaction import Redactor, one_line, printable, shown_url
@@ -58,6 +58,7 @@ def test_a_secret_is_hidden_in_every_encoding(spelling: str) -> None:
     assert redactor.data({written: [(written,), 1]}) == {redactor.text(written): [(redactor.text(written),), 1]}
 
 
+@example("\\%5c", "as it is")
 @given(st.text(min_size=1), st.sampled_from(sorted(set(SPELLINGS) - {"in capitals", "markdown"})))
 def test_any_secret_can_be_searched_for(secret: str, spelling: str) -> None:
     written = SPELLINGS[spelling](secret) if secret.isprintable() else secret

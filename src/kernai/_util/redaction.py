@@ -92,10 +92,11 @@ def shown_url(url: str) -> str:
 
 
 def _spellings(secret: str) -> str:
-    plain = "".join(_spelled(unit[0], len(unit)) for unit in re.findall(_UNIT, secret))
-    if len(secret) < SHORTEST_IN_BASE64:
-        return plain
-    return "|".join([plain, *_in_base64(secret.encode("utf-8", "surrogatepass"))])
+    ways = ["".join(_spelled(unit[0], len(unit)) for unit in re.findall(_UNIT, secret))]
+    ways.append(re.escape(secret))  # the first way misses a backslash and %5c, which it takes for two backslashes
+    if len(secret) >= SHORTEST_IN_BASE64:
+        ways += _in_base64(secret.encode("utf-8", "surrogatepass"))
+    return "|".join(ways)
 
 
 @cache
