@@ -144,7 +144,7 @@ def test_a_protocols_handler_has_neither_credentials_nor_settings() -> None:
     (lambda: Credential(default=5), "the default of a Credential must be text"),  # type: ignore[arg-type]
     (lambda: Setting(timedelta), "timedelta is not supported"),
     (lambda: context(credentials={"api_key": 123456789}).credential("api_key"), "must be text, not int"),
-    (lambda: MappingResolver({"k": b"123456789"}).resolve("find it", "k"), "bytes have no text"),
+    (lambda: MappingResolver({"k": b"123456789"}).resolve("find it", "k"), "the value of 'k' in a MappingResolver must be text or JSON data, got bytes"),
 ])
 def test_a_wrong_argument_is_an_error_that_does_not_show_it(wrong: Callable[[], object], says: str) -> None:
     with pytest.raises((TypeError, KernaiError), match=says) as caught:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai._util.api import check_type, likely
+from kernai.errors import KernaiError
 from kernai.recording.recorder import Recorder
 from kernai.registry.provider import Provider, check_provider
 from kernai.values.skill_result import plain
@@ -57,17 +58,21 @@ class MappingResolver:
     def resolve(self, skill_name: str, key: str, /) -> str | None:
         of_skill = self._values.get(skill_name)
         if isinstance(of_skill, Mapping) and key in of_skill:
-            return _text_or_none(of_skill[key])
+            return _text_or_none(key, of_skill[key])
         for place in ((skill_name, key), environment_name(skill_name, key), key):
             found = self._values.get(place)
             if found is not None and not isinstance(found, Mapping):
-                return _text_or_none(found)
+                return _text_or_none(key, found)
         return None
 
 
-def _text_or_none(value: object) -> str | None:
+def _text_or_none(key: str, value: object) -> str | None:
     """The value as text from which a setting can be read."""
-    data = plain(value)
+    try:
+        data = plain(value)
+    except KernaiError:
+        kind = type(value).__name__
+        raise KernaiError(f"the value of {key!r} in a MappingResolver must be text or JSON data, got {kind}") from None
     return data if data is None or isinstance(data, str) else json.dumps(data)
 
 
