@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 import tomllib
@@ -56,20 +55,6 @@ def test_a_wrong_command_line_is_refused_with_one_clear_line(arguments: tuple[st
     refused = ran_here(ROOT / "dev.py", *arguments, environment=os.environ)
     assert refused.returncode == 2
     assert complaint in refused.stderr.splitlines()[-1]
-
-
-def test_the_pytest_marks_that_dev_py_leaves_out_are_registered(project: dict[str, Any]) -> None:
-    entry = runpy.run_path(str(ROOT / "dev.py"))
-    registered = {mark.partition(":")[0] for mark in project["tool"]["pytest"]["ini_options"]["markers"]}
-    assert set(re.findall(r"not (\w+)", entry["FAST"])) == registered
-    assert set(re.findall(r"not (\w+)", entry["MEASURED"])) < registered
-
-
-def test_dev_py_installs_what_tests_import_before_it_runs_a_script_among_them() -> None:
-    commands = {one.name: ast.unparse(one) for one in ast.parse((ROOT / "dev.py").read_text()).body if isinstance(one, ast.FunctionDef)}
-    runs = {name for name, code in commands.items() if re.search(r"_python\(\[.*'tests/\w+", code)}
-    assert runs >= {"kills", "mutants"}
-    assert [name for name in runs if "_install('test')" not in commands[name]] == []
 
 
 def test_dev_py_parses_on_pythons_that_it_refuses() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import random
 import threading
 from contextlib import closing
@@ -17,8 +16,6 @@ from hypothesis import strategies as st
 from kernai._util.worker_pool import WorkerPool, in_worker
 from tests.properties import examples
 from tests.ways import PATIENCE
-
-NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -46,24 +43,6 @@ class Gauge:
 def test_a_wrong_size_is_a_value_error(size: object) -> None:
     with pytest.raises(ValueError, match="positive int"):
         WorkerPool(size)  # type: ignore[arg-type]  # the mistake under test
-
-
-@pytest.mark.parametrize("size", [1, 3, 32])
-def test_the_pool_runs_as_many_jobs_at_once_as_its_size_and_never_more(size: int) -> None:
-    pool, gauge, done = WorkerPool(size), Gauge(), threading.Semaphore(0)
-    together = threading.Barrier(size)
-
-    def job(at: int) -> None:
-        gauge.change(1)
-        if at < size:
-            together.wait(PATIENCE)
-        gauge.change(-1)
-        done.release()
-
-    for at in range(200):
-        pool.submit(partial(job, at))
-    wait_for(done, 200)
-    assert gauge.most == size
 
 
 def test_queued_jobs_start_in_the_order_they_were_submitted() -> None:

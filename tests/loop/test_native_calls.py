@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Block, Event, LlmResponse, MemoryStore, Message, MockProvider, Recorder, skill
+from kernai import Agent, Block, Event, LlmResponse, Message, MockProvider, Recorder, skill
 from kernai.blocks.block import NativeCall
 from kernai.middleware import compact, fallback, redact
 from kernai.values.llm_response import written
@@ -129,25 +129,6 @@ def test_blocks_written_as_text_are_still_calls() -> None:
     said = [LlmResponse(text, ends_turn=True) for text in ('<block type="command" name="search">{"query": "tea"}</block>', "<final>Found.</final>")]
     result = kernai.execute(agent(provider=MockProvider(*said, native=True)), "Tea?", recorder=recorder)
     assert (result.text, len(recorder.for_event("skill_result"))) == ("Found.", 1)
-
-
-@pytest.mark.parametrize("first,second", [("native", "blocks"), ("blocks", "native"), ("native", "native")])
-@pytest.mark.parametrize("stop_at", [1, 2])
-def test_a_run_can_be_resumed_with_the_same_or_the_other_format_of_calls(first: Any, second: Any, stop_at: int) -> None:
-    store, whole = MemoryStore(), MemoryStore()
-    full, half, unbroken = Recorder(), Recorder(), tape(native=first == "native")
-    wanted = kernai.execute(agent(first, provider=unbroken), "Tea?", store=whole, run_id="r", recorder=full)
-    broken = tape(*TAPE[:stop_at], native=first == "native").fail_on_step(stop_at, kernai.ProviderError("down"))
-    assert kernai.execute(agent(first, provider=broken), "Tea?", store=store, run_id="r").error is not None
-    rest = tape(*TAPE[stop_at:], native=second == "native")
-    result = kernai.resume(agent(second, provider=rest), "r", store=store, recorder=half, input=None)
-    assert result is not None
-    assert (result.text, result.stop_reason) == (wanted.text, wanted.stop_reason)
-    assert kernai.replay(agent(second), "r", store=store).result is not None
-    sent = rest.calls[0].messages
-    if second == "native":
-        assert (rest.calls[0].tools is None, sent[0].text) == (False, "Be brief.")
-    assert first != second or rest.calls[-1].messages == unbroken.calls[-1].messages
 
 
 def pieces(event: Event) -> Any:

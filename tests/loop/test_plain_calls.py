@@ -16,8 +16,6 @@ from kernai import Agent, Limits, Message, MockProvider, Recorder, Skill, SkillC
 from kernai.errors import Stop
 from kernai.loop import kernel
 from kernai.loop.calls import plain_call
-from tests.loop.loop_cases import CASES, Case
-from tests.loop.test_loop import by_hand
 
 MEASURED = frozenset({"duration_ms", "latency_ms"})
 CALL = '<block type="command" name="{}">{}</block>'
@@ -126,17 +124,6 @@ def test_the_shortcut_records_the_same_events_and_sends_the_same_text(
     short = _recorded(agent, limits)
     with only_the_general_way():
         assert _recorded(agent, limits) == short
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_shortcut_does_the_same_in_each_case_of_the_table(case: Case) -> None:
-    short = by_hand(case, 7, watched=False)
-    with only_the_general_way():
-        general = by_hand(case, 7, watched=False)
-    assert general.result.messages == short.result.messages
-    assert [_without_times(event.to_dict()) for event in general.recorded] == [
-        _without_times(event.to_dict()) for event in short.recorded
-    ]
 
 
 def test_the_shortcut_is_used_for_plain_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,13 +113,6 @@ def test_an_event_or_a_line_is_returned_with_the_byte_that_ends_it() -> None:
     assert lines.feed(b"\n") == []  # belongs to the CR before
 
 
-@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\r"])
-def test_a_last_event_without_a_blank_line_is_returned_at_the_end(end: bytes) -> None:
-    decoder = SseDecoder()
-    assert decoder.feed(b"data: a\n\nevent: e\ndata: [DONE]" + end) == [(None, "a")]
-    assert decoder.flush() == [("e", "[DONE]")]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, begin", [(SseDecoder, b"data: "), (Lines, b"")])
 def test_a_long_line_that_arrives_byte_by_byte_takes_linear_time(kind: type[SseDecoder | Lines], begin: bytes) -> None:

@@ -14,7 +14,6 @@ from kernai import Agent, Cost, GenerationOptions, Model, ProviderError, execute
 from kernai.values.model import Models
 from kernai_providers import VENDORS, MemoryTransport, capabilities_of, resolve
 from kernai_providers.in_process import MemoryReply
-from kernai_providers.vendors import FAMILIES
 from vendor_wires import WIRES
 
 #: which variable may hold the whole address, and what is added to it
@@ -377,14 +376,6 @@ EVERYTHING = ("text", "vision", "audio_in", "video_in", "document_in")
 def test_a_model_that_exists_can_do_what_its_vendor_says(id: str, capabilities: tuple[str, ...]) -> None:
     assert capabilities_of(id) == capabilities
     assert capabilities_of(f"some/router/{id}") == capabilities
-
-
-@pytest.mark.parametrize("pattern", FAMILIES)
-def test_without_any_one_family_some_model_here_would_be_misjudged(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = TEXT + SEES + READS + ALL_IN + HEARS + DRAWS
-    before = [capabilities_of(id) for id in every]
-    monkeypatch.setattr(kernai_providers.vendors, "FAMILIES", {one: what for one, what in FAMILIES.items() if one != pattern})
-    assert [capabilities_of(id) for id in every] != before
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Models) if name.isupper()])

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 import kernai
 from kernai import Agent, CompositeSink, Event, JsonlSink, KernaiError, MemorySink, MockProvider, Recorder
 from kernai.recording.recorder import expand
-from kernai.testing.contracts import at_once
 from tests.loop.loop_cases import command, echo, plan, task
 
 TURNS = st.sampled_from([
@@ -333,19 +332,6 @@ def test_a_line_is_in_the_file_when_record_returns_and_a_closed_sink_takes_none(
         sink.close()
     with pytest.raises(KernaiError, match=r"run\.jsonl.*closed"):
         sink.record(Event("final"))
-
-
-def test_many_threads_write_whole_lines(tmp_path: Path) -> None:
-    with JsonlSink(tmp_path / "run.jsonl") as sink:
-
-        def write(number: int) -> None:
-            for at in range(50):
-                sink.record(Event("final", "x" * 500, at, run_id=str(number)))
-
-        assert at_once(write, 8) == []
-    entries = JsonlSink.read(tmp_path / "run.jsonl")
-    for number in range(8):
-        assert [one["step"] for one in entries if one["run_id"] == str(number)] == list(range(50))
 
 
 def test_messages_that_do_not_continue_the_previous_ones_are_written_in_full(tmp_path: Path) -> None:

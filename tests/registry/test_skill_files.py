@@ -57,16 +57,6 @@ def test_the_skills_of_all_matching_files_are_registered_in_order(registry: Skil
     assert answer(registry, "four") == 4
 
 
-def test_a_loaded_skill_is_registered_only_in_the_registry_that_loads_it(
-    registry: SkillRegistry, tmp_path: Path
-) -> None:
-    write(tmp_path / "a.py", one=1)
-    registry.load_from(f"{tmp_path}/*.py")
-    assert skills.find("one") is None
-    skills.load_from(f"{tmp_path}/*.py")
-    assert skills.find("one") is not registry.find("one")
-
-
 def test_a_loaded_module_has_a_private_name_and_the_search_path_is_unchanged(registry: SkillRegistry, tmp_path: Path) -> None:
     file = put(tmp_path / "json.py", "@skill\ndef one(): return __name__, __file__\n")
     path, modules = list(sys.path), set(sys.modules)

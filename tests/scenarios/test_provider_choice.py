@@ -291,14 +291,3 @@ def test_the_failure_of_a_vendor_shows_no_key_anywhere(tmp_path: Path, server: A
     written = "".join(path.read_text() for path in [record, *demo.logs.iterdir()])
     assert "wrong key" in written
     assert SECRET not in written + done.stdout + done.stderr
-
-
-def test_a_run_with_a_vendor_over_http_is_judged_like_any_other(tmp_path: Path, server: Answers) -> None:
-    chunk = {"choices": [{"delta": {"content": "<final>It is 42.</final>"}, "finish_reason": "stop"}],
-             "usage": {"prompt_tokens": 20, "completion_tokens": 5}}
-    server.said["/v1/chat/completions"] = (200, f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n")
-    demo = Demo(tmp_path)
-    done = demo.run("m", "local", LOCAL_BASE_URL=f"http://{server.host}/v1")
-    assert done.returncode == 0, done.stdout
-    assert (demo.log["provider"], demo.log["model"], demo.log["tape"]) == ("local", "m", None)
-    assert demo.log["usage"]["prompt_tokens"] == 20

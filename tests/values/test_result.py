@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from dataclasses import FrozenInstanceError
 
@@ -82,15 +81,6 @@ def test_what_is_unknown_counts_nothing_and_stays_unknown() -> None:
     assert Usage() + Usage() == Usage()
     with pytest.raises(TypeError):
         _ = Usage() + 1  # type: ignore[operator]  # the point
-
-
-@given(USAGES)
-def test_usages_are_values(usage: Usage) -> None:
-    same = Usage(**usage.to_dict())  # type: ignore[arg-type]  # the dict has the fields' types
-    assert same == usage
-    assert hash(same) == hash(usage)
-    assert pickle.loads(pickle.dumps(usage)) == usage
-    assert json.loads(json.dumps(usage.to_dict())) == usage.to_dict()
 
 
 def test_a_notebook_shows_the_answer_the_bill_and_the_folded_conversation() -> None:
