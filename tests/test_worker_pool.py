@@ -17,7 +17,6 @@ from kernai._util.worker_pool import WorkerPool, in_worker
 from tests.properties import examples
 from tests.ways import PATIENCE
 
-
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 

@@ -66,26 +66,21 @@ def test_a_plan_is_read_from_text_or_from_a_mapping() -> None:
     assert sound(expected.to_dict()) == expected
 
 
-def test_invalid_tasks_are_dropped_and_the_others_stay_in_order() -> None:
-    raw = {"tasks": [None, {"id": "z", "input": "x"}, {"id": "", "input": "x"}, 5, ONE, {"id": "y"}]}
-    assert [task.id for task in sound(raw).tasks] == ["z", "a"]
+NEEDING = [
+    {**ONE, "depends_on": ["a", "ghost", None, 3, ["b"], "b"]},
+    *({"id": id, "input": "x", "depends_on": needed} for id, needed in {
+        "b": 5, "c": {"a": 1}, "d": ["a", "a"], "e": "a", "f": "ghost", "g": "g", "h": ""}.items()),
+]
 
 
-def test_dependencies_on_unknown_tasks_on_itself_and_of_wrong_types_are_pruned() -> None:
-    raw = {
-        "tasks": [
-            {**ONE, "depends_on": ["a", "ghost", None, 3, ["b"], "b"]},
-            {"id": "b", "input": "x", "depends_on": 5},
-            {"id": "c", "input": "x", "depends_on": {"a": 1}},
-            {"id": "d", "input": "x", "depends_on": ["a", "a"]},
-        ]
-    }
-    assert [task.depends_on for task in sound(raw).tasks] == [("b",), (), (), ("a", "a")]
-
-
-@pytest.mark.parametrize("given, expected", [("a", ("a",)), ("ghost", ()), ("b", ()), ("", ())])
-def test_a_single_dependency_may_be_given_as_text(given: str, expected: tuple[str, ...]) -> None:
-    assert sound({"tasks": [ONE, {"id": "b", "input": "x", "depends_on": given}]}).tasks[1].depends_on == expected
+@pytest.mark.parametrize("tasks, field, values", [
+    ([None, {"id": "z", "input": "x"}, {"id": "", "input": "x"}, 5, ONE, {"id": "y"}], "id", ["z", "a"]),
+    # unknown tasks, the task itself and what is no id are pruned
+    (NEEDING, "depends_on", [("b",), (), (), ("a", "a"), ("a",), (), (), ()]),
+    *(([{**ONE, "parallel": flag}], "parallel", [flag is True]) for flag in (True, False, 1, "true", None)),
+])
+def test_invalid_tasks_and_dependencies_are_dropped_and_the_others_stay_in_order(tasks: list[Any], field: str, values: list[Any]) -> None:
+    assert [getattr(task, field) for task in sound({"tasks": tasks}).tasks] == values
 
 
 @pytest.mark.parametrize("more, field, expected", [
@@ -95,11 +90,6 @@ def test_a_single_dependency_may_be_given_as_text(given: str, expected: tuple[st
 ])
 def test_a_goal_becomes_text_and_an_unknown_strategy_mixed(more: dict[str, Any], field: str, expected: str) -> None:
     assert getattr(sound({"tasks": [ONE], **more}), field) == expected
-
-
-def test_only_true_makes_a_task_parallel() -> None:
-    flags = (True, False, 1, "true", None)
-    assert [sound({"tasks": [{**ONE, "parallel": flag}]}).tasks[0].parallel for flag in flags] == [True, *[False] * 4]
 
 
 def test_a_thousand_tasks_are_allowed_whatever_their_dependencies() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +17,6 @@ from tests.properties import examples
 from tests.ways import PATIENCE
 
 STRATEGIES = ("parallel", "sequential", "mixed")
-NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME", default="nobody")
 
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -187,17 +185,6 @@ def test_run_starts_tasks_at_once_in_a_bounded_number_of_workers() -> None:
     assert most == 4
 
 
-async def test_arun_starts_tasks_at_once() -> None:
-    together = asyncio.Barrier(8)
-
-    async def execute(one: Task, _: Mapping[str, Any]) -> str:
-        async with asyncio.timeout(PATIENCE):
-            await together.wait()
-        return one.id
-
-    assert len(await TaskScheduler([task(one) for one in "abcdefgh"]).arun(execute)) == 8
-
-
 @pytest.mark.parametrize("error, message", [
     (ValueError("oops"), "error: oops"), (SystemExit(3), "error: 3"), (Unprintable(), "error: Unprintable"),
     (StopIteration("oops"), "error: oops"), (asyncio.CancelledError("oops"), "error: oops"),
@@ -238,15 +225,6 @@ async def test_cancelling_arun_ends_the_tasks_that_run() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert sorted(ended) == ["a", "b"]
-
-
-def test_workers_have_the_callers_context_variables() -> None:
-    token = NAME.set("Ada")
-    try:
-        results = TaskScheduler(DIAMOND).run(lambda *_: NAME.get())
-    finally:
-        NAME.reset(token)
-    assert set(results.values()) == {"Ada"}
 
 
 def test_a_function_that_cannot_do_a_task_is_refused() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 import kernai
 from kernai import Agent, Event, Limits, LlmResponse, Message, Model, Provider, ProviderError, Recorder, Usage
-from kernai.command_line.narrator import Narrator, PipedTurn
 from kernai.middleware import CallModel, Effect, Flow, retry
 from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider
 from tests.loop.loop_cases import plan, task
@@ -352,12 +351,6 @@ def test_a_wait_is_a_live_event_that_is_not_recorded(
 def test_a_wait_is_logged_even_if_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:
     by_execute(busy_provider())
     assert caplog.text.count("event=model.waiting") == 2
-
-
-@pytest.mark.parametrize("view", [Narrator, PipedTurn])
-def test_the_command_line_shows_a_wait(view: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
-    by_execute(busy_provider(), on_event=view())
-    assert f"asks the model again in 0.0 s: {WHY}" in capsys.readouterr().err
 
 
 def test_a_provider_reports_a_wait_with_seconds_and_a_reason() -> None:

@@ -320,43 +320,33 @@ def names(listed: str) -> list[str]:
 
 
 TEXT = names("""
-    gpt-3.5-turbo gpt-4 gpt-4-0613 gpt-4-turbo-preview gpt-oss-120b openai/gpt-oss-20b o1-mini-2024-09-12 o1-preview
-    o3-mini-2025-01-31 text-embedding-3-large gpt-4o-transcribe gpt-4o-mini-tts gpt-4o-search-preview ft:gpt-3.5-turbo-0125:acme::Ab1
+    gpt-3.5-turbo gpt-4 gpt-4-turbo-preview openai/gpt-oss-20b o1-mini-2024-09-12 o1-preview o3-mini-2025-01-31
+    text-embedding-3-large gpt-4o-transcribe gpt-4o-mini-tts gpt-4o-search-preview ft:gpt-3.5-turbo-0125:acme::Ab1
     claude-2.1 claude-instant-1.2 anthropic.claude-v2:1 anthropic.claude-instant-v1
-    gemini-embedding-001 gemma2:9b gemma-2-27b-it gemma3:1b gemma3:270m google/gemma-3-1b-it gemma3n:e4b
-    llama3.1:70b llama3.2:1b meta-llama/Llama-3.3-70B-Instruct-Turbo meta.llama3-1-70b-instruct-v1:0 deepseek-ai/DeepSeek-V3.1
-    qwen2.5-coder:32b qwen-max Qwen/QwQ-32B mistral:7b mistral-large-2411 mistral-nemo open-mixtral-8x22b mistral-embed
-    grok-3-mini grok-2-1212 grok-code-fast-1 sonar-deep-research command-r-plus-08-2024 command-a-03-2025
-    us.amazon.nova-micro-v1:0 phi-4 phi4-mini moonshotai/kimi-k2-instruct zai-org/GLM-4.5 glm-4.6 whisper-1 text-only
+    gemini-embedding-001 gemma2:9b gemma-2-27b-it gemma3:1b google/gemma-3-1b-it gemma3:270m gemma3n:e4b
+    llama3.2:1b meta-llama/Llama-3.3-70B-Instruct-Turbo qwen2.5-coder:32b Qwen/QwQ-32B mistral-large-2411 mistral-nemo
+    grok-3-mini grok-2-1212 grok-code-fast-1 sonar-deep-research command-a-03-2025 us.amazon.nova-micro-v1:0 phi-4 zai-org/GLM-4.5
 """)
 
 SEES = names("""
-    gpt-4-turbo gpt-4-turbo-2024-04-09 gpt-4-vision-preview
-    gemma3 gemma3:4b gemma3:12b google/gemma-3-27b-it
-    llava llava:13b llava-llama3 bakllava moondream minicpm-v:8b llama3.2-vision llama3.2-vision:11b llama-3.2-90b-vision-preview
-    meta-llama/Llama-3.2-11B-Vision-Instruct-Turbo llama4:scout meta-llama/llama-4-maverick-17b-128e-instruct
-    accounts/fireworks/models/llama4-maverick-instruct-basic meta.llama4-maverick-17b-instruct-v1:0 us.meta.llama4-scout-17b-instruct-v1:0
-    pixtral-12b-2409 pixtral-large-latest mistral-small-3.2-24b-instruct mistral-small3.1:24b mistral-medium-3
-    mistral-medium-2508 mistral-medium-latest mistral-small-2506 mistral-small-latest mistral-large-2512 magistral-small-1.2
-    qwen2.5vl:7b qwen2.5-vl-72b-instruct Qwen/Qwen2.5-VL-32B-Instruct qwen-vl-max qwen3-vl-235b-a22b-instruct qvq-72b-preview
-    accounts/fireworks/models/qwen2p5-vl-32b-instruct phi-4-multimodal-instruct microsoft/phi-4-multimodal-instruct
-    grok-4 grok-4-0709 grok-4-fast-reasoning grok-2-vision-1212 x-ai/grok-4 sonar sonar-pro sonar-reasoning-pro
-    amazon.nova-lite-v1:0 us.amazon.nova-pro-v1:0 amazon.nova-premier-v1:0 amazon.nova-2-lite-v1:0 glm-4v-9b glm-4.5v zai-org/GLM-4.6V internvl3-78b command-a-vision-07-2025
+    gpt-4-turbo gpt-4-turbo-2024-04-09 gpt-4-vision-preview gemma3 gemma3:12b google/gemma-3-27b-it
+    llava:13b llava-llama3 bakllava moondream minicpm-v:8b llama3.2-vision:11b meta-llama/Llama-3.2-11B-Vision-Instruct-Turbo
+    llama4:scout meta-llama/llama-4-maverick-17b-128e-instruct accounts/fireworks/models/llama4-maverick-instruct-basic us.meta.llama4-scout-17b-instruct-v1:0
+    pixtral-12b-2409 mistral-small-3.2-24b-instruct mistral-small3.1:24b mistral-small-2506 mistral-small-latest
+    mistral-medium-3 mistral-medium-2508 mistral-medium-latest mistral-large-2512 magistral-small-1.2
+    qwen2.5vl:7b Qwen/Qwen2.5-VL-32B-Instruct qwen-vl-max qwen3-vl-235b-a22b-instruct qvq-72b-preview
+    accounts/fireworks/models/qwen2p5-vl-32b-instruct microsoft/phi-4-multimodal-instruct command-a-vision-07-2025
+    grok-4-0709 x-ai/grok-4 grok-2-vision-1212 sonar sonar-pro sonar-reasoning-pro amazon.nova-lite-v1:0 us.amazon.nova-pro-v1:0
+    amazon.nova-premier-v1:0 amazon.nova-2-lite-v1:0 glm-4v-9b glm-4.5v zai-org/GLM-4.6V internvl3-78b
 """)
 
 READS = names("""
-    gpt-4o gpt-4o-2024-11-20 gpt-4o-mini chatgpt-4o-latest gpt-4.1 gpt-4.1-mini gpt-4.1-nano-2025-04-14 gpt-5 gpt-5-mini gpt-5-nano
-    gpt-5-chat-latest gpt-5.1 openai/gpt-5.1 GPT-5 o1 o1-2024-12-17 o1-pro o3 o3-pro openai/o3 o4-mini o4-mini-2025-04-16
-    ft:gpt-4o-2024-08-06:acme::Ab1 claude-3-haiku-20240307 claude-3-5-sonnet-latest claude-3-7-sonnet-20250219 claude-3-7-sonnet@20250219 claude-opus-4-20250514
-    claude-opus-4-8 claude-opus-5 claude-sonnet-5-5 claude-haiku-5-5 claude-fable-5-1 claude-mythos-preview gpt-6.2-sol
-    anthropic/claude-sonnet-4.5 anthropic/claude-3.5-haiku anthropic.claude-3-5-sonnet-20241022-v2:0
-    us.anthropic.claude-sonnet-4-20250514-v1:0 eu.anthropic.claude-3-7-sonnet-20250219-v1:0
+    gpt-4o-mini chatgpt-4o-latest gpt-4.1-nano-2025-04-14 gpt-5 GPT-5 openai/gpt-5.1 gpt-6.2-sol o1 o1-pro openai/o3 o4-mini-2025-04-16
+    ft:gpt-4o-2024-08-06:acme::Ab1 claude-3-haiku-20240307 claude-3-7-sonnet@20250219 claude-opus-4-8 claude-mythos-preview
+    anthropic/claude-sonnet-4.5 us.anthropic.claude-sonnet-4-20250514-v1:0 eu.anthropic.claude-3-7-sonnet-20250219-v1:0
 """)
 
-ALL_IN = names("""
-    gemini-1.5-pro gemini-2.0-flash gemini-2.0-flash-lite gemini-2.5-flash gemini-2.5-flash-lite gemini-2.5-pro google/gemini-2.5-pro
-    gemini-3-pro-preview models/gemini-2.5-flash gemini-flash-latest
-""")
+ALL_IN = names("gemini-1.5-pro gemini-2.0-flash-lite google/gemini-2.5-pro gemini-3-pro-preview models/gemini-2.5-flash gemini-flash-latest")
 
 HEARS = names("gpt-4o-audio-preview gpt-4o-mini-audio-preview gpt-audio gpt-audio-mini gpt-4o-audio-preview-2024-12-17")
 DRAWS = names("gemini-2.5-flash-image gemini-3-pro-image-preview google/gemini-2.5-flash-image-preview")

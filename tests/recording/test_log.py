@@ -186,6 +186,17 @@ def test_a_debug_line_holds_the_data_as_ascii_json_of_200_characters() -> None:
 # ----------------------------------------------------------------------------------------- what cannot be forged
 
 
+@pytest.mark.parametrize("value,shown", [
+    ("plain", "plain"), ("a-b_c.d/e:1", "a-b_c.d/e:1"), (3, "3"), (1.5, "1.5"), (True, "True"), ("", '""'),
+    ("two words", '"two words"'), ('say "x"', '"say \\"x\\""'), ("it's", '"it\'s"'), ("a=b", '"a=b"'),
+    ("a\nb", '"a\\nb"'),
+    ("\x00", '"\\u0000"'), ("\x7f", '"\\u007f"'), ("\u2028", '"\\u2028"'), ("\ud800", '"\\ud800"'),
+    ("\u00a0", '"\\u00a0"'),
+])  # fmt: skip
+def test_a_value_is_plain_or_an_ascii_json_string(value: object, shown: str) -> None:
+    assert line({"key": value}) == f"key={shown}" or json.loads(line({"key": value})[4:]) == value
+
+
 @given(
     st.dictionaries(
         st.sampled_from("abc"), st.text(st.characters() | st.sampled_from("\n\r\u2028\x85=\"' "), max_size=300)

@@ -36,36 +36,31 @@ class Typed(Scripted):
         return None
 
 
+class Terse(Typed):
+    def fallback_for(self, part: Media) -> str:
+        return f"({part.kind})"
+
+
+class Mute(Scripted):
+    def encode_part(self, part: str | Media, model: Model) -> Any:
+        return None
+
+
 # ------------------------------------------------------------------------------------------------------ encoding
 
 
-def test_by_default_text_is_sent_unchanged_and_media_become_placeholders() -> None:
-    provider = Scripted()
-    assert provider.encode(["a", IMAGE, SOUND, "b"], Models.GPT_4O) == [
-        "a", "[image unavailable: image/png]", "[audio unavailable: audio/wav]", "b",
-    ]
-
-
-@pytest.mark.parametrize("model, expected", [
-    (Models.LLAVA, {"type": "image", "data": "aW1hZ2U="}),
-    (Models.LLAMA_3_1, {"type": "text", "text": "[image unavailable: image/png]"}),
+@pytest.mark.parametrize("kind, part, model, expected", [
+    (Scripted, "a", Models.GPT_4O, "a"), (Scripted, IMAGE, Models.GPT_4O, "[image unavailable: image/png]"),
+    (Scripted, SOUND, Models.GPT_4O, "[audio unavailable: audio/wav]"),
+    (Typed, "a", Models.LLAVA, {"type": "text", "text": "a"}), (Typed, IMAGE, Models.LLAVA, {"type": "image", "data": "aW1hZ2U="}),
+    (Typed, IMAGE, Models.LLAMA_3_1, {"type": "text", "text": "[image unavailable: image/png]"}),
+    (Terse, SOUND, Models.TEXT_ONLY, {"type": "text", "text": "(audio)"}),
+    (Mute, "a", Models.LLAVA, "a"), (Mute, IMAGE, Models.LLAVA, "[image unavailable: image/png]"),
 ])
-def test_a_placeholder_is_wrapped_in_the_vendors_format_too(model: Model, expected: dict[str, str]) -> None:
-    encoded = Typed().encode(["see", IMAGE], model)
-    assert encoded == [{"type": "text", "text": "see"}, expected]
-
-
-def test_the_placeholder_can_be_chosen_and_stays_text_if_the_encoder_accepts_none() -> None:
-    class Terse(Typed):
-        def fallback_for(self, part: Media) -> str:
-            return f"({part.kind})"
-
-    class Mute(Scripted):
-        def encode_part(self, part: str | Media, model: Model) -> Any:
-            return None
-
-    assert Terse().encode([SOUND], Models.TEXT_ONLY) == [{"type": "text", "text": "(audio)"}]
-    assert Mute().encode(["a", IMAGE], Models.LLAVA) == ["a", "[image unavailable: image/png]"]
+def test_text_is_encoded_as_the_provider_does_and_media_that_it_cannot_send_become_placeholders(
+    kind: type[Scripted], part: str | Media, model: Model, expected: object
+) -> None:
+    assert kind().encode(["see", part, "b"], model)[1] == expected
 
 
 # ---------------------------------------------------------------------------------------------------- the calls

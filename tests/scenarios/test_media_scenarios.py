@@ -18,19 +18,7 @@ import text_only_fallback
 from harness import ExpectationError, Outcome, UsageError
 from kit import charts, packages
 from kit.vendor_requests import request_bodies
-from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS, data_of, recorded
-
-
-def test_a_drawing_is_returned_as_an_image_with_an_id_that_the_next_skill_accepts() -> None:
-    events = recorded("drawn_image")
-    pictures = [
-        (tag, part["id"])
-        for message in data_of(events, "messages_sent")[-1] if isinstance(message["content"], list)
-        for tag, part in zip(message["content"], message["content"][1:], strict=False) if isinstance(part, dict)
-    ]
-    assert [f'id="{identity}" kind="image" mime="image/png"' in tag for tag, identity in pictures] == [True, True]
-    measured = [call["params"]["image"] for call in data_of(events, "skill_execute") if call["skill"] == "measure_bars"]
-    assert [identity for _, identity in pictures] == [measured[0], measured[-1]]
+from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS
 
 
 def with_vision_model(*turns: str) -> Outcome:
@@ -89,5 +77,3 @@ def test_an_outdated_package_is_reported_like_a_missing_one(monkeypatch: pytest.
 def test_measuring_a_chart_returns_the_values_it_was_drawn_from(kg: list[int], line: int, numbered: bool) -> None:
     bars = [charts.Bar(f"hive {number}", one) for number, one in enumerate(kg)]
     assert charts.measure(charts.draw("Harvest", bars, line, numbered=numbered), line) == kg
-
-
