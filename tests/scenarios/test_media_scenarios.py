@@ -1,8 +1,7 @@
-"""The scenarios with pictures: their good runs, bad runs that their expectations detect, and the charts."""
+"""The scenarios with pictures: what they need, and the charts."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
@@ -13,40 +12,9 @@ from hypothesis import strategies as st
 pytest.importorskip("PIL", reason="Pillow is not installed: pip install pillow")
 
 
-import kernai
-import text_only_fallback
-from harness import ExpectationError, Outcome, UsageError
+from harness import UsageError
 from kit import charts, packages
-from kit.vendor_requests import request_bodies
 from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS
-
-
-def with_vision_model(*turns: str) -> Outcome:
-    """Run text_only_fallback with a vision model, which makes it a bad run."""
-    text_only_fallback.draw_the_chart()
-    definition = text_only_fallback.scenario.definition
-    recorder = kernai.Recorder()
-    with definition.agent(kernai.MockProvider(*turns), kernai.Models.LLAVA) as agent:
-        return Outcome(kernai.execute(agent, definition.input, recorder=recorder), recorder.entries)
-
-
-def test_the_expectation_detects_that_a_skill_for_vision_was_run() -> None:
-    picture = kernai.Media.from_bytes(
-        charts.draw("Spring harvest", charts.harvest("spring"), 40, numbered=True), mime_type="image/png"
-    )
-    call = f'<command name="measure_bars">{json.dumps({"image": picture.id, "line_kg": 40})}</command>'
-    assert not text_only_fallback.no_vision_skill_was_run(with_vision_model(call, "<final>Seen: yes</final>"))
-
-
-def test_the_expectation_detects_a_picture_that_reaches_a_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = with_vision_model("<final>Seen: yes</final>")
-    picture = outcome.result.messages[0].media[0].to_base64()
-    assert [picture in body for _, body in request_bodies(outcome, "vision")] == [True] * 5
-    assert [picture in body for _, body in request_bodies(outcome)] == [False] * 5
-
-    monkeypatch.setattr(text_only_fallback, "request_bodies", lambda outcome: request_bodies(outcome, "vision"))
-    with pytest.raises(ExpectationError, match="OpenAI would be sent no placeholder"):
-        text_only_fallback.the_vendor_is_sent_the_placeholder_and_not_the_picture(outcome)
 
 
 @pytest.mark.process

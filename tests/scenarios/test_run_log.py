@@ -76,8 +76,6 @@ def test_hostile_text_in_a_run_is_plain_json_in_its_log(tmp_path: Path) -> None:
     assert demo.saved["conversations"][0]["turns"][0]["content"] == said
 
 
-# ------------------------------------------------------------------------------------------ several at once
-
 def test_a_line_cut_off_by_a_crash_does_not_spoil_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     path.write_text('{"scenario": "cut o')

@@ -141,20 +141,11 @@ def test_turns_that_were_not_played_are_reported() -> None:
 # ------------------------------------------------------------------------------------------------------- files
 
 
-TEXTS = st.text(st.characters(), max_size=20)
-COUNTS = st.none() | st.integers(0, 10**9)
-TURNS = st.builds(Turn, TEXTS, st.none() | st.lists(TEXTS, max_size=3).map(tuple), COUNTS, COUNTS) | st.builds(
-    lambda text, again: Turn(error={"message": text, "retryable": again}), TEXTS, st.booleans()
-)
-CONVERSATIONS = st.builds(Conversation, TEXTS, TEXTS, st.lists(TURNS, min_size=1, max_size=3).map(tuple))
-
-
-@pytest.mark.slow
-@given(st.builds(Tape, st.just("demo"), TEXTS, TEXTS, st.lists(CONVERSATIONS, min_size=1, max_size=3).map(tuple)))
-def test_a_tape_survives_a_round_trip_through_its_file(tmp_path_factory: pytest.TempPathFactory, tape: Tape) -> None:
-    path = tmp_path_factory.getbasetemp() / "round.json"
-    tape.save(path)
-    assert Tape.load(path, "demo") == tape
+def test_a_tape_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    turns = Turn("x", ("a", ""), 7, 0), Turn(error={"message": "overloaded", "retryable": True})
+    tape = Tape("demo", "openai", "gpt", (Conversation("0.a", "go", turns), conversation("hello", "\ud800")))
+    tape.save(tmp_path / "tape.json")
+    assert Tape.load(tmp_path / "tape.json", "demo") == tape
 
 
 GOOD: dict[str, Any] = {
@@ -169,12 +160,10 @@ def with_turn(turn: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize("data, complaint", [
     (GOOD | {"format": 1}, "not a tape of format 2"),
-    ([GOOD], "not a tape of format 2"),
     (GOOD | {"scenario": "triage"}, "a tape of the scenario 'triage', not of 'demo'"),
     (GOOD | {"provider": None}, 'must have its "provider"'),
     (GOOD | {"model": 4}, 'must have its "model"'),
     (GOOD | {"conversations": []}, '"conversations", a list that is not empty'),
-    (GOOD | {"conversations": {}}, '"conversations", a list that is not empty'),
     (GOOD | {"conversations": ["x"]}, 'conversation 1 must be an object with "turns"'),
     (GOOD | {"conversations": [{"input": "", "turns": [{"content": ""}]}]}, 'must have its "scope"'),
     (GOOD | {"conversations": [{"scope": "", "turns": [{"content": ""}]}]}, 'must have its "input"'),
