@@ -103,14 +103,10 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def is_for_types_only(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-
-
 def statements(tree: ast.AST, *, inside_functions: bool) -> Iterator[ast.AST]:
     """Yield the nodes that run at import time, with `inside_functions` all that ever run. Type-only imports do not."""
     for node in ast.iter_child_nodes(tree):
-        if is_for_types_only(node):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         yield node
         if inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):

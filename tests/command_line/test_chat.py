@@ -218,11 +218,6 @@ agent = Agent(instructions="Count.", provider=MockProvider().on_call(answer), pr
 TALK = ("--store", "talks.db", "--run-id", "m")
 
 
-def lines_of(run_id: str, folder: Path) -> list[str]:
-    with SqliteStore(folder / "talks.db") as store:
-        return [entry["event"] for entry in store.load(run_id)]
-
-
 def test_starting_again_with_the_same_id_continues_the_conversation(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", COUNTING)
     first = here("chat", "agent.py", *TALK, input="one\ntwo\n")
@@ -295,7 +290,8 @@ def test_a_conversation_continues_after_its_process_was_killed(here: Here, tmp_p
     assert "the outcome of this call is unknown" in done.stdout
     assert done.stdout.endswith("I read: hello\n")
     assert (tmp_path / "paid.txt").read_text() == "30 "
-    assert lines_of("m", tmp_path).count("in_flight") == 1
+    with SqliteStore(tmp_path / "talks.db") as store:
+        assert [entry["event"] for entry in store.load("m")].count("in_flight") == 1
 
 
 INTERRUPTED = """

@@ -404,11 +404,6 @@ VALUES = json_data(
 )
 
 
-def _with_names(value: Any) -> bool:
-    """Whether a value has the name of an enum's member, which is accepted for its value, though no schema says so."""
-    return "RED" in json.dumps(value) or "BLUE" in json.dumps(value)
-
-
 def fitting(schema: Any, definitions: Any) -> st.SearchStrategy[Any]:
     """Values that nearly fit a schema, so that many of them do fit it."""
     if "$ref" in schema:
@@ -446,8 +441,8 @@ def test_exactly_the_answers_that_the_schema_accepts_are_read(
     judge = jsonschema.Draft202012Validator(schema)
     near = fitting(schema, schema.get("$defs", {}))
     for value in [data.draw(near), data.draw(near), data.draw(st.lists(VALUES, max_size=2))]:
-        if _with_names(value):
-            continue
+        if "RED" in json.dumps(value) or "BLUE" in json.dumps(value):
+            continue  # the name of an enum's member is accepted for its value, though no schema says so
         try:
             answer.read(json.dumps(value))
             is_read = True

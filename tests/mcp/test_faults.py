@@ -31,11 +31,7 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [event["mcp"] for event in events]
 
 
-def from_a_transport() -> Adapter:
-    return setup({}, {"raw": raw_transport}, register=False)
-
-
-@pytest.mark.parametrize("made", [raw_adapter, from_a_transport])
+@pytest.mark.parametrize("made", [raw_adapter, lambda: setup({}, {"raw": raw_transport}, register=False)])
 def test_a_server_killed_during_a_call_is_reported_and_restarted_by_the_next_call(made: Callable[[], Adapter]) -> None:
     with made() as adapter:
         first = call(adapter, "pid").text

@@ -244,10 +244,6 @@ def result_of(characters: int, name: str = "look") -> str:
     return f'<block type="result" name="{name}">{"x" * characters}</block>'
 
 
-def sent_of(hand: ByHand) -> list[list[str]]:
-    return [[message.text for message in effect.messages] for effect in asked(hand, "CallModel")]
-
-
 def test_compact_sends_the_oldest_results_as_one_line_each_and_the_conversation_keeps_them() -> None:
     @skill(register=False)
     def repeat(letter: str) -> str:
@@ -257,7 +253,7 @@ def test_compact_sends_the_oldest_results_as_one_line_each_and_the_conversation_
     hand = ByHand(agent_with(Script(*steps, FINAL), compact(400), skills=[repeat]))
     result = hand.run("go")
     assert result.text == "done"
-    last = sent_of(hand)[-1]
+    last = [message.text for message in asked(hand, "CallModel")[-1].messages]
     lines = [text for text in last if "left out here" in text]
     assert lines == ['<block type="result" name="repeat">[443 characters, left out here]</block>'] * 3
     assert last[-1] == f'<block type="result" name="repeat">{"e" * 400}</block>'

@@ -300,10 +300,6 @@ def test_a_body_that_keeps_arriving_may_take_longer_than_the_read_timeout(way: W
 STREAMS = 64
 
 
-def number_of(request: WireRequest) -> int:
-    return int(re.findall(rb"call (\d+)", request.body)[-1])
-
-
 def words(number: int) -> list[str]:
     """The answer to call `number`, unlike any other."""
     return [f"<{number}>", " ü漢😀" * (number % 5 + 1), f" </{number}>"]
@@ -318,7 +314,7 @@ def test_of_64_streams_at_once_half_are_given_up_and_the_others_get_their_own_an
 
     def reply(request: WireRequest) -> Reply:
         """Even calls are answered once all have begun, odd ones get one piece and then nothing more."""
-        number = number_of(request)
+        number = int(re.findall(rb"call (\d+)", request.body)[-1])
         return caller.wire.answer(*words(number)).hold(never if number % 2 else all_have_begun, first_piece)
 
     async def outcome(provider: HttpProvider, number: int) -> str | None:

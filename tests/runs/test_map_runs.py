@@ -30,15 +30,11 @@ class Lost(kernai.Context):
 MapRuns = Callable[..., RunResults[Any]]
 
 
-def by_threads(*given: Any, **options: Any) -> RunResults[Any]:
-    return kernai.map_runs(*given, **options)
-
-
 def by_asyncio(*given: Any, **options: Any) -> RunResults[Any]:
     return asyncio.run(kernai.amap_runs(*given, **options))
 
 
-WAYS = pytest.mark.parametrize("map_runs", [by_threads, by_asyncio])
+WAYS = pytest.mark.parametrize("map_runs", [kernai.map_runs, by_asyncio])
 
 
 def answers(messages: Any, model: Model) -> str:
