@@ -64,7 +64,7 @@ class Usage(Value):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
-        sums: Iterable[Any] = map(sum_known, values_of(self), values_of(other))
+        sums: Iterable[Any] = map(sum_known, _NUMBERS(self), _NUMBERS(other))
         return Usage(*sums)
 
     @classmethod
@@ -79,12 +79,18 @@ class Usage(Value):
 
     def to_dict(self) -> dict[str, int | float | None]:
         """The usage as JSON data, with cache tokens only if they are known."""
-        made = dict(zip(Usage.__slots__, values_of(self), strict=True))
-        return {name: one for name, one in made.items() if one is not None or not name.startswith("cache")}
+        made: dict[str, int | float | None] = {  # written out, since each run ends with it
+            "prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens,
+            "total_tokens": self.total_tokens, "cost": self.cost, "model_calls": self.model_calls,
+        }
+        if self.cached_tokens is not None:
+            made["cached_tokens"] = self.cached_tokens
+        if self.cache_write_tokens is not None:
+            made["cache_write_tokens"] = self.cache_write_tokens
+        return made
 
 
-#: the numbers of a `Usage`, in the order of its fields
-values_of = attrgetter(*Usage.__slots__)
+_NUMBERS = attrgetter(*Usage.__slots__)
 _Number = TypeVar("_Number", int, float)
 
 
