@@ -188,7 +188,7 @@ def test_a_damaged_run_is_listed_with_the_others_and_says_what_blocks_it(here: H
     assert done.stderr.splitlines()[-1] == "odd is blocked: no agent knows it"
     rows = {row.split()[0]: [*row.split()[3:6], row.split()[-1]] for row in done.stdout.splitlines()[1:]}
     assert rows == {"r42": ["2", "-", "-", "42"], "odd": ["0", "-", "-", "-"]}
-    with sqlite3.connect(paused / "runs.db") as file:
+    with closing(sqlite3.connect(paused / "runs.db")) as file, file:
         file.execute("UPDATE entries SET checksum = 0")
     assert here("cancel", "runs.db", "r42").stdout == "closed\n", "nobody has to read it for that"
 
