@@ -78,8 +78,6 @@ _TYPES: dict[str, _Types] = {
 }
 Decided = bool | str | Mapping[str, Any]
 _DURATION = frozenset({"duration_ms"})
-#: smaller integers need no conversion to JSON
-_SHORT = 2**63
 
 
 class Row:
@@ -153,9 +151,8 @@ class Row:
         data = self.fields()
         for name in self._open:
             value = data.get(name)
-            if value is None or type(value) is str or (type(value) is int and -_SHORT < value < _SHORT):
-                continue
-            data[name] = jsonable(value)
+            if value is not None and type(value) is not str:
+                data[name] = jsonable(value)
         return data
 
     def entry(self) -> dict[str, Any]:
@@ -184,6 +181,11 @@ class Row:
 
     def usage(self) -> Usage | None:
         """The usage of the model call whose end this row records; None for other rows."""
+        return self.usage_in(self.fields())
+
+    @staticmethod
+    def usage_in(data: Any) -> Usage | None:  # noqa: ARG004 - for two kinds
+        """Like `usage`, from the row's data."""
         return None
 
     @classmethod
@@ -378,10 +380,7 @@ class MessagesSentRow(Row, type="messages_sent", group="model"):
         return copied(self._messages) if self._system is None else self.messages
 
     def json(self) -> Any:
-        return [
-            {**one} if all(type(value) is str for value in one.values()) else jsonable(one)  # most have only texts
-            for one in self.messages
-        ]
+        return list(map(jsonable, self.messages))
 
     def entry(self) -> dict[str, Any]:
         entry = super().entry()
@@ -491,8 +490,6 @@ class ModelFailedRow(Row, type="model_failed", group="problem", role="outcome", 
         "cache_write_tokens", "cached_tokens", "completion_tokens", "content", "cost", "error", "exception",
         "model_calls", "prompt_tokens", "stop_reason",
     )
-    # ints are unbounded, so they may need conversion to JSON
-    open_fields = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens")
 
     def __init__(  # noqa: PLR0917 - see the top
         self, error: str, exception: str | None, content: str, prompt_tokens: int | None, completion_tokens: int | None,
@@ -509,8 +506,9 @@ class ModelFailedRow(Row, type="model_failed", group="problem", role="outcome", 
         """Whether the run was stopped during the call."""
         return self.exception is None
 
-    def usage(self) -> Usage | None:
-        return Usage.of_failed(self.fields())
+    @staticmethod
+    def usage_in(data: Any) -> Usage | None:
+        return Usage.of_failed(data)
 
 
 _NO_METADATA: dict[str, Any] = {}  # shared: readers who could change a row's data get a copy
@@ -531,11 +529,7 @@ class LlmResponseRow(Row, type="llm_response", group="model", role="outcome"):
         "finish_reason", "given_up", "latency_ms", "metadata", "model", "prompt_tokens", "total_tokens",
     )
     uncompared = frozenset({"latency_ms"})
-    # ints are unbounded, so they may need conversion to JSON
-    open_fields = (
-        "metadata", "given_up", "prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens",
-        "cache_write_tokens", "latency_ms", "blocks",
-    )
+    open_fields = ("metadata", "given_up", "blocks")
 
     def __init__(  # noqa: PLR0917 - see the top
         self, content: str, latency_ms: int, prompt_tokens: int | None, completion_tokens: int | None,
@@ -561,12 +555,13 @@ class LlmResponseRow(Row, type="llm_response", group="model", role="outcome"):
     def seal(self) -> None:
         self.metadata = copied(self.metadata)
 
-    def usage(self) -> Usage | None:
+    @staticmethod
+    def usage_in(data: Any) -> Usage | None:
         used = Usage(
-            self.prompt_tokens, self.completion_tokens, self.total_tokens, self.cost, 1, self.cached_tokens,
-            self.cache_write_tokens,
+            data["prompt_tokens"], data["completion_tokens"], data["total_tokens"], data.get("cost"), 1,
+            data.get("cached_tokens"), data.get("cache_write_tokens"),
         )
-        return used if self.given_up is None else used + Usage(**self.given_up)
+        return used + Usage(**data["given_up"]) if data.get("given_up") else used
 
 
 class BlocksParsedRow(Row, type="blocks_parsed", group="model"):

@@ -153,7 +153,7 @@ class RunInfo(Value):
             case events.MessagesSentRow.type if of_root:
                 changes["steps"] = entry["step"] + 1
             case events.LlmResponseRow.type | events.ModelFailedRow.type:
-                used = events.KINDS[entry["event"]].read(data).usage()
+                used = events.KINDS[entry["event"]].usage_in(data)
                 changes["usage"] = changes.get("usage", self.usage) + (used or Usage())
             case events.RunStartRow.type if of_root:
                 changes.update(agent=data["agent"], status=RUNNING, **_from_metadata(data.get("metadata") or {}))
