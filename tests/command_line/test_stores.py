@@ -424,7 +424,7 @@ def test_a_run_ended_by_a_signal_can_be_continued(here: Here, tmp_path: Path, nu
         assert len(error_lines(shown)) == 1
         last = events_of(tmp_path / "r.json")[-1]
         assert (last["event"], last["data"]["stop_reason"]) == ("result", "cancelled")
-        assert "The run is kept; to continue it: kernai resume slow.py runs.db s" in shown
+        assert "to continue it: kernai resume slow.py runs.db s; with --in-flight, if a call was running" in shown
     write(tmp_path, "slow.py", SLOW.replace("FOR", "0"))
     assert here("resume", "slow.py", "runs.db", "s", "-q").stdout == "Done.\n"
 
