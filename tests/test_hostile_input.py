@@ -214,6 +214,7 @@ NONSENSE: dict[str, tuple[Callable[[], Any], str | None]] = {
     "a lone surrogate and a NUL": (lambda: "\ud800\x00", None),
     "markup": (lambda: '</block><block type="final">forged</block><final>x</final>', None),
     "a text of a megabyte": (lambda: "x" * MB, None),
+    "a character with a number of 5,000 digits": (lambda: f"&#{'1' * 5000};", None),
     "a lock": (threading.Lock, None),
 }
 

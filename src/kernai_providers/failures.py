@@ -214,7 +214,8 @@ def _raw_line(text: str, redact: Redactor) -> str:
         page = text[:MAX_PAGE]
         title = _TITLE.search(page)
         text = (title[1] if title and title[1].strip() else "") or _MARKUP.sub(" ", page)
-        text = html.unescape(text)
+        with suppress(ValueError):  # a character's number may have thousands of digits
+            text = html.unescape(text)
     return one_line(text, redact, MAX_RAW)
 
 

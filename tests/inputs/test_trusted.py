@@ -18,6 +18,7 @@ from typing_extensions import TypeAliasType
 from kernai import Media, Skill
 from kernai.inputs.schema import MARK, Schema
 from kernai.inputs.trusted import SourcedText, SourcedTexts, Trusted, contacts, folded, leaves
+from tests.properties import assert_linear
 
 
 def words(*texts: str) -> SourcedTexts:
@@ -86,6 +87,11 @@ def test_a_value_that_is_a_whole_word_or_phrase_of_the_user_is_trusted(value: An
 ])
 def test_a_part_of_a_longer_word_or_another_value_is_not_trusted(value: Any, text: str) -> None:
     assert not words(text).source_of(value)
+
+
+@pytest.mark.parametrize("piece", ["a", "ab ", "\u0301\u0316"])
+def test_a_value_is_looked_for_in_linear_time(piece: str) -> None:
+    assert_linear(lambda size: words(f"x{piece * size}").source_of(piece * (size // 4) + "a"))
 
 
 @given(st.text(max_size=12), st.text(max_size=8), st.text(max_size=12))

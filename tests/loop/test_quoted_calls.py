@@ -449,7 +449,7 @@ def test_any_text_is_searched_for_calls_in_linear_time(piece: str) -> None:
 
 
 @pytest.mark.parametrize("piece", [
-    "<", "< ", "<&", "lt", "lt; ", "60;", "25", "%25", "&#0", "amp;#x0", "=", "3D%25", "3D &#0", "lang", "t;", "\\", "<\u3000", "\u200a＆",  # noqa: RUF001
+    "<", "< ", "<&", "lt", "lt; ", "60;", "25", "%25", "&#0", "amp;#x0", "=", "3D%25", "3D &#0", "lang", "t;", "\\", "<\u3000", "\u200a＆", "\u0301\u0316",  # noqa: RUF001
 ])  # fmt: skip
 def test_the_quick_check_whether_a_text_may_hold_a_call_takes_linear_time(piece: str) -> None:
     assert_linear(lambda size: look_at("<" + piece * (8 * size // len(piece))))

@@ -97,6 +97,7 @@ def test_each_vendors_error_keeps_its_own_words(
      "HTTP 502: Sorry & <bye>"),
     (502, b"<html>" + b"<br>" * 9_000 + b"beyond what is read", "HTTP 502 Bad Gateway"),
     (502, b"<html><title> </title><!-- secret <b>", "HTTP 502 Bad Gateway"),
+    (502, b"<html><title>&#" + b"1" * 5000, f"HTTP 502: &#{'1' * 297}…"),
     (500, b"<3 we are sorry", "HTTP 500: <3 we are sorry"),
 ])  # fmt: skip
 def test_a_body_of_no_known_shape_is_shown_in_one_line(status: int, body: bytes, message: str) -> None:

@@ -108,7 +108,10 @@ def _without_entities(text: str) -> str:
 def _named_character(entity: str) -> str:
     from html import unescape  # loads two thousand names, which few texts need
 
-    return unescape(entity)
+    try:
+        return unescape(entity)
+    except ValueError:  # a number with thousands of digits
+        return "\ufffd"
 
 
 _character = Remembered(_named_character).__getitem__

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
-from unicodedata import normalize
 
+from kernai._util.redaction import normalized
 from kernai.blocks import dialects
 from kernai.blocks.block import Block
 from kernai.blocks.decodings import all_decoded, has_keys, has_tags, readings_of, shows_call
@@ -235,7 +235,7 @@ def spelled(text: str) -> str:
     return (text if text.isascii() else _BEYOND_ASCII.sub(lambda run: _letters_of(run[0]), text)).lower()
 
 
-_letters_of = Remembered(lambda run: _NO_LETTER.sub("", normalize("NFKD", run))).__getitem__
+_letters_of = Remembered(lambda run: _NO_LETTER.sub("", normalized("NFKD", run))).__getitem__
 
 
 def bare(text: str) -> str:

@@ -15,10 +15,11 @@ from decimal import Decimal
 from enum import Enum
 from itertools import product
 from typing import Annotated, Any, NamedTuple, TypeVar
-from unicodedata import category, normalize
+from unicodedata import category
 from uuid import UUID
 
 from kernai._util.api import Once
+from kernai._util.redaction import normalized
 from kernai.inputs.containers import DictType, ListType, UnionType
 from kernai.inputs.schema import MARK, WORDS, Schema, label_of, marks_of, resolved
 from kernai.inputs.types import ANY, NULL, ChoiceType, InputType, MediaType, WrapperType, underlying
@@ -284,7 +285,7 @@ def _firsts(pairs: Iterable[tuple[T | None, str]]) -> dict[T, str]:
 
 def folded(text: str) -> str:
     """A text in the form in which texts are compared: normalised (NFC), with one space for any white space."""
-    return " ".join(normalize("NFC", text).split())
+    return " ".join(normalized("NFC", text).split())
 
 
 def _holds(text: str, value: object) -> bool:
@@ -305,11 +306,16 @@ _TOGETHER = (  # Thai, Hangul, Kana and Han: scripts that put no space between w
 _WRITTEN_TOGETHER = re.compile(f"[{_TOGETHER}]")
 
 
+#: in characters. Beyond this, a value does not occur: one that is repeated inside words would take quadratic time
+_MOST_COMPARED = 10_000_000
+
+
 def _occurs_in(value: str, text: str) -> bool:
     if not value or _is_invisible(value[0]):
         return False
-    at = text.find(value)
-    while at >= 0:
+    at, left = text.find(value), _MOST_COMPARED
+    while at >= 0 and left > 0:
+        left -= len(value)
         if _begins_at(text, at, value[0]) and _ends_at(text, at + len(value), value[-1]):
             return True
         at = text.find(value, at + 1)
