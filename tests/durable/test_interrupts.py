@@ -8,6 +8,7 @@ import threading
 from collections import UserDict
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +358,25 @@ def test_what_is_raised_before_the_first_task_ends_the_run_as_what_it_is(
         result = asyncio.run(kernai.aexecute_plan(one, tasks, **options)) if is_async else kernai.execute_plan(one, tasks, **options)
         assert result.stop_reason == "guardrail"
         assert [one.type for one in recorder.entries][-2:] == ["workflow_error", "result"]
+
+
+def test_ctrl_c_during_a_replay_or_a_resume_is_not_a_difference() -> None:
+    presses: list[KeyboardInterrupt] = []
+
+    @dataclass
+    class Count:
+        lamps: int
+
+        def __post_init__(self) -> None:
+            if presses:
+                raise presses.pop()
+
+    run = Stored(SYNC, Agent(instructions="x", output=Count), {"go": ['<final>{"lamps": 1}</final>']})
+    run.execute()
+    for again in (run.replay, lambda: run.resume(input="more")):
+        presses.append(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            again()
 
 
 def test_a_replay_is_not_content_with_a_run_that_says_it_was_interrupted() -> None:

@@ -73,6 +73,8 @@ class DurableScope:
         outcome: Completion | None = Completion(None)
         while outcome is not None:
             effect = effects.advance(self._work, outcome.value, outcome.error)
+            if isinstance(effect, Completion) and isinstance(effect.error, KeyboardInterrupt):
+                raise effect.error  # pressed just now; a recorded one is replayed as a cancellation
             self._compare_rows()
             if isinstance(effect, Completion):
                 self.ended, outcome = effect, None
@@ -80,8 +82,8 @@ class DurableScope:
                 outcome = self._recorded_outcome(effect)
                 self._frontier = None if outcome is not None else effect
         failed = None if self.ended is None else self.ended.error
-        if isinstance(failed, (KeyboardInterrupt, SystemExit)) and not isinstance(failed, outcomes.RecordedExit):
-            raise failed  # raised just now; a recorded one is replayed as a cancellation
+        if isinstance(failed, SystemExit) and not isinstance(failed, outcomes.RecordedExit):
+            raise failed  # raised just now
         left, frontier = self._cursor.next, self._frontier
         if left is not None:
             raise divergence(left, left.row.type, "the run ends" if frontier is None else repr(type(frontier).__name__))
