@@ -22,8 +22,8 @@ from kernai.errors import Control, KernaiError, RunCancelledError, described
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.recording.log import EventLog
 from kernai.registry.configuration import config
-from kernai.runs.run_request import MapOptions, RunRequest, UserInput, check_options, checked_context
-from kernai.values.context import Context, child_of
+from kernai.runs.run_request import MapOptions, RunRequest, UserInput, check_options
+from kernai.values.context import child_of
 from kernai.values.media import Media
 from kernai.values.message import INPUT_PARTS, Outside, as_parts
 from kernai.values.result import Output_co, Result, StopReason, Usage
@@ -81,28 +81,26 @@ class Batch:
             raise ValueError(f"concurrency must be a positive int, got {concurrency!r}")
         if on_progress is not None and not isinstance(on_progress, bool):
             check_function("on_progress", on_progress, "the progress (or True, for a bar)", None, may_be_async=True)
+        if isinstance(inputs, (str, bytes, Media, Outside, Mapping)) or not isinstance(inputs, Iterable):
+            raise TypeError(f"inputs must be a list with an input for each run, got {type(inputs).__name__}")
         self._turns = _Turns()
-        self._concurrency = concurrency
-        self._on_progress = on_progress
-        self.requests = self._checked(agent, _listed(inputs), options)
+        self._concurrency, self._on_progress = concurrency, on_progress
+        given, history, context = dict(options), options.get("history"), options.get("context")
+        if isinstance(history, Iterator):
+            given["history"] = list(history)
+        RunRequest(agent, "", given)  # checks the options even if there are no inputs
+        given |= {name: self._turns.of(options.get(name)) for name in ("on_event", "on_task_complete")}
+        self.requests: list[RunRequest] = []
+        for at, one in enumerate(inputs):
+            as_parts(one, f"inputs[{at}]", INPUT_PARTS)
+            if context is not None:  # each run gets one made like a sub-run's, but at the depth of the given one
+                given["context"] = made = child_of(context, context.task_id)
+                made.depth, made.trusted = context.depth, context.trusted
+            self.requests.append(RunRequest(agent, one, given))
         self._left = deque(range(len(self.requests)))
         self._results: list[Any] = [None] * len(self.requests)
         self._done = self._failed = 0
         self._usage = Usage()
-
-    def _checked(self, agent: Agent[Any], inputs: list[UserInput], options: Mapping[str, Any]) -> list[RunRequest]:
-        given = dict(options)
-        if isinstance(options.get("history"), Iterator):
-            given["history"] = list(given["history"])
-        RunRequest(agent, "", given)  # checks the options even if there are no inputs
-        given |= {name: self._turns.of(options.get(name)) for name in ("on_event", "on_task_complete")}
-        context = None if options.get("context") is None else checked_context(options["context"])
-        requests = []
-        for at, one in enumerate(inputs):
-            as_parts(one, f"inputs[{at}]", INPUT_PARTS)
-            given["context"] = None if context is None else _context_of_a_run(context)
-            requests.append(RunRequest(agent, one, given))
-        return requests
 
     # -------------------------------------------------------------------------------------------------- with threads
 
@@ -251,19 +249,6 @@ class Batch:
 
 class _Ended(Exception):  # noqa: N818 - never seen outside
     """Carries a `BaseException` out of a task, as its cause."""
-
-
-def _listed(inputs: Iterable[UserInput]) -> list[UserInput]:
-    if isinstance(inputs, (str, bytes, Media, Outside, Mapping)) or not isinstance(inputs, Iterable):
-        raise TypeError(f"inputs must be a list with an input for each run, got {type(inputs).__name__}")
-    return list(inputs)
-
-
-def _context_of_a_run(given: Context) -> Context:
-    """Returns a context made like a sub-run's, but at the depth of the given one."""
-    made = child_of(given, given.task_id)
-    made.depth, made.trusted = given.depth, given.trusted
-    return made
 
 
 class _Turns:

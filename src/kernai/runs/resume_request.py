@@ -49,7 +49,6 @@ from kernai.values.result import Output_co, Result, StopReason, Usage
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
-    from kernai.blocks.plan import Plan
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.durable.durable_run import InFlight
     from kernai.durable.store import Store
@@ -70,7 +69,16 @@ class _RecordedRequest(RunRequest):
         super().__init__(agent, [*recorded.input(media)], {
             **options, "context": context, "run_id": recorded.run_id, "history": recorded.history(media),
         })
-        self._plan, self._task_agents = _given_plan(recorded.start, agents, may_call=may_call)
+        plan = recorded.start.plan
+        if plan is not None:
+            self._plan = checked_plan(plan)
+            self._task_agents = checked_agents(agents, self._plan)
+            missing = [task for task in recorded.start.agents or () if may_call and task not in self._task_agents]
+            if missing:
+                tasks = ", ".join(missing)
+                raise ValueError(f"the run was given agents for {tasks}: pass agents={{{missing[0]!r}: ...}} again")
+        elif agents:
+            raise ValueError("agents are for the tasks of a plan, and this run has no plan: leave agents out")
 
     def _changes(self, run: Run, accept: Iterable[str]) -> list[str]:
         """Describes the agent's changes. Raises `ReplayLoosenedError` for a lost protection that is not in `accept`."""
@@ -330,33 +338,28 @@ class _SkillChecks:
             call_id=call.call_id, run_id=root.run_id, key=self._key, approval=None if is_woken else call.approval,
         )
         context.woken = is_woken
-        try:
-            value = self._called(run, call, context)
-            return False, recorded_skill_result(context.scrub(SkillResult.of(context.scrub(value))))
-        except (Exception, SystemExit, Control) as error:  # noqa: BLE001 - compared with the recorded failure
-            return True, f"{type(error).__name__}: {context.scrub(error_text(error))}"
-
-    def _called(self, run: Run, call: CallSkill, context: SkillContext[Any]) -> Any:
-        work = wrap(run, call, alone(call))
-        effect = advance(work, None, None)
-        while not isinstance(effect, Completion):
+        work, value, error = wrap(run, call, alone(call)), None, None  # type: Work, Any, BaseException | None
+        while not isinstance(effect := advance(work, value, error), Completion):
             try:
-                effect = advance(work, self._performed(run, effect, context), None)
-            except (Exception, SystemExit, Control) as error:  # noqa: BLE001 - the middleware may handle it
-                effect = advance(work, None, error)
-        if effect.error is not None:
-            raise effect.error
-        return effect.value
+                value, error = self._performed(run, effect, context), None
+            except (Exception, SystemExit, Control) as raised:  # noqa: BLE001 - the middleware may handle it
+                value, error = None, raised
+        try:
+            if effect.error is not None:
+                raise effect.error
+            return False, recorded_skill_result(context.scrub(SkillResult.of(context.scrub(effect.value))))
+        except (Exception, SystemExit, Control) as failure:  # noqa: BLE001 - compared with the recorded failure
+            return True, f"{type(failure).__name__}: {context.scrub(error_text(failure))}"
 
     def _performed(self, run: Run, effect: Effect, context: SkillContext[Any]) -> Any:
-        if isinstance(effect, Sleep):
-            return None
         if isinstance(effect, Raise):
             raise effect.error
-        if not isinstance(effect, CallSkill):
+        if isinstance(effect, CallSkill):
+            value = run.held_skill(effect.skill).invoke(effect.arguments, context)
+            return self._loop.run(value) if hasattr(value, "__await__") else value
+        if not isinstance(effect, Sleep):
             raise KernaiError(f"skills='run' only calls skills, but a middleware yielded {type(effect).__name__}")
-        value = run.held_skill(effect.skill).invoke(effect.arguments, context)
-        return self._loop.run(value) if hasattr(value, "__await__") else value
+        return None
 
 
 def recorded_result(agent: Agent[Any], run_id: str, store: Store, context: Context | None = None) -> Result[Any] | None:
@@ -371,21 +374,6 @@ def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[
     if not entries:
         raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
     return entries, [context.media_store.put(media).id for media in store.load_media(run_id)]
-
-
-def _given_plan(start: RunStartRow, agents: Agents, *, may_call: bool) -> tuple[Plan | None, dict[str, Agent]]:
-    """Returns the caller's plan and its tasks' agents. Raises `ValueError` if one that may be called is missing."""
-    if start.plan is None:
-        if agents:
-            raise ValueError("agents are for the tasks of a plan, and this run has no plan: leave agents out")
-        return None, {}
-    plan = checked_plan(start.plan)
-    checked = checked_agents(agents, plan)
-    missing = [task for task in start.agents or () if may_call and task not in checked]
-    if missing:
-        tasks = ", ".join(missing)
-        raise ValueError(f"the run was given agents for {tasks}: pass agents={{{missing[0]!r}: ...}} again")
-    return plan, checked
 
 
 def _entries(recording: Any, run_id: str | None) -> list[Any]:

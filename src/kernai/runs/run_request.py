@@ -248,25 +248,22 @@ class RunRequest:
         """Parses the history and looks up its media."""
         if isinstance(history, (str, Message, Mapping)) or not isinstance(history, Iterable):
             raise TypeError(f"history must be a list of messages, as in Result.messages, got {type(history).__name__}")
+
+        def lost(reference: Mapping[str, Any]) -> None:
+            reason = "history refers to it, context.media_store does not have it: the model reads a placeholder"
+            self._log.warn("media.lost", run_id=self.run_id, id=reference["id"], kind=reference["kind"], reason=reason)
+
         messages = []
         for at, given in enumerate(history):
             try:
-                message = self._read_message(given)
+                message = given if isinstance(given, Message) else Message.from_dict(
+                    check_type(given, Mapping, "must be a Message or a dict"), self._context.media_store, on_lost=lost)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"history[{at}]: {error}") from error
             if message.role == "system":
                 raise ValueError(f"history[{at}] is a system message: leave it out, the agent has its instructions")
             messages.append(message)
         return messages
-
-    def _read_message(self, given: object) -> Message:
-        if isinstance(given, Message):
-            return given
-        data = check_type(given, Mapping, "must be a Message or a dict")
-        lost = "history refers to it, context.media_store does not have it: the model reads a placeholder"
-        return Message.from_dict(data, self._context.media_store, on_lost=lambda reference: self._log.warn(
-            "media.lost", run_id=self.run_id, id=reference["id"], kind=reference["kind"], reason=lost,
-        ))
 
     def _asks(self, run: Run) -> bool:
         """Whether a call of the run's agent, of its tasks' agents or of agents that these can call may need a decision.
