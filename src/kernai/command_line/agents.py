@@ -18,9 +18,10 @@ from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, CommandError, Terminated, failing
 from kernai.command_line.program import Argument, Group, number, valid_text
-from kernai.command_line.skills_command import capabilities, fault_of, import_from_here, skills_in
+from kernai.command_line.skills_command import capabilities, import_from_here, skills_in
 from kernai.errors import KernaiError
 from kernai.registry.configuration import config
+from kernai.registry.skill_registry import execute, fault_of
 from kernai.values.limits import Limits
 from kernai.values.media import Media
 from kernai.values.model import MEDIA_INPUTS, Model
@@ -180,7 +181,15 @@ def _find_agent(target: str) -> Agent[Any]:
         raise CommandError(f"no agent at {target!r}", f"name one as {AGENT_FORMS}")
     module = _load(place)
     if name:
-        return _attribute(module, name, target)
+        named: object = module
+        for part in name.split("."):
+            named = getattr(named, part, None)
+        if isinstance(named, Agent):
+            return named
+        wrong = f"{name!r} must be an Agent, got {type(named).__name__}" if named is not None else f"no {name!r}"
+        known = [name for name, one in vars(module).items() if isinstance(one, Agent)]
+        hint = f"agents there: {', '.join(known)}" if known else "there is no Agent at its top level"
+        raise CommandError(f"{target}: {wrong}", hint)
     found = _agents(module, place)
     first, *others = found
     if USUAL_NAME not in found and any(found[one] is not found[first] for one in others):
@@ -202,56 +211,39 @@ def _agents(module: ModuleType, target: str) -> dict[str, Agent[Any]]:
     return found
 
 
-def _attribute(module: ModuleType, name: str, target: str) -> Agent[Any]:
-    found: object = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if isinstance(found, Agent):
-        return found
-    wrong = f"{name!r} must be an Agent, got {type(found).__name__}" if found is not None else f"no {name!r}"
-    known = [name for name, one in vars(module).items() if isinstance(one, Agent)]
-    hint = f"agents there: {', '.join(known)}" if known else "there is no Agent at its top level"
-    raise CommandError(f"{target}: {wrong}", hint)
-
-
 def _is_file(target: str) -> bool:
     return target.endswith(".py") or os.path.isfile(target)
 
 
 def _load(place: str) -> ModuleType:
     """Executes a file, or imports a module. Raises `CommandError` for whatever the code raises."""
-    path = os.path.abspath(place) if _is_file(place) else None
-    if path is None:
+    path, name = None, place
+    if not _is_file(place):
         import_from_here()
+    else:  # not run as ``__main__``, but as with `python FILE`, it can import modules in its own folder
+        path = os.path.abspath(place)
+        folder, base = os.path.split(path)
+        name = "_kernai_agent_file_" + re.sub(r"\W", "_", base.removesuffix(".py"))
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     try:
         with output.stdout_is_stderr():  # stdout is for the answer, not for what the file prints
-            return importlib.import_module(place) if path is None else _execute(path, place)
-    except (CommandError, KeyboardInterrupt, Terminated):
+            if path is not None:
+                execute(path, name)
+                return sys.modules[name]
+            return importlib.import_module(name)
+    except (KeyboardInterrupt, Terminated):
         raise
     except BaseException as error:  # the code may raise anything
         hint = DEBUG_HINT
+        if path is not None and isinstance(error, OSError) and error.filename == path:
+            raise CommandError(f"cannot read {place}: {error.strerror}", f"name the agent as {AGENT_FORMS}") from error
         if path is None and isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
             hint = f"modules are searched from the working directory; a file is written as {AGENT_FORMS}"
             raise CommandError(f"no module {place!r}", hint) from error
         if path is not None and type(error) is ImportError and error.name is None:  # a relative import
             hint = _package_hint(path)
         raise CommandError(str(fault_of(error, place, path)), hint, NO) from error
-
-
-def _execute(path: str, shown: str) -> ModuleType:
-    """Executes a file, but not as ``__main__``. As with `python FILE`, it can import modules in its own folder."""
-    folder, base = os.path.split(path)
-    with failing(f"cannot read {shown}", f"name the agent as {AGENT_FORMS}"), open(path, "rb") as file:
-        source = file.read()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    module = ModuleType("_kernai_agent_file_" + re.sub(r"\W", "_", base.removesuffix(".py")))
-    module.__file__ = path
-    module.__package__ = ""  # if it is None, Python warns about relative imports
-    sys.modules[module.__name__] = module  # dataclasses look for their module there
-    # compiled from the source, so that no __pycache__ appears next to the user's file
-    exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the user's own program
-    return module
 
 
 def _package_hint(path: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,32 +12,10 @@ from typing import Any, NamedTuple
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, Terminated
 from kernai.command_line.program import Argument, Command
-from kernai.errors import KernaiError, described
+from kernai.errors import KernaiError
 from kernai.registry.skill_definition import Skill
-from kernai.registry.skill_registry import SkillFile, SkillRegistry, find_files, forget, run_file
+from kernai.registry.skill_registry import Fault, SkillFile, SkillRegistry, fault_of, find_files, forget, run_file
 from kernai.values.model import CAPABILITIES, Model
-
-
-class Fault(NamedTuple):
-    """Why a file cannot be loaded. `line` is where: the file's last line in the traceback."""
-
-    file: str
-    line: int | None
-    reason: str
-    error: BaseException
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.reason}" if self.line is None else f"{self.file}:{self.line}: {self.reason}"
-
-
-def fault_of(error: BaseException, shown: str, path: str | None = None) -> Fault:
-    """Returns the fault of the file at `path`, called `shown` in messages; without a path, of the file that raised."""
-    if isinstance(error, SyntaxError):
-        return Fault(error.filename or shown, error.lineno, f"{type(error).__name__}: {error.msg}", error)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if (one.filename == path if path else not one.filename.startswith("<"))]
-    line = own[-1].lineno if own else None
-    return Fault(own[-1].filename if own and not path else shown, line, described(error), error)
 
 
 class FoundSkill(NamedTuple):

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from itertools import count
 from math import inf
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from kernai._util.api import ForkSafeLock, check_type, likely
 from kernai.errors import KernaiError, described
@@ -270,29 +270,52 @@ def forget(files: Iterable[SkillFile]) -> None:
         sys.modules.pop(one.module, None)
 
 
+class Fault(NamedTuple):
+    """Why a file cannot be loaded. `line` is where: the file's last line in the traceback."""
+
+    file: str
+    line: int | None
+    reason: str
+    error: BaseException
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.reason}" if self.line is None else f"{self.file}:{self.line}: {self.reason}"
+
+
+def fault_of(error: BaseException, shown: str, path: str | None = None) -> Fault:
+    """Returns the fault of the file at `path`, called `shown` in messages; without a path, of the file that raised."""
+    if isinstance(error, SyntaxError):
+        return Fault(error.filename or shown, error.lineno, f"{type(error).__name__}: {error.msg}", error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if (one.filename == path if path else not one.filename.startswith("<"))]
+    line = own[-1].lineno if own else None
+    return Fault(own[-1].filename if own and not path else shown, line, described(error), error)
+
+
 @calls_out
+def execute(path: str, name: str) -> None:
+    """Runs a file as the module `name`."""
+    module = ModuleType(name)
+    module.__file__ = path
+    module.__package__ = ""  # if it is None, Python warns about relative imports
+    sys.modules[name] = module  # dataclasses look for their module there
+    # compiled from the source each time: the cache of compiled files does not notice two edits within a second
+    with open(path, "rb") as source:  # noqa: PTH123 - text in, text out
+        code = compile(source.read(), path, "exec", dont_inherit=True)
+    exec(code, module.__dict__)  # noqa: S102 - the file is code, named by the program's author or user
+
+
 def run_file(path: str) -> SkillFile:
     """Runs a file. If it fails, a `KernaiError` names the file and the innermost line of it in the traceback."""
     file = SkillFile(path)
-    module = ModuleType(file.module)
-    module.__file__ = path
     token = _file.set(file)
-    sys.modules[file.module] = module  # dataclasses look for their module there
     try:
-        # compiled from the source each time: the cache of compiled files does not notice two edits within a second
-        with open(path, "rb") as source:  # noqa: PTH123 - text in, text out
-            code = compile(source.read(), path, "exec", dont_inherit=True)
-        exec(code, module.__dict__)  # noqa: S102 - a skill file is code, named by the program's author
+        execute(path, file.module)
     except BaseException as error:
         forget([file])
         if not isinstance(error, (Exception, SystemExit)):
             raise
-        said = described(error)
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-        if isinstance(error, SyntaxError):
-            said = f"{type(error).__name__}: {error.msg}"
-            lines += [error.lineno] if error.filename == path else []
-        raise KernaiError(f"{path}:{lines[-1]}: {said}" if lines else f"{path}: {said}") from error
+        raise KernaiError(str(fault_of(error, path, path))) from error
     finally:
         file.is_running = False
         _file.reset(token)
