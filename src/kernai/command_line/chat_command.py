@@ -220,33 +220,27 @@ class ChatSession:
             case "/help":
                 output.note(HELP, None)
             case "/reset":
-                self._reset()
+                self._history = ()
+                self._attached.clear()
+                self.asks = None
+                if self.store is None:
+                    output.note("(the conversation is forgotten)")
+                else:
+                    before, self.options.run_id = self.again, stores.new_run_id()
+                    output.note(f"(a new conversation, run {self.options.run_id}; the one before: {before})")
             case "/save":
                 self._save(argument)
             case "/attach":
-                self._attach(argument)
+                if not argument:
+                    raise CommandError("/attach needs a file or a URL", "/attach photo.png")
+                media = agents.media_at(argument)
+                agents.note_unseen([media], self.agent.model)
+                self._attached.append(media)
+                output.note(f"({media.kind} {media.mime_type} goes with the next line)")
             case _:
                 hint = "/help lists the commands; // sends a line that begins with /"
                 raise CommandError(f"there is no {name}", hint)
         return True
-
-    def _reset(self) -> None:
-        self._history = ()
-        self._attached.clear()
-        self.asks = None
-        if self.store is None:
-            output.note("(the conversation is forgotten)")
-            return
-        before, self.options.run_id = self.again, stores.new_run_id()
-        output.note(f"(a new conversation, run {self.options.run_id}; the one before: {before})")
-
-    def _attach(self, given: str) -> None:
-        if not given:
-            raise CommandError("/attach needs a file or a URL", "/attach photo.png")
-        media = agents.media_at(given)
-        agents.note_unseen([media], self.agent.model)
-        self._attached.append(media)
-        output.note(f"({media.kind} {media.mime_type} goes with the next line)")
 
     def _save(self, path: str) -> None:
         if not path:

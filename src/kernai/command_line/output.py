@@ -213,20 +213,16 @@ def read_text(source: str) -> str:
     name = "stdin" if source == "-" else source
     try:
         with failing(f"cannot read {name}", A_TEXT):
-            if source != "-":
-                return _file_bytes(source).decode("utf-8")
-            return "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8")
+            if source == "-":
+                return "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8")
+            with open(source, "rb") as file:
+                found = os.fstat(file.fileno())
+                has_an_end = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
+                if not has_an_end and not os.path.samestat(found, os.fstat(0)):  # stdin may be a terminal
+                    raise CommandError(f"cannot read {source}: it is neither a file nor a pipe", A_TEXT)
+                return file.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise CommandError(f"cannot read {name}: byte {error.start} is not UTF-8 text", "save it as UTF-8") from error
-
-
-def _file_bytes(path: str) -> bytes:
-    with open(path, "rb") as file:
-        found = os.fstat(file.fileno())
-        has_an_end = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
-        if not has_an_end and not os.path.samestat(found, os.fstat(0)):  # stdin may be a terminal
-            raise CommandError(f"cannot read {path}: it is neither a file nor a pipe", A_TEXT)
-        return file.read()
 
 
 _PROMPT = "> "

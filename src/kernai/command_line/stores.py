@@ -154,35 +154,31 @@ def continuing(
     """
     try:
         yield
-    except InFlightError as error:
-        if again is None:
-            raise  # the caller asks the user
-        raise CommandError(
-            f"the run was interrupted during calls that may have taken effect: {call_lines(error.calls)}",
-            f"find out whether they did; then `{again} --in-flight skip` continues, and the model reads that the "
-            "outcome is unknown; `--in-flight retry` calls again", NO,
-        ) from error
-    except ReplayDivergenceError as error:
-        if f'"stop_reason":"{StopReason.MAX_STEPS}"' in error.got:  # not what `replay` shows, without --max-steps
-            raise CommandError(
-                "the recorded run took more steps than are allowed now", "--max-steps allows more", NO
-            ) from error
-        raise CommandError(
-            f"the agent decides differently from the recording, starting at event {error.seq} ({error.event})",
-            f"`{replay}` shows where; {another}", NO,
-        ) from error
-    except RunBusyError as error:
-        hint = "let it finish, or ask it to stop: `kernai cancel STORE RUN`; the run can be continued after that"
-        message = f"run {error.run_id!r} is being worked on by {error.holder}, since {error.since}"
-        raise CommandError(message, hint, NO) from error
-    except RunConflictError as error:
-        hint = "start again to continue after it" if again is None else f"`{again}` continues after it"
-        raise CommandError("another process has continued the run, so this one has stopped", hint, NO) from error
     except BaseException as error:
-        if again is not None and is_kept():
-            in_flight = "" if isinstance(error, Exception) else "; with --in-flight, if a call was running"
-            output.note(f"The run is kept; to continue it: {again}{in_flight}")
-        raise
+        match error:
+            case InFlightError() if again is not None:  # otherwise the caller asks the user
+                why = f"the run was interrupted during calls that may have taken effect: {call_lines(error.calls)}"
+                hint = (f"find out whether they did; then `{again} --in-flight skip` continues, and the model reads "
+                        "that the outcome is unknown; `--in-flight retry` calls again")
+            case ReplayDivergenceError() if f'"stop_reason":"{StopReason.MAX_STEPS}"' in error.got:
+                # `replay` would not show this: it has no --max-steps
+                why, hint = "the recorded run took more steps than are allowed now", "--max-steps allows more"
+            case ReplayDivergenceError():
+                why = f"the agent decides differently from the recording, starting at event {error.seq} ({error.event})"
+                hint = f"`{replay}` shows where; {another}"
+            case RunBusyError():
+                why = f"run {error.run_id!r} is being worked on by {error.holder}, since {error.since}"
+                hint = ("let it finish, or ask it to stop: `kernai cancel STORE RUN`; the run can be continued after "
+                        "that")
+            case RunConflictError():
+                why = "another process has continued the run, so this one has stopped"
+                hint = "start again to continue after it" if again is None else f"`{again}` continues after it"
+            case _:
+                if again is not None and is_kept():
+                    in_flight = "" if isinstance(error, Exception) else "; with --in-flight, if a call was running"
+                    output.note(f"The run is kept; to continue it: {again}{in_flight}")
+                raise
+        raise CommandError(why, hint, NO) from error
 
 
 # -------------------------------------------------------------------------------------------------------- arguments
