@@ -132,7 +132,17 @@ class Recording:
         self._handled = 0  # how many media of the store were written; it keeps their order
         self._sink: JsonlSink | MemorySink | None = MemorySink()
         self._locked: BinaryIO | None = None
-        _check(path)
+        if not path.endswith((".json", ".jsonl")):
+            raise CommandError(f"--record: {path!r} must end in .json or .jsonl", WRITABLE)
+        with failing(f"--record: cannot write {path}", WRITABLE):
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
+            if os.path.exists(path) and os.path.getsize(path) and not _is_recording(path):
+                reason = "exists and is not a recording, so it is left unchanged"
+                raise CommandError(f"--record: {path} {reason}", "name another file")
+            part, descriptor = new_part(path)  # fails if the folder is not writable
+            os.close(descriptor)
+            os.unlink(part)
         if refusal := _refusal(self.folder):
             raise CommandError(f"--record: {refusal}", "name another file")
         self.recorder = Recorder(self)
@@ -207,21 +217,6 @@ class Recording:
         """Raises `CommandError` if the recording is incomplete."""
         if self.failure is not None:
             raise CommandError(self.failure, WRITABLE, NO)
-
-
-def _check(path: str) -> None:
-    """Raises `CommandError` if a recording must not be written to `path`."""
-    if not path.endswith((".json", ".jsonl")):
-        raise CommandError(f"--record: {path!r} must end in .json or .jsonl", WRITABLE)
-    with failing(f"--record: cannot write {path}", WRITABLE):
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
-        if os.path.exists(path) and os.path.getsize(path) and not _is_recording(path):
-            reason = "exists and is not a recording, so it is left unchanged"
-            raise CommandError(f"--record: {path} {reason}", "name another file")
-        part, descriptor = new_part(path)  # fails if the folder is not writable
-        os.close(descriptor)
-        os.unlink(part)
 
 
 def _lock(path: str) -> BinaryIO:

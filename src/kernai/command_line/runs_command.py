@@ -47,23 +47,19 @@ def _age(text: str) -> datetime:
     return datetime.now(UTC) - min(timedelta(**{units[found[2]]: int(found[1])}), _LONGEST_AGE)
 
 
-def _delete(options: Namespace, store: stores.RunStore) -> int:
-    if options.agent is not None or options.limit is not None:
-        raise CommandError("--delete takes --older-than and --status", "leave --agent and --limit out")
-    if options.older_than is None and options.status is None:
-        raise CommandError("--delete would delete every run", "say which: --older-than AGE, --status STATUS")
-    deleted = store.store.delete(updated_before=options.older_than, status=options.status)
-    output.write(f"{output.count(deleted, 'run')} deleted")
-    return OK
-
-
 def _runs(options: Namespace) -> int:
     if options.more:
         hint = "`kernai runs STORE` lists the runs of a store, `kernai view STORE RUN` shows one"
         raise CommandError(f"unrecognized arguments: {' '.join(options.more)}", hint)
+    if options.delete and (options.agent is not None or options.limit is not None):
+        raise CommandError("--delete takes --older-than and --status", "leave --agent and --limit out")
+    if options.delete and options.older_than is None and options.status is None:
+        raise CommandError("--delete would delete every run", "say which: --older-than AGE, --status STATUS")
     with stores.RunStore(options.store) as store:
         if options.delete:
-            return _delete(options, store)
+            deleted = store.store.delete(updated_before=options.older_than, status=options.status)
+            output.write(f"{output.count(deleted, 'run')} deleted")
+            return OK
         found = store.store.runs(status=options.status, agent=options.agent, updated_before=options.older_than)
         infos = list(found if options.limit is None else found.page(options.limit))
         runs = [

@@ -141,20 +141,19 @@ def check_programs() -> Iterator[Finding]:
     """Checks programs that MCP servers need; kernai itself needs none of them."""
     for name, what in PROGRAMS.items():
         path = shutil.which(name)
-        said = None if path is None else _program_version(path)
-        text = f"not found ({what})" if path is None else f"{said or 'does not run'} at {path}"
-        yield Finding("programs", name, text, good=said is not None)
-
-
-def _program_version(path: str) -> str | None:
-    """The first line that ``--version`` prints; None if the program does not run."""
-    try:
-        asked = subprocess.run(  # noqa: S603 - a program that the user has installed; only its version is requested
-            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROGRAM_TIMEOUT, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return asked.stdout.decode("utf-8", "replace").split("\n")[0].strip() or "reports no version"
+        if path is None:
+            yield Finding("programs", name, f"not found ({what})", good=False)
+            continue
+        try:
+            asked = subprocess.run(  # noqa: S603 - a program that the user has installed; only its version is requested
+                [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROGRAM_TIMEOUT,
+                check=False,
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            yield Finding("programs", name, f"does not run at {path}", good=False)
+        else:
+            said = asked.decode("utf-8", "replace").split("\n")[0].strip() or "reports no version"
+            yield Finding("programs", name, f"{said} at {path}", good=True)
 
 
 # ----------------------------------------------------------------------------------------------------------- servers
