@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -307,6 +308,17 @@ def test_of_parameters_that_a_person_changes_only_what_is_new_counts_as_said() -
     (waiting,) = resume(made, "r", store=store, approvals={waiting.call_id: {"params": changed}}).pending
     assert PAID == ["bob@x.org", "bob@x.org"]
     assert [one.value for one in waiting.untrusted] == [EVIL]
+
+
+@pytest.mark.parametrize("of_type, sent", [
+    (Trusted[float], 50), (Trusted[datetime], "2026-11-24T10:00:00Z"), (Trusted[datetime], "2026-11-24 10:00"),
+])
+def test_parameters_that_a_form_returns_as_they_were_shown_do_not_count(of_type: Any, sent: Any, tmp_path: Path) -> None:
+    book = Skill("book", execute=lambda value, note: "booked", inputs={"value": of_type, "note": str})
+    made = agent(call("book", value=sent, note="1"), call("book", value=sent, note="2"), skills=[book])
+    with SqliteStore(tmp_path / "runs.db") as store:
+        (waiting,) = execute(made, "Book it.", store=store, run_id="r").pending
+        assert resume(made, "r", store=store, approvals={waiting.call_id: {"params": waiting.params}}).pending
 
 
 def test_a_person_is_asked_once_if_there_are_two_reasons() -> None:

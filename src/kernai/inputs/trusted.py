@@ -271,7 +271,7 @@ class SourcedTexts:
     @Once
     def _numbers(self) -> dict[Decimal, str]:
         runs = ((run[0], source) for text, source in self._texts for run in _RUN.finditer(text.replace("\u2212", "-")))
-        return _firsts((_number(run), source) for run, source in runs)
+        return _firsts((number_in(run), source) for run, source in runs)
 
     @Once
     def _digits(self) -> dict[str, str]:
@@ -358,7 +358,7 @@ _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:([,'’])[0-9]{3})(?:\1[0-9]{3})*(?:\.
 _EUROPEAN = re.compile(r"[+-]?(?:[0-9]{1,3}(?:\.[0-9]{3})+,[0-9]+|[0-9]+,[0-9]{1,2})")
 
 
-def _number(run: str) -> Decimal | None:
+def number_in(run: str) -> Decimal | None:
     """The number that this run of letters, digits and connectors means to a user; None if it is not a number."""
     run = run.rstrip(CONNECTORS + ",'’")  # noqa: RUF001 - see above
     if _PLAIN.fullmatch(run):

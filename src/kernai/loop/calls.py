@@ -229,7 +229,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     if dropped and (meant := table.meant(params)):
         run.warnings += (corrections.not_inputs(name, meant),)
     if run.trust is not None or skill.is_guarded:
-        run.needs_trust().sent[call_id] = params
+        run.needs_trust().sent[call_id] = params, arguments
     if skill.is_guarded and run.root.durable is None and (doubts := run.doubts(call_id, skill, arguments)):
         return _refused(run, call_id, name, corrections.untrusted(doubts), exception="CallRefusedError")
     kind = _TrustedResultCall if skill.directory or skill.creates else _Call

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
 from kernai.events import ApprovalGivenRow, RunStartRow, SkillResultRow, TrustAddedRow
-from kernai.inputs.trusted import Leaf, SourcedText, SourcedTexts, contacts, folded, leaves
+from kernai.inputs.trusted import Leaf, SourcedText, SourcedTexts, contacts, folded, leaves, number_in
+from kernai.jsonio.json_data import jsonable
 from kernai.loop.decision import FORGED
 from kernai.values.pending_calls import UntrustedValue
 
@@ -71,8 +72,8 @@ class Trust:
         self.instructions = ""
         #: texts that tasks of a plan have brought in, by task id, for the tasks that depend on them
         self.of_tasks: dict[str, list[SourcedText]] = {}
-        #: the parameters of calls as the model sent them, by call id
-        self.sent: dict[str, Mapping[str, object]] = {}
+        #: the parameters of calls, by call id: as the model sent them, and converted
+        self.sent: dict[str, tuple[Mapping[str, object], Mapping[str, object]]] = {}
 
     # ------------------------------------------------------------------------------------------- what is brought in
 
@@ -198,7 +199,8 @@ class Trust:
         yield from (text for step, text in self._added if before is None or step < before)
         for row in self._decided:
             source = f"what {row.by or 'a person'} wrote about call {row.call_id}"
-            yield from (SourcedText(text, source) for text in _written_with(row.decision, self.sent.get(row.call_id)))
+            written = _written_with(row.decision, self.sent.get(row.call_id, ()))
+            yield from (SourcedText(text, source) for text in written)
         words = None
         for one in self._results:
             if before is not None and one.step >= before:
@@ -234,7 +236,7 @@ class Trust:
         sources: dict[str, dict[str, None]] = {}
         read: SourcedTexts | None = None
         has_trusted = False
-        for leaf in leaves([skill.table.whole], self.sent.get(call_id, arguments), arguments):
+        for leaf in leaves([skill.table.whole], self.sent.get(call_id, (arguments,))[0], arguments):
             has_trusted = has_trusted or leaf.trusted
             for value, source in _checked_values(leaf, words, acts=acts):
                 if source is None:
@@ -290,18 +292,26 @@ def _pairs(items: list[Any], value: str, key: str) -> Iterator[tuple[str, str]]:
             yield name, str(one[value])
 
 
-def _written_with(decision: bool | str | Mapping[str, Any], sent: Mapping[str, object] | None) -> Iterator[str]:
-    """Yields what a person wrote with a decision: a reason, an answer, parameters the model had not `sent`."""
+def _written_with(decision: bool | str | Mapping[str, Any], of_model: Sequence[Mapping[str, object]]) -> Iterator[str]:
+    """Yields what a person wrote with a decision: a reason, an answer, or parameters that are not the model's."""
     if isinstance(decision, bool):
         return
     params = decision.get("params") if isinstance(decision, Mapping) else None
     given: Any = decision if isinstance(decision, str) else decision.get("answer") if params is None else params
-    of_model: set[str] = set()
+    known: set[str | Decimal] = set()
     if params is not None:
-        if sent is None:
+        if not of_model:
             return
-        of_model = {folded(str(one.value)) for one in leaves((), sent, sent)}
-    yield from (text for text in (str(one.value) for one in leaves((), given, given)) if folded(text) not in of_model)
+        # a form may return a value as the model wrote it, or as the form showed it
+        known = {form for each in of_model for one in leaves((), each, each) for form in _forms(one)}
+    yield from (str(one.value) for one in leaves((), given, given) if known.isdisjoint(_forms(one)))
+
+
+def _forms(leaf: Leaf) -> Iterator[str | Decimal]:
+    """Yields the value of a leaf in the forms in which it may be returned; a number, such as 50 and 50.0, as one."""
+    for text in {folded(str(leaf.value)), folded(str(jsonable(leaf.value)))}:
+        number = number_in(text)
+        yield text if number is None else number
 
 
 def holds_results(message: Message) -> bool:
