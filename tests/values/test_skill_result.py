@@ -72,6 +72,16 @@ class Count:
     __int__ = __index__
 
 
+class Array:
+    """Like an array of numpy, or a number from one: only some count as an integer, and all have the method."""
+
+    def __init__(self, held: object) -> None:
+        self.tolist = lambda: held
+
+    def __index__(self) -> int:
+        raise TypeError("only integer scalar arrays can be converted to a scalar index")
+
+
 class Failing(Model):
     def model_dump(self, mode: str = "python") -> dict[str, object]:
         raise ValueError(f"no {mode}")
@@ -130,7 +140,7 @@ PLAIN: list[tuple[object, object]] = [
     ([SkillResult("t", metadata={"k": 1})], [{"text": "t", "media": [], "metadata": {"k": 1}}]),
     ([IMAGE], [IMAGE.id]),
     ({1: 0, None: 0, 2.5: 0, False: 0, date(2024, 1, 2): 0}, {"1": 0, "null": 0, "2.5": 0, "false": 0, "2024-01-02": 0}),
-    ([Count()], [7]),
+    ([Count(), Array([1.5, True]), Array(Count())], [7, [1.5, True], 7]),
     (Result("hi", StopReason.FINAL, 1, Usage(), (), "r"), Result("hi", StopReason.FINAL, 1, Usage(), (), "r").to_dict()),
     ([SHARED, SHARED], [[1], [1]]),
 ]

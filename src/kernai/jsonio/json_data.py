@@ -79,7 +79,7 @@ class Conversion:
                 return list(map(self.of, held))
             if isinstance(held, (set, frozenset)):  # their order depends on Python's hash seed
                 return sorted(map(self.of, held), key=lambda one: json.dumps(one, sort_keys=True))
-            return self.of(held)
+            return self.leaf(held) if type(held) is type(value) else self.of(held)
         finally:
             above.discard(id(value))
 

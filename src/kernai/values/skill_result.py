@@ -142,9 +142,9 @@ def plain(value: object, media: list[Media] | None = None) -> Any:
     """`value` as JSON data that shares nothing with it.
 
     Dates, times, UUIDs, decimals and paths become their usual text, an enum its value, a set a sorted list, and keys
-    become text. NaN and the infinities, which JSON does not have, become ``"NaN"`` and ``"Infinity"``. Media become
-    their id and are added to `media`. Anything else becomes `str()`. Raises `KernaiError` for bytes, and for data that
-    contain themselves or nest deeper than 200 levels.
+    become text. Arrays become lists. NaN and the infinities, which JSON does not have, become ``"NaN"`` and
+    ``"Infinity"``. Media become their id and are added to `media`. Anything else becomes `str()`. Raises `KernaiError`
+    for bytes, and for data that contain themselves or nest deeper than 200 levels.
     """
     try:
         return _Strict([] if media is None else media).of(value)
@@ -156,7 +156,7 @@ class _Strict(Conversion):
     """The policy for return values of skills: anything that would be lost raises an error."""
 
     deepest = MAX_DEPTH
-    exporters = (("model_dump", {"mode": "json"}), *Conversion.exporters)
+    exporters = (("model_dump", {"mode": "json"}), *Conversion.exporters, ("tolist", {}))  # the last of arrays
 
     def __init__(self, media: list[Media]) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class _Strict(Conversion):
     def held(self, value: object) -> Any:
         if isinstance(value, SkillResult):
             return {"text": value.text, "media": value.media, "metadata": value.metadata}
-        return None if isinstance(value, Media) else super().held(value)
+        return None if isinstance(value, (Media, *_BYTES)) else super().held(value)
 
     def key(self, key: object) -> str:
         if isinstance(key, Enum):
