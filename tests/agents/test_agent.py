@@ -50,6 +50,7 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
     ({"provider": (MockProvider(), Models.LLAVA)}, TypeError, r"got tuple: write provider, model = kernai_providers\.resolve"),
     ({"provider": MockProvider}, TypeError, r"provider must be an instance: write MockProvider\(\.\.\.\)"),
     ({"model": "gpt-4o"}, TypeError, r"model.*Model\('gpt-4o'\)"),
+    ({"model": "openai/gpt-4o"}, TypeError, r"write provider, model = kernai_providers\.resolve\('openai/gpt-4o'\), or"),
     ({"model": None}, TypeError, "model"),
     *(({"max_steps": wrong}, ValueError, "max_steps") for wrong in (0, -1)), ({"max_tasks": 1001}, ValueError, "max_tasks.* most 1,000"),
     *(({"max_steps": wrong}, TypeError, "max_steps") for wrong in ("10", 2.0, True, None)),

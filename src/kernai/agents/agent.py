@@ -347,7 +347,8 @@ def _arguments(instructions: Callable[..., str]) -> int:
 def check_model(model: object) -> Model:
     """Returns the model itself, or raises a `TypeError`; for a text, that says what to write instead."""
     if isinstance(model, str):
-        raise TypeError(f"model must be a Model, not text: write Model({model!r}) or take one of Models")
+        how = f"provider, model = kernai_providers.resolve({model!r})" if "/" in model else f"Model({model!r})"
+        raise TypeError(f"model must be a Model, not text: write {how}, or take one of Models")
     if not isinstance(model, Model):
         raise TypeError(f"model must be a Model, got {type(model).__name__}")
     return model

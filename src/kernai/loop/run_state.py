@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 
 NO_PROVIDER = (
-    "no provider is set: pass run(..., provider=...), or Agent(provider=...), or configure(default_provider=...)"
+    "no provider is set: pass run(..., provider=...), or Agent(provider=...), or configure(default_provider=...); "
+    "kernai_providers.resolve('vendor/model') returns a provider and its model"
 )
 
 
