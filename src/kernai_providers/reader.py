@@ -238,7 +238,8 @@ class Reader(ABC):
         """Returns the whole turn. The answer is as the vendor sent it; its metadata shows no secret."""
         if self._reasoning:
             self.metadata["reasoning"] = whole_characters("".join(self._reasoning))
-        metadata = redactor(self.secrets).data(self.metadata)
+        redact = redactor(self.secrets)
+        metadata = redact.data(self.metadata)
         used = self.usage or Usage()
         text, reason = self.text if self.final_text is None else self.final_text, self.finish_reason
         blocks: list[NativeCall] | None = None
@@ -246,7 +247,10 @@ class Reader(ABC):
         if self.box is not None:
             calls, is_cut = [call for call in self._calls.values() if call.name], reason in CUT
             blocks = [
-                self.box.block(call.name, "".join(call.pieces), call.id, is_cut=is_cut and call is calls[-1])
+                self.box.block(
+                    call.name, "".join(call.pieces), call.id and redact.text(call.id),
+                    is_cut=is_cut and call is calls[-1],
+                )
                 for call in calls
             ] or None
             text = text if blocks is None else written(text.rstrip(), blocks)
@@ -259,7 +263,7 @@ class Reader(ABC):
             finish_reason="tool" if self.called_tool and reason == "stop" else reason,
             metadata=metadata,
             cost=self.cost,
-            model=self.answered_by,
+            model=self.answered_by and redact.text(self.answered_by),
             cached_tokens=self.cached_tokens,
             cache_write_tokens=self.cache_write_tokens,
             blocks=blocks,

@@ -22,7 +22,7 @@ from kernai import Agent, GenerationOptions, Model, ProviderError, Recorder
 from kernai.testing import check_provider
 from kernai_providers import MemoryReply, MemoryTransport
 from tests.ways import by_aexecute, by_execute
-from vendor_wires import WIRES
+from vendor_wires import WIRES, anthropic
 from wire_format import Turn, Wire, data_of, sse
 from wire_server import Endless, Gate, Reply, Step, WireServer, as_json, garbage, hang_up, plain, redirect
 
@@ -283,6 +283,15 @@ def test_metadata_of_an_answer_shows_no_key_in_events_recordings_and_the_log(
     assert all(word in shown for word in ("hm [hidden]", '"id [hidden]"'))
     assert not shows_key(shown)
     assert not shows_key(logged(caplog.records))
+
+
+def test_the_name_of_another_model_and_the_id_of_a_call_show_no_key() -> None:
+    blocks = ({"type": "fallback", "to": {"model": KEY}}, {"type": "tool_use", "id": KEY, "name": "f", "input": {}})
+    events = anthropic(*({"type": "content_block_start", "index": at, "content_block": one} for at, one in enumerate(blocks)))
+    provider, recorder = ADAPTERS["anthropic"](KEY, transport=MemoryTransport(MemoryReply(200, {}, events))), Recorder()
+    by_execute(Agent(instructions="", provider=provider, calls="native", skills=[], max_steps=2), recorder=recorder)
+    assert len(recorder.for_event("llm_response")) == 2
+    assert not shows_key(json.dumps(recorder.to_list()))
 
 
 def test_an_error_whose_body_cannot_be_decoded_is_reported_with_its_status() -> None:
