@@ -145,6 +145,27 @@ def test_nothing_is_lost_or_written_twice_if_a_connection_is_cut_after_a_commit(
     whole = MemoryStore()
     way.execute(acting(lambda: None), "go", store=whole, run_id="r")
     assert [one["event"] for one in kept.load("r")] == [one["event"] for one in whole.load("r")]
+    cut.left = 1
+    kernai.fork(kept, "r", at_step=1, run_id="f")
+    cut.left = 1
+    kept.close("f", "nobody needs it")
+    assert cut.cuts == 7
+
+
+def test_a_transaction_begins_anew_if_its_connection_has_died_meanwhile(kept: PostgresStore, server: Server) -> None:
+    with kept.transaction() as connection, psycopg.connect(server.dsn) as other:
+        died = connection.info.backend_pid
+    with psycopg.connect(server.dsn) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", (died,))
+    with kept.transaction() as connection:
+        kept.append("r", 0, [started()], [])
+    assert len(kept.load("r")) == 1
+
+
+def test_dead_servers_are_noticed_soon_unless_the_address_says_otherwise(server: Server, schema: str) -> None:
+    with PostgresStore(f"{server.dsn}&connect_timeout=9", schema=schema, create=True) as kept, kept.transaction() as connection:
+        given = connection.info.get_parameters()
+    assert (given["connect_timeout"], given["tcp_user_timeout"]) == ("9", "15000")
 
 
 def test_missing_older_or_newer_tables_are_an_error_that_says_what_to_do(server: Server, schema: str) -> None:

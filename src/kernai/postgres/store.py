@@ -25,7 +25,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import PoolTimeout
 
-from kernai.durable.lease import Lease
+from kernai.durable.lease import Lease, new_worker
 from kernai.durable.run_head import Head, OpenedStore
 from kernai.durable.store import (
     ABANDONED,
@@ -44,7 +44,16 @@ from kernai.durable.store import (
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
-from kernai.postgres.server import LONGEST_NAME, LOOKS, RETRY_PAUSE, RETRY_SECONDS, Connection, Server, prepare
+from kernai.postgres.server import (
+    CONNECTING,
+    LONGEST_NAME,
+    LOOKS,
+    RETRY_PAUSE,
+    RETRY_SECONDS,
+    Connection,
+    Server,
+    prepare,
+)
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -143,12 +152,12 @@ class PostgresStore(OpenedStore):
         except psycopg.ProgrammingError as error:
             why = re.sub('"(.*)"', lambda found: found[0] if f"{found[1]}=" in conninfo else '"***"', str(error))
             raise ValueError(f"conninfo is not the address of a database: {why.strip()}") from None
-        self.schema, self.conninfo = schema, conninfo
+        self.schema, self.conninfo = schema, make_conninfo("", **(CONNECTING | known))
         #: set when this process must leave its runs to other workers
         self.stopping: threading.Event | None = None
         self.name = f"{known.get('host') or ''}/{known.get('dbname') or ''} ({schema})"
         self.pool_size, self._codec = pool_size, codec
-        self._server = Server(make_conninfo(conninfo, connect_timeout=5), schema, pool_size)
+        self._server = Server(self.conninfo, schema, pool_size)
         try:
             with self._server.connect() as connection:
                 prepare(connection, schema, create=create)
@@ -159,6 +168,7 @@ class PostgresStore(OpenedStore):
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
         check_append(run_id, entries)
+        terms["writer"] = terms.get("writer") or new_worker()  # to recognise this append when it is retried
         texts = [self._sealed(dumps_data(entry)) for entry in entries]
         brought = [(one.id, *self._sealed_media(one)) for one in media]
         info, lease = terms.get("info"), terms.get("lease")
@@ -174,7 +184,7 @@ class PostgresStore(OpenedStore):
             begun.append(0, entries, **terms)
             at_once = _BEGIN, given | _row_of(begun)
         elif lease is not None and info is not None:
-            more = {"ends": ends, "writer": None, "token": lease.token, "release": False, **terms}
+            more = {"ends": ends, "token": lease.token, "release": False, **terms}
             at_once = _APPEND, given | more | _listed(info)
 
         def work(connection: Connection) -> Lease | None:
