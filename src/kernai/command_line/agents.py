@@ -16,7 +16,7 @@ from typing import Any
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.output import DEBUG_HINT, NO, CommandError, Terminated, failing
+from kernai.command_line.output import DEBUG_HINT, NO, CommandError, failing
 from kernai.command_line.program import Argument, Group, number, valid_text
 from kernai.command_line.skills_command import capabilities, import_from_here, skills_in
 from kernai.errors import KernaiError
@@ -232,8 +232,6 @@ def _load(place: str) -> ModuleType:
                 execute(path, name)
                 return sys.modules[name]
             return importlib.import_module(name)
-    except (KeyboardInterrupt, Terminated):
-        raise
     except BaseException as error:  # the code may raise anything
         hint = DEBUG_HINT
         if path is not None and isinstance(error, OSError) and error.filename == path:

@@ -128,12 +128,15 @@ def command_of(name: str) -> tuple[Command, Parser]:
 
 
 def _explained(error: BaseException) -> CommandError:
+    cause: BaseException | None = error  # code that a signal interrupts may raise something else, as argparse does
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return CommandError("interrupted", status=output.INTERRUPTED)
+        if isinstance(cause, Terminated):
+            return CommandError("terminated", status=output.TERMINATED)
+        cause = cause.__context__
     if isinstance(error, CommandError):
         return error
-    if isinstance(error, KeyboardInterrupt):
-        return CommandError("interrupted", status=output.INTERRUPTED)
-    if isinstance(error, Terminated):
-        return CommandError("terminated", status=output.TERMINATED)
     if isinstance(error, StoreNeededError):
         how = "with --store STORE the run waits until you decide with `kernai resume`"
         return CommandError(f"{error.why}, and a run can only wait in a store", how, NO)
