@@ -29,7 +29,7 @@ ROOT = SRC.parent
 
 def test_without_arguments_the_program_prints_its_commands_and_exit_statuses(here: Here, tmp_path: Path) -> None:
     shown = here()
-    assert (shown.returncode, shown.stderr) == (0, "")
+    assert (shown.returncode, shown.stderr, max(map(len, shown.stdout.splitlines())) <= 80) == (0, "", True)
     assert re.findall(r"^  (\w+) +\w", shown.stdout.partition("commands:")[2], re.MULTILINE)[: len(SUMMARIES)] == list(SUMMARIES)
     for status, meaning in STATUSES.items():
         assert re.search(rf"^  {status} +{re.escape(meaning)}$", shown.stdout, re.MULTILINE)

@@ -31,7 +31,7 @@ INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
 #: `kernai --help` and docs/command-line.md list these
 STATUSES = {
     OK: "done",
-    NO: "the run ended without an answer, the runs differ, or something is invalid",
+    NO: "there is no answer, runs differ, or something is invalid",
     USAGE: "wrong usage, or a file that cannot be read",
     PROVIDER: "the model's vendor failed",
     WAITING: "the run is waiting for a person's decision",

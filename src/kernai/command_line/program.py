@@ -31,14 +31,14 @@ SUMMARIES = {
     "run": "run an agent once and print its answer",
     "chat": "have a conversation with an agent",
     "runs": "list the runs in a store",
-    "resume": "continue a stored run: after a crash, a pause or a failure, or with new input",
+    "resume": "continue a stored run after a crash, a pause or a failure",
     "approve": "approve or refuse a call that is waiting for a decision",
     "cancel": "cancel a run, even one that another process is working on",
     "worker": "process runs that were submitted to a PostgreSQL store",
     "store": "create or upgrade the tables of a PostgreSQL store",
-    "replay": "run an agent against a recording, offline, and show where its decisions differ",
+    "replay": "compare what an agent decides with a recording, offline",
     "skills": "load and check skills, and list them as a model would see them",
-    "parse": "show how a model's response is parsed and what kernai would do with it",
+    "parse": "show how a response is parsed and what kernai would do with it",
     "view": "write a recorded run as an HTML page, or follow it live",
     "diff": "show where two recorded runs differ",
     "doctor": "check Python, extras, keys and local servers",
@@ -178,9 +178,10 @@ exit status:
 {statuses}
 
 examples:
-  kernai run agent.py "How many lamps do we have?" --model anthropic/claude-sonnet-5
+  kernai run agent.py "How many lamps?" --model anthropic/claude-sonnet-5
   kernai chat --model ollama/llama3.1
-  kernai run agent.py "Take stock." --record run.jsonl && kernai view run.jsonl --open
+  kernai run agent.py "Take stock." --record run.jsonl
+  kernai view run.jsonl --open
   kernai run agent.py "Refund order 42" --store runs.db --run-id refund-42
   echo '<final>42</final>' | kernai parse -"""
 
