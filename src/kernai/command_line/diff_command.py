@@ -312,18 +312,14 @@ def difference_lines(difference: Difference) -> list[str]:
         ours, theirs = [_key(difference.a or {})], [_key(difference.b or {})]
     lines: list[str] = []
     for are_same, a, b in aligned(ours, theirs):
-        if are_same:
-            lines += _folded([f" {line}" for line in ours[a]])
+        if are_same and (left_out := a.stop - a.start - 2 * _CONTEXT_LINES) > 1:
+            same = [f" {line}" for line in ours[a]]
+            lines += [*same[:_CONTEXT_LINES], f"   ... ({left_out:,} lines that are the same)", *same[-_CONTEXT_LINES:]]
+        elif are_same:
+            lines += [f" {line}" for line in ours[a]]
         else:
             lines += [*(f"-{line}" for line in ours[a]), *(f"+{line}" for line in theirs[b])]
     return [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}... ({len(line):,} characters)" for line in lines]
-
-
-def _folded(lines: list[str]) -> list[str]:
-    left_out = len(lines) - 2 * _CONTEXT_LINES
-    if left_out <= 1:
-        return lines
-    return [*lines[:_CONTEXT_LINES], f"   ... ({left_out:,} lines that are the same)", *lines[-_CONTEXT_LINES:]]
 
 
 def _title(entry: Entry) -> str:

@@ -145,8 +145,12 @@ class TypeBuilder:
             return UnionType([self._type(one) for one in arguments])
         if plain is typing.Literal:
             return _literal(arguments)
+        if plain is tuple and any(getattr(one, "__unpacked__", False) for one in arguments):
+            raise TypeError(f"{_shown(annotation)} unpacks a tuple, which is not supported; write list[T], say")
+        if plain is tuple and (arguments[1:] == (...,) or annotation in (tuple, typing.Tuple)):  # noqa: UP006 - both may be written
+            return ListType(self._type(arguments[0] if arguments else Any), tuple)
         if plain is tuple:
-            return self._tuple(annotation, arguments)
+            return TupleType([self._type(one) for one in arguments])
         if plain in (list, Sequence, *SETS):
             item = arguments[0] if arguments else Any
             made = ListType(self._type(item), plain if plain in SETS else list)
@@ -194,13 +198,6 @@ class TypeBuilder:
         self._open.append(generic)
         yield
         self._open.pop()
-
-    def _tuple(self, annotation: Any, arguments: tuple[Any, ...]) -> InputType:
-        if any(getattr(one, "__unpacked__", False) for one in arguments):
-            raise TypeError(f"{_shown(annotation)} unpacks a tuple, which is not supported; write list[T], say")
-        if arguments[1:] == (...,) or annotation in (tuple, typing.Tuple):  # noqa: UP006 - both may be written
-            return ListType(self._type(arguments[0] if arguments else Any), tuple)
-        return TupleType([self._type(one) for one in arguments])
 
     def _dict(self, annotation: Any, key: Any, item: Any) -> InputType:
         if _is_trusted(key):

@@ -150,8 +150,11 @@ class InputTable:
                 # `{code: 1}` is code if the input `code` is a text; one text under a bare key can only be a call
                 is_call = isinstance(found, dict) and [*found] == [only.name] and isinstance(found[only.name], str)
                 found = found if is_call else NO_VALUE
-        if only is not None and repair is True and _is_whole(found, only):
-            return ReadParams({only.name: found}, is_text=False, repairs=repairs)
+        if only is not None and repair is True and isinstance(found, (dict, list)):
+            # perhaps the value of the only input itself, without the input's name
+            is_call = isinstance(found, dict) and (only.name in found or not (only.required or found))
+            if not is_call and takes_whole(only.type.schema, found):
+                return ReadParams({only.name: found}, is_text=False, repairs=repairs)
         if isinstance(found, dict):
             return ReadParams(found, is_text=False, repairs=repairs, hint=hint) if repairs else found
         if only is None:
@@ -399,13 +402,6 @@ def read_json(content: str, *, repair: bool) -> tuple[Any, str, Sequence[str]]:
 
         read = read_tolerantly(content)
         return read.value, f"the text is not valid JSON: {error}", read.repairs
-
-
-def _is_whole(found: object, only: Field) -> bool:
-    """Whether a JSON value is the value of the only input itself, without the input's name."""
-    if not isinstance(found, (dict, list)) or not takes_whole(only.type.schema, found):
-        return False
-    return isinstance(found, list) or (only.name not in found and (only.required or bool(found)))
 
 
 def without_blank_lines(text: str) -> str:

@@ -214,18 +214,16 @@ def _opened(value: object) -> object:
         if getattr(value, "__pydantic_root_model__", False):
             return _opened(getattr(value, "root"))  # noqa: B009 - no type of ours has it
         # not `model_dump`, which leaves out excluded fields and converts others with their serializers
-        own = {_name_in_schema(name, one): getattr(value, name) for name, one in of_model.items()}
+        own = {}
+        for name, one in of_model.items():
+            aliases = [alias for alias in (one.validation_alias, one.alias) if isinstance(alias, str)]
+            own[next(iter(aliases), name)] = getattr(value, name)
         return {**own, **(getattr(value, "model_extra", None) or {})}
     if hasattr(value, "model_dump"):
         return value.model_dump()
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return dict(value._asdict())
     return list(value) if isinstance(value, (list, tuple, set, frozenset)) else value
-
-
-def _name_in_schema(name: str, field: Any) -> str:
-    """The name of a field in the model's schema: its alias, if it has one."""
-    return next((one for one in (field.validation_alias, field.alias) if isinstance(one, str)), name)
 
 
 # ----------------------------------------------------------------------------------- searching texts for a value

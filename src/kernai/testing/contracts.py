@@ -34,14 +34,9 @@ _OPTIONS = GenerationOptions(temperature=0.5, max_tokens=100)
 
 
 def assert_replays(
-    agent: Agent,
-    recording: str | os.PathLike[str] | Iterable[events.Event | Mapping[str, Any]],
-    run_id: str | None = None,
-    *,
-    model: Model | None = None,
-    context: Context | None = None,
-    accept: Iterable[str] = (),
-    strict: bool = False,
+    agent: Agent, recording: str | os.PathLike[str] | Iterable[events.Event | Mapping[str, Any]],
+    run_id: str | None = None, *, model: Model | None = None, context: Context | None = None,
+    accept: Iterable[str] = (), strict: bool = False,
 ) -> Result | None:
     """Replays a recording: given the same outcomes, the agent must make the same decisions and record the same events.
 
@@ -117,6 +112,11 @@ def check_provider(make: Callable[[], Provider], *, model: Model = Models.TEXT_O
 
     The provider must answer each call with some text; the text itself does not matter. `model` is passed to each call.
     """
+    import asyncio
+
+    def agent() -> Agent[Any]:
+        return Agent(instructions="Be brief.", provider=make(), model=model, generation=_OPTIONS, max_steps=1)
+
     checks = _Checks("provider", make)
     with checks.that("a call") as holds:
         on_chunk = _OnChunk()
@@ -140,16 +140,6 @@ def check_provider(make: Callable[[], Provider], *, model: Model = Models.TEXT_O
         encoded = provider.encode(["look: ", image], Models.TEXT_ONLY)
         holds(len(encoded) == 2, f"two parts became {len(encoded)}")  # noqa: PLR2004 - as many as were given
         holds(None not in encoded, "a part was encoded as None, not as its placeholder")
-    _check_runs(checks, make, model)
-    checks.done()
-
-
-def _check_runs(checks: _Checks, make: Callable[[], Provider], model: Model) -> None:
-    import asyncio
-
-    def agent() -> Agent[Any]:
-        return Agent(instructions="Be brief.", provider=make(), model=model, generation=_OPTIONS, max_steps=1)
-
     with checks.that("a run") as holds:
         for way, run in (("sync", execute), ("async", lambda *given, **more: asyncio.run(aexecute(*given, **more)))):
             recorder = Recorder()
@@ -163,6 +153,7 @@ def _check_runs(checks: _Checks, make: Callable[[], Provider], model: Model) -> 
         failures = at_once(lambda _: results.append(execute(one, "Say something.").error), _THREADS)
         failures += [error for error in results if error is not None and "steps without" not in str(error)]
         holds(not failures, f"runs failed: {failures[:1]}")
+    checks.done()
 
 
 class _OnChunk:

@@ -199,11 +199,7 @@ class FollowServer(ThreadingHTTPServer):
     request_queue_size = MOST_STRANGERS
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        port: int = 0,
-        title: str | None = None,
+        self, path: str | os.PathLike[str], *, port: int = 0, title: str | None = None,
         media_folder: str | os.PathLike[str] | None = None,
     ) -> None:
         if not isinstance(port, int) or not 0 <= port <= _LAST_PORT:

@@ -106,7 +106,11 @@ class Thumbnails:
         self, folder: str | os.PathLike[str] | None, media: Iterable[Media] = (), *, settle: float = 0.0
     ) -> None:
         self._folder = None if folder is None else os.fspath(folder)
-        self._data = {one.id: data for one in media if (data := _held(one)) is not None}
+        self._data: dict[str, bytes] = {}
+        for one in media:
+            check_type(one, Media, "media must be a list of Media", " in it")
+            if (data := one.data if isinstance(one.data, bytes) else one.payload) is not None:
+                self._data[one.id] = data
         self._settle = settle
         self._left = MAX_TOTAL
 
@@ -155,11 +159,6 @@ class Thumbnails:
         return {"uri": f"data:{kind};base64,{b64encode(data).decode('ascii')}"}
 
 
-def _held(media: Media) -> bytes | None:
-    check_type(media, Media, "media must be a list of Media", " in it")
-    return media.data if isinstance(media.data, bytes) else media.payload
-
-
 def picture_type(data: bytes) -> str | None:
     """The MIME type that the first bytes indicate, if it is one of the four that the page shows."""
     return next((kind for start, kind in _STARTS.items() if re.match(start, data, re.DOTALL)), None)
@@ -180,10 +179,7 @@ UNREADABLE = "unreadable_line"
 
 
 def render_page(
-    entries: Iterable[Mapping[str, Any]],
-    *,
-    title: str,
-    media_folder: str | os.PathLike[str] | None = None,
+    entries: Iterable[Mapping[str, Any]], *, title: str, media_folder: str | os.PathLike[str] | None = None,
     media: Iterable[Media] = (),
 ) -> str:
     """Renders a recording as one HTML page, to be written as UTF-8.
