@@ -7,7 +7,7 @@ Modules that few programs need are imported on first use, above all those that i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -189,12 +189,12 @@ def resume(
     Raises `KernaiError` if the store does not have the run, `RunBusyError` if another worker has it,
     `ReplayDivergenceError` if the agent decides differently from the recording, and `InFlightError`.
     """
-    until = _until(wait)
+    waits = _waits(run_id, wait, options)
     while True:
         try:
             return _resume_request(agent, run_id, input, approvals, in_flight, agents, options, accept).execute()
         except RunBusyError as busy:
-            if busy.run_id != run_id or _gives_up(until, options.get("cancel")):
+            if not waits(busy):
                 raise
         sleep(BUSY_POLL)
 
@@ -207,23 +207,21 @@ async def aresume(
     """`resume` for asyncio."""
     import asyncio
 
-    until = _until(wait)
+    waits = _waits(run_id, wait, options)
     while True:
         try:
             return await _resume_request(agent, run_id, input, approvals, in_flight, agents, options, accept).aexecute()
         except RunBusyError as busy:
-            if busy.run_id != run_id or _gives_up(until, options.get("cancel")):
+            if not waits(busy):
                 raise
         await asyncio.sleep(BUSY_POLL)
 
 
-def _until(wait: float) -> float:
-    """When to stop waiting for another worker. A resume that finds the run busy has done nothing yet."""
-    return monotonic() + (check_seconds("wait", wait) if wait != 0 else 0)
-
-
-def _gives_up(until: float, cancel: Any) -> bool:
-    return monotonic() >= until or Cancellation(Clock(), cancel).is_set()
+def _waits(run_id: str, wait: float, options: ResumeOptions) -> Callable[[RunBusyError], bool]:
+    """Returns a function: whether to wait for another worker. A resume that finds the run busy has done nothing yet."""
+    until = monotonic() + (check_seconds("wait", wait) if wait != 0 else 0)
+    cancellation = Cancellation(Clock(), options.get("cancel"))
+    return lambda busy: busy.run_id == run_id and monotonic() < until and not cancellation.is_set()
 
 
 def replay(
