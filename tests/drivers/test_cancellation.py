@@ -8,7 +8,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -543,15 +542,17 @@ async def test_cancelling_while_a_callback_is_awaited_loses_no_event(at: str) ->
 
 
 @pytest.mark.parametrize("count, ends", [(1, ""), (3, ""), (1, "loop"), (1, "delivery")])
-def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_result_and_ends(
-    count: int, ends: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_result_and_ends(count: int, ends: str) -> None:
     recorder, inside, leave, left = Recorder(), threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
     heard: list[str] = []
+    complaints: list[Any] = []
+    held: list[Callable[[], object]] = []
 
     @skill(register=False)
     def late(ctx: SkillContext[Any]) -> str:
-        if ends != "delivery":
+        if ends == "delivery":
+            delay_delivery()
+        else:
             inside.release()
             leave.wait(PATIENCE)
         try:
@@ -565,12 +566,19 @@ def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_resul
         for _ in range(count):
             assert left.acquire(timeout=PATIENCE)
 
-    def never(delivery: Any, _: object) -> Future[None]:  # as if the event loop had ended before it began
-        delivery.close()
-        inside.release()
-        return Future()
+    def delay_delivery() -> None:  # until the end of the run, and the event loop ends as soon as it has begun
+        plain, thread = loop.call_soon_threadsafe, threading.get_ident()
+
+        def call_soon(callback: Any, *args: Any, **named: Any) -> Any:
+            if threading.get_ident() != thread or held:
+                return plain(callback, *args, **named)
+            held.append(lambda: callback(*args))
+            return inside.release()
+
+        loop.call_soon_threadsafe = call_soon  # type: ignore[method-assign, assignment]
 
     async def main() -> None:
+        loop.set_exception_handler(lambda _, context: complaints.append(context))
         provider = AsyncScripted(lambda *_: command("late") * count)
         agent = Agent(instructions="x", skills=[late], provider=provider, parallel_skills=True)
         running = asyncio.ensure_future(arun(agent, "go", recorder=recorder, on_event=lambda event: heard.append(event.type)))
@@ -583,11 +591,18 @@ def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_resul
             await asyncio.to_thread(let_go)
             await asyncio.sleep(0)
 
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
     if ends == "delivery":
-        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", never)
-    asyncio.run(main())
-    if ends:
         let_go()
+        held.pop()()
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    loop.close()
+    if ends == "loop":
+        let_go()
+    gc.collect()
+    assert complaints == []
     assert results(recorder) == {"": "cancelled"}
     assert heard[-1] == "result"
 

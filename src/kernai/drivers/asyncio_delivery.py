@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from concurrent.futures import CancelledError, wait
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -103,26 +102,30 @@ class AsyncioDelivery:
             soon.discard(outbox)
 
     def _deliver_and_wait(self, event: Row) -> None:
-        delivery = self._deliver_in_order(event)
-        try:
-            delivered = asyncio.run_coroutine_threadsafe(delivery, self._loop)
-            while not self._closed:  # an event loop that ends with the run may never begin the delivery
-                if wait([delivered], POLL).done:
-                    return delivered.result()
-        except (RuntimeError, CancelledError):
-            pass  # the event loop is closed, or the run was cancelled, which the worker notices at its next chunk
-        finally:
-            with suppress(ValueError):  # it is running at this moment
-                delivery.close()  # does nothing unless it never began
+        begun: list[asyncio.Task[None]] = []
+        delivered = threading.Event()
 
-    def _track(self, task: asyncio.Task[None] | None) -> None:
-        if task is not None:
-            self._flushing = self._flushing or set()
-            self._flushing.add(task)
-            task.add_done_callback(self._flushing.discard)
+        def begin() -> None:
+            if not self._closed:
+                task = self._loop.create_task(self._deliver_in_order(event))
+                self._track(task)
+                begun.append(task)
+                task.add_done_callback(lambda _: delivered.set())
+
+        # the event loop is closed, or the run was cancelled, which the worker notices at its next chunk
+        with suppress(RuntimeError, asyncio.CancelledError):
+            self._loop.call_soon_threadsafe(begin)
+            while not delivered.wait(POLL):
+                if self._closed:  # an event loop that ends with the run may never begin the delivery
+                    return
+            begun[0].result()
+
+    def _track(self, task: asyncio.Task[None]) -> None:
+        self._flushing = self._flushing or set()
+        self._flushing.add(task)
+        task.add_done_callback(self._flushing.discard)
 
     async def _deliver_in_order(self, event: Row) -> None:
-        self._track(asyncio.current_task())
         async with self._order:
             if not self._closed:
                 await self._deliver(event)
