@@ -82,6 +82,10 @@ def test_text_without_secrets_is_unchanged() -> None:
     assert Redactor({"NOT-IN-THERE": "[key]"}).data(data) == data
 
 
+def test_a_number_that_is_a_secret_is_hidden() -> None:
+    assert Redactor({"90210": "[pin]"}).data([90210, 90210.0, 7, True, 10**5000]) == ["[pin]", "[pin].0", 7, True, 10**5000]
+
+
 def test_the_longer_of_two_secrets_is_replaced_whole_and_replacements_are_not_searched_again() -> None:
     redactor = Redactor({"secret": "[secret]", "secret-and-more": "[more]", "more": "[third]"})
     assert redactor.text("secret-and-more secret") == "[more] [secret]"
