@@ -194,7 +194,19 @@ def test_a_run_that_a_skill_ends_with_an_exit_has_a_result(store: PostgresStore)
     handle = own.submit("clerk", "go")
     own.run(wait=False)
     result = handle.result(PATIENCE)
-    assert (result.stop_reason, str(result.error), result.steps) == ("cancelled", "the run was interrupted", 1)
+    changed = Workers(store, {"clerk": Agent(instructions="another")}).handle(handle.run_id).result(0)
+    for one in (result, changed):
+        assert (one.stop_reason, str(one.error), one.steps) == ("cancelled", "the run was interrupted", 1)
+
+
+def test_workers_continue_a_fork_of_a_submitted_run_once_it_is_enqueued(store: PostgresStore) -> None:
+    own = Workers(store, {"clerk": acting(lambda: None)})
+    handle = own.submit("clerk", "go")
+    own.run(wait=False)
+    kernai.fork(store, handle.run_id, at_step=1, run_id="f")
+    assert store.enqueue("f")
+    own.run(wait=False)
+    assert own.handle("f").result(0).text == "done"
 
 
 def test_runs_with_the_same_lock_run_one_at_a_time(store: PostgresStore) -> None:
@@ -235,8 +247,11 @@ def test_a_changed_agent_blocks_a_run_only_if_it_would_decide_differently(store:
     handle = own.submit("clerk", "go")
     own.run(wait=False)
     length = handle.info().length
+    changed = Workers(store, {"clerk": Agent(instructions="x", provider=provider(SCRIPT))})
+    waits = changed.handle(handle.run_id).result(0)
+    assert (waits.stop_reason, waits.pending, waits.messages) == ("interrupt", handle.info().pending, handle.result(0).messages)
     store.decide(handle.run_id, "0.0", True)
-    Workers(store, {"clerk": Agent(instructions="x", provider=provider(SCRIPT))}).run(wait=False)
+    changed.run(wait=False)
     info = handle.info()
     assert (info.status, info.length, list(info.decisions)) == ("blocked", length, ["0.0"])
     assert "skill_execute" in str(info.why)

@@ -240,7 +240,7 @@ class RecordedRun:
         return self.is_closed or (self.result is not None and self.result.stop_reason == StopReason.FINAL)
 
     def final_result(self, media: MediaStore) -> Result[Any]:
-        """The result of a run that has ended with `final` or was closed."""
+        """The result of a run that has an end, from its rows alone."""
         return reading(self.scopes[""][-1], self._final_result, media)
 
     def _final_result(self, media: MediaStore) -> Result[Any]:
@@ -273,7 +273,7 @@ class RecordedRun:
                 answer.append(Message("assistant", final_block(row.text)))
         end = self.result
         assert end is not None
-        if not isinstance(end.text, str) and not self.is_closed:
+        if not isinstance(end.text, str) and end.stop_reason == StopReason.FINAL:
             raise TypeError("its 'text' is not text")
         signed = [
             {**one, **_signature(one, self.start.history[at] if at < len(self.start.history) else None, inputs.get(at))}
@@ -287,8 +287,8 @@ class RecordedRun:
             messages = [*self.history(media), *asked, Message("user", results, by="tool")]
         return Result(
             end.text, StopReason(end.stop_reason), end.steps, Usage(**end.usage_), tuple(messages), self.run_id,
-            RunStoppedError(str(end.error)) if self.is_closed else None, finish_reason=finish_reason,
-            truncated=bool(end.truncated),
+            None if end.error is None else RunStoppedError(str(end.error)), tuple(self.waiting.values()),
+            finish_reason=finish_reason, truncated=bool(end.truncated),
         )
 
     def _failed_tasks(self, results: str) -> str:

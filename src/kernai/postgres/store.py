@@ -103,6 +103,11 @@ WITH head AS (
 written AS ({_ENTRIES}, head)
 SELECT cancel, CASE WHEN watched THEN pg_notify(%(channel)s, %(note)s) END FROM head"""
 _QUEUE = "SELECT queue, lock FROM runs WHERE tenant = %s AND run_id = %s"
+#: a fork goes to the queue of its parent, whose id is JSON
+_INHERIT = """
+UPDATE runs SET queue = source.queue, lock = source.lock FROM runs AS source
+WHERE runs.tenant = %s AND runs.run_id = %s AND runs.queue IS NULL AND source.queue IS NOT NULL
+    AND source.tenant = runs.tenant AND source.run_id = runs.parent::json #>> '{}'"""
 _DEFER = f"""
 SELECT procrastinate_defer_jobs_v1(ARRAY[ROW(%s, '{TASK}', 0, %s, %s, %s, NULL)::procrastinate_job_to_defer_v1])"""
 _MEDIA = """
@@ -259,7 +264,7 @@ class PostgresStore(OpenedStore):
     def enqueue(self, run_id: str) -> bool:
         """Submits a job for a run of `Workers`, unless a job is already waiting. Returns whether there is a job now.
 
-        Use it for a blocked run once the cause is fixed.
+        Use it for a blocked run once the cause is fixed, and for a fork of such a run.
         """
         return self._perform(
             f"submit a job for run {run_id!r}", lambda connection: enqueue(connection, self._tenant, run_id)
@@ -424,6 +429,7 @@ def _tagged(tags: Mapping[str, str]) -> list[str]:
 
 def enqueue(connection: Connection, tenant: str, run_id: str) -> bool:
     """Submits a job for a run of `Workers`, unless a job is already waiting. Returns whether there is a job now."""
+    connection.execute(_INHERIT, (tenant, run_id))
     row = connection.execute(_QUEUE, (tenant, run_id)).fetchone()
     if row is None or row[0] is None:
         return False

@@ -30,8 +30,17 @@ from kernai._util.api import check_function, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
+from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, Entry, RunInfo, check_load
-from kernai.errors import InFlightError, KernaiError, RunBusyError, RunConflictError, described, error_text
+from kernai.errors import (
+    InFlightError,
+    KernaiError,
+    ReplayDivergenceError,
+    RunBusyError,
+    RunConflictError,
+    described,
+    error_text,
+)
 from kernai.events import Event, ResultRow
 from kernai.postgres.server import RECONNECT
 from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, enqueue, head_of
@@ -39,6 +48,7 @@ from kernai.recording.recorder import expand
 from kernai.runs.resume_request import accepted_keys, recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput, check_seconds
 from kernai.runs.running import resume
+from kernai.values.media import MediaStore
 from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
@@ -351,7 +361,10 @@ class RunHandle:
             raise KernaiError(_unknown(info.agent, self._agents))
         if info.status in (StopReason.FINAL, StopReason.CLOSED):
             return resume(agent, self.run_id, store=self._store)  # rebuilt from the recording, whatever the agent is
-        ended = recorded_result(agent, self.run_id, self._store)
+        try:
+            ended = recorded_result(agent, self.run_id, self._store)
+        except ReplayDivergenceError:  # the agent has changed since
+            ended = RecordedRun(self.run_id, self._store.load(self.run_id)).final_result(MediaStore())
         assert ended is not None
         return ended
 
