@@ -145,9 +145,9 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def columns() -> int:
+def columns(unknown: int = 100) -> int:
     """The terminal's width in columns, from 40 to 160."""
-    return max(_LEAST_COLUMNS, min(shutil.get_terminal_size((100, 24)).columns, _MOST_COLUMNS))
+    return max(_LEAST_COLUMNS, min(shutil.get_terminal_size((unknown, 24)).columns, _MOST_COLUMNS))
 
 
 def styled(text: str, style: str | None, stream: TextIO) -> str:

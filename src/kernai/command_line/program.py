@@ -256,9 +256,10 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, name: str, command: Command) -> None:
+        width = output.columns(80)  # as argparse does if the width is unknown
         super().__init__(
             prog=f"kernai {name}",
-            description="\n\n".join(textwrap.fill(one, output.columns()) for one in command.description.split("\n\n")),
+            description="\n\n".join(textwrap.fill(one, width) for one in command.description.split("\n\n")),
             epilog="examples:\n" + textwrap.indent(command.examples.strip(), "  "),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
