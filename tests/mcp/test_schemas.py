@@ -111,7 +111,7 @@ ENDLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({**chain(28, {"type": "array", "prefixItems": [{}]}, "allOf"), "unevaluatedItems": False}, {}),
     ({"properties": {"a": {"items": {"enum": [*range(20_000)]}}}}, {"a": [*range(20_000, 30_000)]}),
     ({"properties": {"a": {"items": {"const": [0] * 1000}}}}, {"a": [[*[0] * 999, 1]] * 5000}),
-    ({"allOf": [{"properties": {"a": {"anyOf": [{"type": "integer"}] * 50}}}] * 50}, {"a": "a" * 30_000}),
+    ({"allOf": [{"properties": {"a": {"anyOf": [{"type": "integer"}] * 2000}}}]}, {"a": "a" * 300_000}),
     ({"properties": {"a": {"items": {"$ref": "#far"}}}, "$defs": {str(n): {"$anchor": f"at{n}"} for n in range(1000)} | {"far": {"$anchor": "far", "type": "null"}}},
      {"a": [None] * 100_000}),
 ]
@@ -221,5 +221,4 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     ways = {"properties": {"a": {}, "b": {"type": "integer"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
     assert [example(ways, one) for one in ({}, {"b": 1}, {"b": "x"})] == [{"a": "..."}, {"b": 1}, {"a": "..."}]
     broken = {"properties": {"n": {"$ref": "#/$defs/n"}, "gone": {"$ref": "#/gone"}}, "$defs": {"n": {"type": "integer"}}}
-    above = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"n": {"type": "integer", "minimum": 0, "exclusiveMinimum": True}}}
-    assert [example(broken, {"n": "x"}), example(above, {"n": 0})] == [{}, {}]
+    assert example(broken, {"n": "x"}) == {"n": "x"}  # left to the server
