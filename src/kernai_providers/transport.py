@@ -25,7 +25,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Final, Protocol, runtime_checkable
 
 
@@ -149,8 +148,6 @@ DRAIN_BYTES: Final = 64 * 1024
 BODILESS: Final = (204, 304)
 #: the largest decoded piece, in bytes
 PIECE: Final = 64 * 1024
-#: how many codings may be applied to one body; even two are rare
-MAX_CODINGS: Final = 4
 GZIP_START: Final = 0x1F
 
 
@@ -286,65 +283,54 @@ class ContentDecoder:
     stop in time. Its input is limited, too, to `max_bytes`, since that may expand to nothing. `codings` is the header's
     value, and `peer` the host, for error messages.
 
-    Raises `TransportError` of kind ``protocol`` for an unknown coding and for bytes in another coding than the header
-    says, of kind ``closed`` if the compressed body ends early, and of kind ``too_large``.
+    Raises `TransportError` of kind ``protocol`` for an unknown coding, for several, and for bytes in another coding
+    than the header says, of kind ``closed`` if the compressed body ends early, and of kind ``too_large``.
     """
 
     def __init__(self, codings: str, peer: str, max_bytes: int | None = None) -> None:
         self._left = max_bytes
         names = [name for name in (part.strip().lower() for part in codings.split(",")) if name not in ("", "identity")]
-        self._is_known = len(names) <= MAX_CODINGS and set(names) <= {"gzip", "x-gzip", "deflate"}
-        # the last coding in the header was applied last
-        self._layers = [_Layer(gzip=name != "deflate") for name in reversed(names)]
+        self._coding = ", ".join(names)
         self._peer = peer
+        self._start = b""
+        self._member: zlib._Decompress | None = None
+        self._has_ended = False
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Yields what these bytes decode to. Consume all of it before the next call."""
-        if not self._is_known:
+        if self._coding not in ("", "gzip", "x-gzip", "deflate"):
             # its name is not shown: it comes from the server
-            raise TransportError(f"{self._peer} answered in a Content-Encoding other than gzip and deflate", "protocol")
+            raise TransportError(f"{self._peer} answered in a Content-Encoding other than gzip or deflate", "protocol")
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
                 raise TransportError(f"the answer of {self._peer} is too large", "too_large")
-        pieces: Iterator[bytes] = iter((data,))
-        for layer in self._layers:
-            pieces = chain.from_iterable(map(layer.decode, pieces))
         try:
-            yield from pieces
+            yield from self._inflated(data) if self._coding else (data,)
         except zlib.error as error:
             raise TransportError(f"{self._peer} sent a body that cannot be decompressed", "protocol") from error
 
     def end(self) -> None:
         """Raises `TransportError` if the compressed data is incomplete. Call this at the end of the body."""
-        if any(layer.member is not None or layer.start for layer in self._layers):
+        if self._member is not None or self._start:
             raise TransportError(f"{self._peer} sent a compressed body that breaks off", "closed")
 
-
-class _Layer:
-    """The decoder of one coding."""
-
-    def __init__(self, *, gzip: bool) -> None:
-        self._gzip = gzip
-        self.start = b""
-        self.member: zlib._Decompress | None = None
-        self._has_ended = False
-
-    def decode(self, data: bytes) -> Iterator[bytes]:
-        data, self.start, piece = self.start + data, b"", b""
+    def _inflated(self, data: bytes) -> Iterator[bytes]:
+        is_gzip = self._coding != "deflate"
+        data, self._start, piece = self._start + data, b"", b""
         while data or len(piece) == PIECE:  # after a full piece, zlib may hold back more although it has read all input
-            if self.member is None:
-                if self._has_ended and not (self._gzip and data[0] == GZIP_START):
+            if self._member is None:
+                if self._has_ended and not (is_gzip and data[0] == GZIP_START):
                     return  # padding after the end
-                if not self._gzip and len(data) < 2:  # noqa: PLR2004 - a zlib header is two bytes
-                    self.start = data
+                if not is_gzip and len(data) < 2:  # noqa: PLR2004 - a zlib header is two bytes
+                    self._start = data
                     return
                 # "deflate" means zlib's format, but some servers send the raw stream
                 wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2], "big") % 31 == 0
-                self.member = zlib.decompressobj(wbits=31 if self._gzip else 15 if wrapped else -15)
-            piece = self.member.decompress(data, PIECE)
+                self._member = zlib.decompressobj(wbits=31 if is_gzip else 15 if wrapped else -15)
+            piece = self._member.decompress(data, PIECE)
             if piece:
                 yield piece
-            data = self.member.unconsumed_tail
-            if self.member.eof:
-                data, piece, self.member, self._has_ended = self.member.unused_data, b"", None, True
+            data = self._member.unconsumed_tail
+            if self._member.eof:
+                data, piece, self._member, self._has_ended = self._member.unused_data, b"", None, True

@@ -163,8 +163,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "deflate ": bare,  # some servers leave zlib's header out
     "identity": lambda data: data,
     "": lambda data: data,
-    "gzip, deflate": lambda data: zlib.compress(gzip.compress(data)),
-    "deflate, identity, GZIP": lambda data: gzip.compress(zlib.compress(data)),
+    "identity, GZIP": gzip.compress,
 }
 
 
@@ -190,7 +189,7 @@ def test_any_split_of_the_bytes_gives_the_same_body(case: tuple[str, bytes, list
     assert body_of(coding, pieces) == data
 
 
-@given(st.binary(min_size=1, max_size=100), st.sampled_from(("gzip", "deflate", "deflate ", "gzip, deflate")), st.data())
+@given(st.binary(min_size=1, max_size=100), st.sampled_from(("gzip", "deflate", "deflate ")), st.data())
 def test_a_compressed_body_cut_off_anywhere_is_an_error(data: bytes, coding: str, choice: st.DataObject) -> None:
     packed = PACKERS[coding](data)
     keep = choice.draw(st.integers(1, len(packed) - 1))
@@ -222,9 +221,9 @@ def test_what_zlib_holds_back_when_a_piece_is_full_comes_at_once(pack: Callable[
         assert body_of("deflate", [packed]) == bytes(size)
 
 
-@pytest.mark.parametrize("coding", ["br", "zstd", "gzip, br", "compress", ", ".join(["gzip"] * 5)])
+@pytest.mark.parametrize("coding", ["br", "zstd", "gzip, br", "compress", "gzip, deflate"])
 def test_an_unknown_coding_is_refused_before_the_body(coding: str) -> None:
-    with pytest.raises(TransportError, match="gzip and deflate") as caught:
+    with pytest.raises(TransportError, match="gzip or deflate") as caught:
         body_of(coding, [b"x"])
     assert caught.value.kind == "protocol"
 
