@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -116,75 +116,72 @@ def read_request(text: str) -> Request:
         ) from None
     if not isinstance(found, dict):
         raise McpError(f"the block must hold one JSON object, such as {simple}")
-    right = _corrected(found)
-    method = found.get("method")
+    fault = next(_faults(found), None)
+    if fault is not None:
+        raise McpError(f"{fault} Write: {_corrected(found)}")
+    return Request(found["method"], {**(found.get("params") or {}), **_misplaced(found)})
+
+
+def _misplaced(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key not in _ENVELOPE}
+
+
+def _faults(found: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with a request. The parameters of an unknown method may be a tool's arguments."""
+    method, params = found.get("method"), {} if found.get("params") is None else found["params"]
     if not isinstance(method, str) or not method.strip():
-        raise McpError(f"the request has no method. Write: {right}")
-    params = {} if found.get("params") is None else found["params"]
-    if not isinstance(params, Mapping):
-        raise McpError(f"params must be an object. Write: {right}")
-    misplaced = {key: value for key, value in found.items() if key not in _ENVELOPE}
-    request = Request(method, {**params, **misplaced})
-    if method in METHODS:
-        if misplaced:
-            raise McpError(f"{next(iter(misplaced))!r} does not belong next to method but in params. Write: {right}")
-        _check(request, right)
-    return request
-
-
-def _check(request: Request, right: str) -> None:
-    """Raises `McpError` for a parameter that is unknown, missing or of a wrong type."""
-    method, params = request.method, request.params
-    required, optional, _ = METHODS[method]
-    known = (*required, *optional)
-    for key in params:
-        if key not in known:
+        yield "the request has no method."
+    elif not isinstance(params, Mapping):
+        yield "params must be an object."
+    elif method in METHODS:
+        for key in _misplaced(found):
+            yield f"{key!r} does not belong next to method but in params."
+        required, optional, _ = METHODS[method]
+        known = (*required, *optional)
+        for key in [key for key in params if key not in known]:
             meant = _ALIASES.get(key)
             close = [meant] if meant in known else close_matches(key, known)
             hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
-            raise McpError(f"{method} has no parameter {key!r}; {hint} Write: {right}")
-    for key in required:
-        if not isinstance(params.get(key), str) or not params[key]:
-            wrong = "must be text" if key in params else "is missing"
-            raise McpError(f"the parameter {key!r} of {method} {wrong}. Write: {right}")
-    if not isinstance(params.get("server"), str | None):
-        raise McpError("the parameter 'server' must be a server's name as text; servers/list shows them")
-    if not isinstance(params.get("arguments"), dict | None):
-        raise McpError(f"the parameter 'arguments' must be an object. Write: {right}")
+            yield f"{method} has no parameter {key!r}; {hint}"
+        for key in required:
+            if not isinstance(params.get(key), str) or not params[key]:
+                yield f"the parameter {key!r} of {method} {'must be text' if key in params else 'is missing'}."
+        if not isinstance(params.get("server"), str | None):
+            yield "the parameter 'server' must be a server's name as text; servers/list shows them."
+        if not isinstance(params.get("arguments"), dict | None):
+            yield "the parameter 'arguments' must be an object."
 
 
 def _corrected(found: Mapping[str, Any]) -> str:
     """The text of the request that was probably meant: aliases replaced, unknown parameters moved to the arguments."""
-    method, inside = found.get("method"), found.get("params")
-    given = {key: value for key, value in found.items() if key not in _ENVELOPE}
-    if not method and any(key == "name" or _ALIASES.get(key) == "name" for key in given):
-        method, given = "tools/call", {**found}  # then params are the tool's arguments
-    elif isinstance(inside, Mapping):
-        given = {**inside, **given}
+    method, params = found.get("method"), found.get("params")
+    given = _misplaced(found)
+    if not method and any(_ALIASES.get(key, key) == "name" for key in given):
+        method, given = "tools/call", {**given, "arguments": params} if "params" in found else given
+    elif isinstance(params, Mapping):
+        given = {**params, **given}
     method = method if isinstance(method, str) and method in METHODS else "tools/list"
     required, optional, _ = METHODS[method]
-    known = (*required, *optional)
-    params: dict[str, Any] = {}
+    made: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for key, value in given.items():
-        name = key if key in known else _ALIASES.get(key)
-        if name in known and name not in params:
-            params[name] = value
-        elif key not in _ENVELOPE:
+        name = key if key in (*required, *optional) else _ALIASES.get(key)
+        if name in (*required, *optional) and name not in made:
+            made[name] = value
+        else:
             rest[key] = value
-    if "arguments" in known and (rest or "arguments" in params or method == "tools/call"):
-        inner = params.get("arguments")
+    if "arguments" in optional and (rest or "arguments" in made or method == "tools/call"):
+        inner = made.get("arguments")
         if isinstance(inner, str):
             with suppress(ValueError):
                 inner = loads(inner)
-        params["arguments"] = {**(inner if isinstance(inner, Mapping) else {}), **rest}
+        made["arguments"] = {**(inner if isinstance(inner, Mapping) else {}), **rest}
     for name in required:
-        if not isinstance(params.get(name), str) or not params[name]:
-            params[name] = "..."
-    if not isinstance(params.get("server"), str):
-        params.pop("server", None)
-    order = ("server", "name", "uri", "arguments")
-    return request_text(method, {name: params[name] for name in order if name in params})
+        if not isinstance(made.get(name), str) or not made[name]:
+            made[name] = "..."
+    if not isinstance(made.get("server"), str):
+        made.pop("server", None)
+    return request_text(method, {name: made[name] for name in ("server", "name", "uri", "arguments") if name in made})
 
 
 def check_sendable(what: str, given: Any) -> None:
