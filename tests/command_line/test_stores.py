@@ -212,6 +212,7 @@ def test_runs_can_be_cancelled_and_deleted_by_status_and_age(here: Here, paused:
     for given, count in ((("--older-than", "5m"), 0), (("--older-than", "999999d"), 0), (("--status", "waiting"), 0), (("--status", "closed"), 1)):
         done = here("runs", "runs.db", "--delete", *given)
         assert done.stdout == f"{count} {'run' if count == 1 else 'runs'} deleted\n"
+    assert as_json(here("runs", "runs.db", "--delete", "--status", "closed", "--json").stdout) == {"deleted": 0}
     assert statuses(paused) == {}
     done = here("runs", "runs.db")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "runs.db has no runs\n")

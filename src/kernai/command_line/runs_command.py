@@ -58,7 +58,10 @@ def _runs(options: Namespace) -> int:
     with stores.RunStore(options.store) as store:
         if options.delete:
             deleted = store.store.delete(updated_before=options.older_than, status=options.status)
-            output.write(f"{output.count(deleted, 'run')} deleted")
+            if options.json:
+                output.write_json({"deleted": deleted})
+            else:
+                output.write(f"{output.count(deleted, 'run')} deleted")
             return OK
         found = store.store.runs(status=options.status, agent=options.agent, updated_before=options.older_than)
         infos = list(found if options.limit is None else found.page(options.limit))
@@ -175,7 +178,7 @@ _RUNS_ARGUMENTS = (
     Argument("--older-than AGE", "only runs unchanged for this long: 90d, 12h, 5m", _age),
     Argument("--limit N", "only the first N", number(int, 1)),
     Argument("--delete", "delete these runs; needs --older-than or --status"),
-    Argument("--json", "the list as JSON on stdout"),
+    Argument("--json", "the list, or how many were deleted, as JSON on stdout"),
 )
 _APPROVE_ARGUMENTS = (
     stores.STORE, stores.RUN, Argument("CALL", "the call's id"),
