@@ -247,7 +247,7 @@ def kinds() -> dict[str, dict[str, Any]]:
     for kind in KINDS.values():
         facts: dict[str, Any] = {
             "problem": kind.is_problem(),
-            "usage": kind.usage is not Row.usage,
+            "usage": kind.usage_in is not Row.usage_in,
             "of_call": kind.is_note and kind.group == "call" and "call_id" in kind.__slots__,
         }
         found[kind.type] = {"group": kind.group} | {name: True for name, is_so in facts.items() if is_so}
