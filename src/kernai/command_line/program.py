@@ -251,9 +251,7 @@ class _Word(str):
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports errors as `CommandError`. Options cannot be abbreviated, because a new option could then change the
-    meaning of an abbreviation.
-    """
+    """Reports errors as `CommandError`. Options cannot be abbreviated: a new option could make that ambiguous."""
 
     def __init__(self, name: str, command: Command) -> None:
         width = output.columns(80)  # as argparse does if the width is unknown

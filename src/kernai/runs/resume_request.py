@@ -338,7 +338,9 @@ class _SkillChecks:
             call_id=call.call_id, run_id=root.run_id, key=self._key, approval=None if is_woken else call.approval,
         )
         context.woken = is_woken
-        work, value, error = wrap(run, call, alone(call)), None, None  # type: Work, Any, BaseException | None
+        work = wrap(run, call, alone(call))
+        value: Any = None
+        error: BaseException | None = None
         while not isinstance(effect := advance(work, value, error), Completion):
             try:
                 value, error = self._performed(run, effect, context), None

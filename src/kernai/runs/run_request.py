@@ -165,9 +165,7 @@ class RunRequest:
         return RunStream(*self.driven(channel, channel), channel)
 
     def driven(self, channel: Channel, events: Channel | None = None) -> tuple[Run, Driving]:
-        """Returns the root run, and the object that drives it in its own thread. `channel` learns of the run's end;
-        `events` receives its events.
-        """
+        """Returns the root run, and what drives it in a thread. `channel` learns of its end, `events` gets events."""
         from kernai.drivers.run_stream import Driving
 
         delivery = self._delivery(events)

@@ -47,9 +47,7 @@ def run(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOptions]
 
 
 def execute(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOptions]) -> Result[Output_co]:
-    """Runs the agent and returns the `Result`. Its `stop_reason` says if a limit, a cancellation or a failed provider
-    ended the run.
-    """
+    """Runs the agent and returns the `Result`, even if a limit, `cancel` or a failed provider ends the run."""
     return RunRequest(agent, input, options).execute()
 
 
