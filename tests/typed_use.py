@@ -8,8 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, assert_type
 
+from typing_extensions import TypeAliasType
+
 import kernai
-from kernai import Agent, Result, RunResults, Task, skill
+from kernai import Agent, Context, Result, RunResults, Task, skill
+from kernai.middleware import Effect, Flow
 
 
 @dataclass
@@ -21,11 +24,30 @@ class Line(TypedDict):
     price: float
 
 
-text = Agent(instructions="")
+class Deps(Context):
+    user = "ann"
+
+
+class Clerk(Agent[str]):
+    shop = "lamps"
+
+
+def instructions(deps: Deps) -> str:
+    return f"You help {deps.user}."
+
+
+def timed(effect: Effect) -> Flow:
+    print(effect.scope, effect.call_id)
+    return (yield effect)
+
+
+text = Agent(instructions=instructions, middleware=[timed])
 number = Agent(instructions="", output=int)
 invoice = Agent(instructions="", output=Invoice)
 checked = Agent(instructions="", output=Invoice, output_check=lambda value, ctx: None if value.number else "no number")
 either: Agent[int | None] = Agent(instructions="", output=int | None)
+Count = TypeAliasType("Count", int | None)
+count: Agent[int | None] = Agent(instructions="", output=Count)
 word: Agent[Literal["yes", "no"]] = Agent(instructions="", output=Literal["yes", "no"])
 
 
@@ -47,6 +69,7 @@ def answers() -> None:
     assert_type(kernai.run(number.replace(max_steps=3), "?"), int)
     assert_type(number.replace(output=Invoice, name="clerk"), Agent[Invoice])
     assert_type(kernai.run(text.replace(output=list[int]), "?"), list[int])
+    assert_type(Clerk(instructions="").replace(max_steps=3), Clerk)
 
 
 async def awaited_answers() -> None:
@@ -74,5 +97,6 @@ def calls() -> None:
 
 def mistakes() -> None:
     only_text(number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    kernai.resume(text, "r", in_flight="retri")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Agent(output=int)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kernai.run(number, "?", provder=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -280,7 +280,7 @@ def test_annotations_resolve_types_in_the_functions_closure() -> None:
 
 def test_a_description_in_an_annotation_describes_the_input() -> None:
     @skill
-    def dated(due: Annotated[date, "when it is due"], n: Annotated[int, "how many"] | None = None) -> None: ...
+    def dated(due: Annotated[Annotated[date, "a day"], "when it is due"], n: Annotated[int, "how many"] | None = None) -> None: ...
 
     assert dated.inputs["due"].description == "when it is due"
     assert dated.inputs["n"].description == "how many"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Self
 
 import pytest
@@ -33,6 +34,7 @@ def test_a_fresh_context_is_a_roots_with_a_media_store_of_its_own_unless_one_is_
     assert isinstance(context.media_store, MediaStore)
     assert Context().media_store is not context.media_store
     assert Context(media_store=store).media_store is store
+    assert [*inspect.signature(Context).parameters] == ["depth", "task_id", "media_store"]
 
 
 def test_a_child_lies_one_deeper_and_has_no_plan_of_its_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -26,8 +27,13 @@ from kernai.values.result import Output_co
 if TYPE_CHECKING:
     import os
     from types import UnionType
-    from typing import TypedDict, Unpack
+    from typing import Self, TypedDict, Unpack
     from typing import _SpecialForm as SpecialForm
+
+    if sys.version_info >= (3, 12):
+        from typing import TypeAliasType
+    else:
+        from typing_extensions import TypeAliasType
 
     from kernai.inputs.answer_type import AnswerType
     from kernai.middleware.chain import Middleware
@@ -62,13 +68,15 @@ if TYPE_CHECKING:
         output_retries: int
 
 Text = str | Sequence[str | Outside]
-Instructions = Text | Callable[[], Text] | Callable[[Context], Text]
+Instructions = Text | Callable[[], Text] | Callable[[Any], Text]
 OnProse = Literal["accept", "correct", "correct_once"]
 OnTruncated = Literal["accept", "continue", "fail"]
 OnQuotedCalls = Literal["confirm", "refuse", "run"]
 OnDialects = Literal["correct", "run"]
 Calls = Literal["blocks", "native"]
 Answer = TypeVar("Answer")
+if TYPE_CHECKING:
+    NoClass = UnionType | SpecialForm | TypeAliasType  #: types such as `int | None`, which are not classes
 
 
 class Agent(Generic[Output_co]):
@@ -174,7 +182,7 @@ class Agent(Generic[Output_co]):
         dialects: OnDialects = "correct",
         know_how: str | os.PathLike[str] | list[str | os.PathLike[str]] | None = None,
         name: str | None = None,
-        output: type[Output_co] | UnionType | SpecialForm | None = None,
+        output: type[Output_co] | NoClass | None = None,
         output_check: Callable[[Output_co, Any], str | None] | None = None,
         output_retries: int = 2,
         **unknown: Never,
@@ -254,11 +262,9 @@ class Agent(Generic[Output_co]):
     @overload
     def replace(self, *, output: type[Answer], **changes: Unpack[AgentChanges]) -> Agent[Answer]: ...
     @overload
-    def replace(
-        self, *, output: UnionType | SpecialForm | None, **changes: Unpack[AgentChanges]
-    ) -> Agent[Any]: ...
+    def replace(self, *, output: NoClass | None, **changes: Unpack[AgentChanges]) -> Agent[Any]: ...
     @overload
-    def replace(self, **changes: Unpack[AgentChanges]) -> Agent[Output_co]: ...
+    def replace(self, **changes: Unpack[AgentChanges]) -> Self: ...
     def replace(self, **changes: Any) -> Agent[Any]:
         """Returns a copy with some options changed. Raises `TypeError` for an unknown option."""
         unknown = [key for key in changes if key not in OPTIONS]

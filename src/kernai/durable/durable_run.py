@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernai.durable.approvals import Call, CallRefusedError, Decision, DecisionError, DoubtfulPause, called, edited
 from kernai.durable.history import History
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from kernai.values.message import InputPart
     from kernai.values.pending_calls import UntrustedValue
 
-InFlight = str | Callable[[PendingCall], str]
+InFlight = Literal["fail", "skip", "retry"] | Callable[[PendingCall], str]
 IN_FLIGHT = ("fail", "skip", "retry")
 UNKNOWN_OUTCOME = (
     "the outcome of this call is unknown: the run was interrupted while it was under way, and it was not called again"

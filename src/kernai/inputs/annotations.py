@@ -305,13 +305,13 @@ def undescribed(annotation: Any) -> Any:
 
 
 def _description(annotation: Any) -> str:
-    """The first text in ``Annotated[T, "description"]``, or in an optional one."""
+    """The last text in ``Annotated[T, "description"]``, or in an optional one: the outermost, if T is annotated too."""
     if typing.get_origin(annotation) in _UNIONS:
         members = [one for one in typing.get_args(annotation) if one is not type(None)]
         return _description(members[0]) if len(members) == 1 else ""
     if typing.get_origin(annotation) is not typing.Annotated:
         return ""
-    texts = (one if isinstance(one, str) else description_of(one) for one in annotation.__metadata__)
+    texts = (one if isinstance(one, str) else description_of(one) for one in reversed(annotation.__metadata__))
     return next(filter(None, texts), "") or _description(annotation.__origin__)
 
 

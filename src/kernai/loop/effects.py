@@ -88,6 +88,10 @@ class Effect:
 
     __slots__: tuple[str, ...] = ()
 
+    if TYPE_CHECKING:  # all effects that a middleware receives have both
+        scope: str
+        call_id: str
+
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed."""
         return type(self)(**{**{name: getattr(self, name) for name in self.__slots__}, **changes})
@@ -146,7 +150,7 @@ class CallModel(Effect):
         self.tools = tools
 
     @property
-    def call_id(self) -> str:
+    def call_id(self) -> str:  # type: ignore[override]  # nothing sets it
         """``0``, or ``2.a/1`` in a sub-run."""
         return f"{self.scope}/{self.step}" if self.scope else str(self.step)
 
@@ -207,7 +211,7 @@ class SubRun(Effect):
         self.scope, self.agent, self.input, self.skill, self.approval = scope, agent, input, skill, approval
 
     @property
-    def call_id(self) -> str:
+    def call_id(self) -> str:  # type: ignore[override]  # nothing sets it
         return self.scope
 
 

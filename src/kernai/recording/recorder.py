@@ -191,6 +191,8 @@ class Recorder:
 
     @calls_out
     def record(self, event: Event) -> None:
+        if not isinstance(event, Event):
+            raise TypeError(f"record takes an Event, got {type(event).__name__}: make one with Event(type, data)")
         self.sink.record(event)
 
     @property

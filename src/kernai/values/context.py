@@ -62,6 +62,8 @@ class Context:
         if media_store is not None:
             self.media_store = media_store
 
+    __new__.__wrapped__ = __init__  # type: ignore[attr-defined]  # `help` shows its parameters
+
     def trust(self, *values: object) -> None:
         """Allows these values in `Trusted` inputs, as if the user had said them.
 
