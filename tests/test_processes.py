@@ -240,6 +240,13 @@ skills.append(never)
 threading.Thread(target=lambda: kernai.run(agent(command("never") * 2, parallel_skills=True), "go"), daemon=True).start()
 inside.wait()
 """,
+    "an async skill of a run at exit, when Python refuses to import its thread pool": """
+import atexit
+@skill(register=False)
+async def late(): pass
+skills.append(late)
+atexit.register(lambda: kernai.run(agent(command("late"), "done"), "go"))
+""",
 }
 
 

@@ -151,11 +151,8 @@ class BackgroundLoop:
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         import asyncio
-        from concurrent.futures import ThreadPoolExecutor
 
         asyncio.set_event_loop(loop)
-        executor = ThreadPoolExecutor(thread_name_prefix=f"{self._name}-io")
-        loop.set_default_executor(executor)
         try:
             self._run_until_stopped(loop)
             left = asyncio.all_tasks(loop)
@@ -164,9 +161,7 @@ class BackgroundLoop:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
-            # do not wait: a skill may have started long work in a thread, whose result nobody needs any more
-            executor.shutdown(wait=False, cancel_futures=True)
-            loop.close()
+            loop.close()  # does not wait for work in threads that a skill started, whose result nobody needs any more
 
     def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
         assert self._main is not None
