@@ -1,8 +1,9 @@
-"""Without threads, as in Pyodide or at a limit: what needs no thread works, and the rest is a clear error."""
+"""Without threads, as in Pyodide, in a subinterpreter or at a limit: what needs no thread works, and the rest is a clear error."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from contextvars import ContextVar
 from typing import Any
@@ -19,12 +20,17 @@ USER: ContextVar[str] = ContextVar("user", default="nobody")
 TURNS = (command("look") + command("look"), command("look"), "<final>done</final>")
 
 
-@pytest.fixture(autouse=True)
-def _no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["any", "daemons"])
+def _no_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    if request.param == "any":
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+    elif sys.version_info < (3, 12):
+        pytest.skip("subinterpreters refuse daemonic threads since Python 3.12")
+    else:
+        monkeypatch.setattr(threading, "_daemon_threads_allowed", lambda: False)
 
 
 def look() -> str:

@@ -119,10 +119,9 @@ class WorkerPool:
 
     def _start(self, jobs: list[Job]) -> None:
         for at, job in enumerate(jobs):
-            # daemonic: a skill that never ends must not keep the process from ending
-            worker = threading.Thread(target=self._work, args=(job,), name="kernai-worker", daemon=True)
             try:
-                worker.start()
+                # daemonic: a skill that never ends must not keep the process from ending
+                threading.Thread(target=self._work, args=(job,), name="kernai-worker", daemon=True).start()
             except RuntimeError:  # no thread can be started: the jobs without one wait for a worker that ends its own
                 with self._lock:
                     self._free += len(jobs) - at

@@ -53,8 +53,9 @@ class BackgroundLoop:
                 self._stopped = asyncio.Event()
                 # keeps the loop running; it is a task because some libraries need a current task
                 self._main = self._loop.create_task(self._stopped.wait())
-                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
                 try:
+                    self._thread = threading.Thread(
+                        target=self._serve, args=(self._loop,), name=self._name, daemon=True)
                     self._thread.start()
                 except RuntimeError as error:
                     self._main.cancel()

@@ -161,10 +161,9 @@ class Driving:
                 self._process = os.getpid()
                 self._driver.root.cancellation.start()
                 drive = self._drive, self._driver.run, self._stack
-                self._thread = threading.Thread(
-                    target=self._context.run, args=drive, name="kernai-stream", daemon=True
-                )
+                self._thread = threading.Thread(target=self._context.run, args=drive, name="kernai-stream")
                 try:
+                    self._thread.daemon = True  # some subinterpreters refuse this
                     self._thread.start()
                 except RuntimeError:
                     self.timeout = 0.0

@@ -287,8 +287,8 @@ class Leases:
                 self._sooner.set()
             if self._thread is not None:
                 return
-            thread = threading.Thread(target=self._work, name="kernai-leases", daemon=True)
             try:
+                thread = threading.Thread(target=self._work, name="kernai-leases", daemon=True)
                 thread.start()
             except RuntimeError:  # no thread can be started: only appends renew
                 return
