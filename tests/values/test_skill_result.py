@@ -152,6 +152,12 @@ def test_values_inside_data_become_json(value: object, expected: object) -> None
     assert json.loads(SkillResult.of([value, 0]).text) == [expected, 0]
 
 
+def test_times_of_numpy_are_written_as_times() -> None:
+    numpy = pytest.importorskip("numpy")
+    at = numpy.datetime64("2020-01-02T03:04:05", "ns")  # as pandas has them
+    assert plain([at, numpy.array([at])]) == ["2020-01-02T03:04:05", ["2020-01-02T03:04:05"]]
+
+
 def test_the_text_of_data_is_not_escaped() -> None:
     assert SkillResult.of(["é"]).text == answer_json(["é"]) == '["é"]'
 

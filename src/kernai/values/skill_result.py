@@ -162,9 +162,11 @@ class _Strict(Conversion):
         super().__init__()
         self._media = media
 
-    def held(self, value: object) -> Any:
+    def held(self, value: Any) -> Any:
         if isinstance(value, SkillResult):
             return {"text": value.text, "media": value.media, "metadata": value.metadata}
+        if type(value).__module__ == "numpy" and value.dtype.str[1:] in ("M8[ns]", "m8[ns]"):
+            value = value.astype(f"{value.dtype.kind}8[us]")  # `tolist` turns nanoseconds into integers
         return None if isinstance(value, (Media, *_BYTES)) else super().held(value)
 
     def key(self, key: object) -> str:
