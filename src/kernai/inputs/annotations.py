@@ -76,6 +76,8 @@ class Namespace:
         _bind(annotation, {}, bindings)
         # a TypedDict has no bases at run time, but the annotations of those that it was written with
         is_flat = _is_typed_dict(record)
+        if is_flat and typing.Generic in record.__bases__ and not hasattr(record, "__orig_bases__"):
+            raise TypeError("Python 3.11 forgets its bases; name the generic one too, as in Deeper(Planned, Page[int])")
         inherited: dict[str, Any] = {}
         found: dict[str, Any] = dict.fromkeys(getattr(record, "__annotations__", ()))  # in this order
         for owner in reversed(bindings if is_flat else record.__mro__):
