@@ -12,7 +12,7 @@ from typing_extensions import TypeAliasType
 
 import kernai
 from kernai import Agent, Context, Result, RunResults, Task, skill
-from kernai.middleware import Effect, Flow
+from kernai.middleware import Effect, Flow, Hooks
 
 
 @dataclass
@@ -32,6 +32,10 @@ class Clerk(Agent[str]):
     shop = "lamps"
 
 
+class Audit(Hooks):
+    def on_run_end(self, run: object, result: Result[Any]) -> None: ...
+
+
 def instructions(deps: Deps) -> str:
     return f"You help {deps.user}."
 
@@ -41,7 +45,7 @@ def timed(effect: Effect) -> Flow:
     return (yield effect)
 
 
-text = Agent(instructions=instructions, middleware=[timed])
+text = Agent(instructions=instructions, middleware=[timed, Audit()])
 number = Agent(instructions="", output=int)
 invoice = Agent(instructions="", output=Invoice)
 checked = Agent(instructions="", output=Invoice, output_check=lambda value, ctx: None if value.number else "no number")

@@ -335,6 +335,8 @@ def test_an_option_cannot_be_deleted_and_other_attributes_do_not_exist() -> None
             getattr(agent, name)
     assert not hasattr(agent, "colour")
     assert kernai.run(agent, "go") == "y"
+    with pytest.raises(AttributeError, match=r"an __init__ of its own that does not call Agent\.__init__"):
+        kernai.run(type("Clerk", (Agent,), {"__init__": lambda self: None})(), "go")
 
 
 def test_a_subclass_declares_attributes_of_its_own() -> None:

@@ -318,6 +318,8 @@ class Agent(Generic[Output_co]):
         def __getattr__(self, name: str) -> Any:
             is_call = name in ("run", "execute", "stream", "arun", "aexecute", "astream")  # methods in other libraries
             hint = f"; write kernai.{name}(agent, ...)" if is_call else likely(name, (*OPTIONS, *_METHODS))
+            if name in OPTIONS:
+                hint = ": the class has an __init__ of its own that does not call Agent.__init__"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __delattr__(self, name: str) -> None:
