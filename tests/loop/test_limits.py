@@ -259,14 +259,6 @@ def test_an_error_names_the_wrong_limit(name: str, value: object, error: type[Ex
             Limits(**{name: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name, hint", [
-    ("max_steps", "did you mean 'Agent.max_steps'"), ("max_token", "did you mean 'max_tokens'"), ("size", "there are max_tokens, max_cost"),
-])
-def test_a_limit_that_does_not_exist_is_an_error_that_says_what_to_write(name: str, hint: str) -> None:
-    with pytest.raises(TypeError, match=f"there is no limit '{name}'; {hint}"):
-        Limits(**{name: 3})
-
-
 def test_only_the_programs_own_error_says_how_to_raise_max_steps() -> None:
     look = Skill("look", execute=lambda: "seen")
     clerk = Agent(instructions="", provider=MockProvider(command("look")), skills=[look], max_steps=1)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import wraps
 from itertools import count
 from sys import float_info, maxsize
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from kernai._util.api import ForkSafeLock, Value, likely
+from kernai._util.api import ForkSafeLock, Value
 from kernai.errors import LimitReachedError
 from kernai.values.model import TOKENS_PER_PRICE
 from kernai.values.result import StopReason, Usage
@@ -66,20 +65,6 @@ class Limits(Value):
                 f"limits.max_cost needs the price of model {model.id!r}: "
                 f"Model({model.id!r}, cost=(input_per_million, output_per_million))"
             )
-
-
-_init = Limits.__init__
-
-
-@wraps(_init)
-def _init_known(self: Limits, *given: Any, **limits: Any) -> None:
-    for name in limits.keys() - Limits.__dataclass_fields__.keys():
-        hint = likely(name, (*Limits.__dataclass_fields__, "Agent.max_steps"), "there are")
-        raise TypeError(f"there is no limit {name!r}{hint}")
-    _init(self, *given, **limits)
-
-
-Limits.__init__ = _init_known  # type: ignore[method-assign]  # Python itself suggests names only since 3.13
 
 
 class Budget:
