@@ -188,7 +188,7 @@ def test_a_model_from_the_command_line_is_used_instead_of_the_agents_and_sent_me
 
 def test_max_cost_works_with_a_given_price(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
-    arguments = ("run", "agent.py", "x", "--model", "ollama/m", "--price", "10000,10000")
+    arguments = ("run", "agent.py", "x", "--model", "ollama/m", "--price", "0.5,24000")
     with vendor(OLLAMA.answer('<command name="/skills"></command>')) as (_, env):
         spent = here(*arguments, "--max-cost", "1", env=env)
     with vendor(OLLAMA.answer("<final>ok</final>")) as (_, env):

@@ -290,6 +290,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a name that is no text": (("approve", "runs.db", "r42", "1.0", "--by", "\udcfc"), "argument --by: character 0", "--help"),
     "a cancellation that is no text": (("cancel", "runs.db", "r42", "--reason", "\udcfc"), "argument --reason: character 0", "--help"),
     "a worker with a file": (("worker", "clerk.py", "--store", "runs.db"), "workers need a PostgreSQL store", "postgresql://"),
+    "a worker without a store": (("worker", "clerk.py"), "the following arguments are required: --store", "--help"),
     "a worker with one agent": (("worker", "clerk.py:agent", "--store", "postgresql://h/d"), "no file or module 'clerk.py:agent'", "all agents"),
     "a file to migrate": (("store", "migrate", "runs.db"), "only a PostgreSQL store has tables", "postgresql://"),
     "a status with a typo": (("runs", "runs.db", "--status", "wating"), "no status 'wating'; did you mean waiting?", "--help"),

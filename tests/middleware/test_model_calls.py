@@ -365,3 +365,14 @@ def test_a_provider_reports_a_wait_with_seconds_and_a_reason() -> None:
             return LlmResponse("Hello.")
 
     assert by_execute(Agent(instructions="", provider=Wrong())).text == "Hello."
+
+
+def test_a_provider_does_not_wait_if_its_failed_attempt_has_used_up_a_limit() -> None:
+    class Busy(Provider):
+        def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+            on_chunk.report_usage(Usage(9, 0, 9))
+            on_chunk.attempt_failed()
+            on_chunk.waiting(1, "busy", 1)
+            raise AssertionError("it would wait")
+
+    assert by_execute(Agent(instructions="", provider=Busy()), limits=Limits(max_tokens=5)).stop_reason == "max_tokens"

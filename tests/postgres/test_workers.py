@@ -242,7 +242,7 @@ def test_a_run_is_blocked_if_the_worker_does_not_know_its_agent(store: PostgresS
         Workers(store, {}).handle(handle.run_id).result(PATIENCE)
 
 
-def test_a_changed_agent_blocks_a_run_only_if_it_would_decide_differently(store: PostgresStore) -> None:
+def test_a_changed_agent_blocks_a_run_only_if_it_would_decide_differently(store: PostgresStore, caplog: pytest.LogCaptureFixture) -> None:
     own = Workers(store, {"clerk": acting(lambda: None, approval=True)})
     handle = own.submit("clerk", "go")
     own.run(wait=False)
@@ -254,7 +254,7 @@ def test_a_changed_agent_blocks_a_run_only_if_it_would_decide_differently(store:
     changed.run(wait=False)
     info = handle.info()
     assert (info.status, info.length, list(info.decisions)) == ("blocked", length, ["0.0"])
-    assert "skill_execute" in str(info.why)
+    assert ("skill_execute" in str(info.why), f"run {handle.run_id} is blocked: " in caplog.text) == (True, True)
     with pytest.raises(KernaiError, match="is blocked: ReplayDivergenceError"):
         handle.result(PATIENCE)  # although there is a decision
     store.enqueue(handle.run_id)

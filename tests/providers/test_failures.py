@@ -93,7 +93,7 @@ def test_each_vendors_error_keeps_its_own_words(
     (500, b'{"error": {}}', 'HTTP 500: {"error": {}}'),
     (500, b'{"error": {"message": "\\ud800"}}', "HTTP 500 Internal Server Error"),
     (502, b"<html><head><title>502 Bad\nGateway</title></head><body>x</body>", "HTTP 502: 502 Bad Gateway"),
-    (502, b"<!DOCTYPE html>\n<style>a{}</style>\n<h1>Sorry &amp; &lt;bye&gt;</h1><script>if(a<b)</script >",
+    (502, b"<!DOCTYPE html>\n<STYLE>a{}</style>\n<h1>Sorry &amp; &lt;bye&gt;</h1><script>if(a<b)\n</Script >",
      "HTTP 502: Sorry & <bye>"),
     (502, b"<html>" + b"<br>" * 9_000 + b"beyond what is read", "HTTP 502 Bad Gateway"),
     (502, b"<html><title> </title><!-- secret <b>", "HTTP 502 Bad Gateway"),

@@ -114,8 +114,7 @@ class Socks:
                 if not right:
                     return
             kind, first = file.read(5)[3:]
-            self.asked.append(bytes([kind, first]) + file.read({1: 3, 4: 15}.get(kind, first)))
-            file.read(2)
+            self.asked.append(bytes([kind, first]) + file.read({1: 3, 4: 15}.get(kind, first) + 2))
             for byte in b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00":
                 sock.sendall(bytes([byte]))
                 threading.Event().wait(0.002)
@@ -147,7 +146,7 @@ def test_a_socks_proxy_serves_threads_and_event_loops(is_async: bool, behind_soc
         transport = HttpxTransport()
         client = LoopClient(transport) if is_async else transport
         assert [read(client, request) for _ in range(2)] == [(200, b"hello"), (200, b"again")]
-        assert (proxy.asked, server.accepts) == ([b"\x03\x0bvendor.test"], 1)
+        assert (proxy.asked, server.accepts) == ([b"\x03\x0bvendor.test\x00P"], 1)
         client.close()
         server.until(lambda: server.open_connections == 0)
         if not is_async:
@@ -190,4 +189,4 @@ def test_a_socks_proxy_is_asked_for_a_name_or_an_address_and_may_answer_in_piece
             proxy = behind_socks(server.port, b"\x05\x02" if user else b"\x05\x00")
             monkeypatch.setenv("http_proxy", f"socks5://{user}127.0.0.1:{proxy.port}")
             assert read(client, Request("GET", f"http://{host}/v1")) == (200, b"hello")
-            assert proxy.asked == [target]
+            assert proxy.asked == [target + b"\x00P"]  # with the port, 80
