@@ -296,9 +296,18 @@ def test_messages_with_calls_survive_their_dict() -> None:
     messages = kernai.execute(agent(provider=provider), "Tea?").messages
     saved = [Message.from_dict(json.loads(json.dumps(message.to_dict()))) for message in messages]
     assert [(one.blocks, one.answers) for one in saved] == [(one.blocks, one.answers) for one in messages]
-    again = tape("Again.")
-    kernai.execute(agent(provider=again), "More", history=saved)
-    assert [one.answers for one in again.calls[0].messages][3:5] == [0, 1]
+    sent = []
+    for history in (messages, saved):
+        again, store = tape("Again."), kernai.MemoryStore()
+        kernai.execute(agent(provider=again), "More", history=history, store=store, run_id="chat")
+        kernai.resume(agent(provider=again), store=store, run_id="chat", input="Still more")
+        sent.append([call.messages for call in again.calls])
+    assert [[one.to_dict() for one in call] for call in sent[0]] == [[one.to_dict() for one in call] for call in sent[1]]
+    assert [one.answers for one in sent[1][1]][3:5] == [0, 1]
+    assert "<block type=" not in sent[1][1][6].text.partition(">")[2]
+    for wrong in ({"1": "x"}, {"0": 5}, ["x"], {"-1": "x"}, {0: "x"}):
+        with pytest.raises((TypeError, ValueError), match=r"history\[0\]: native must"):
+            kernai.execute(agent(provider=tape()), "x", history=[{"role": "user", "content": "x", "native": wrong}])
 
 
 def test_a_plan_is_a_tool_and_its_results_answer_it() -> None:

@@ -382,7 +382,7 @@ def _signature(
     with results are recognised by their content; any other user message came from a tool.
     """
     if earlier is not None:
-        return {name: earlier[name] for name in ("by", "outside") if name in earlier}
+        return {name: earlier[name] for name in ("by", "outside", "native") if name in earlier}
     if given is not None:
         marked = [] if isinstance(given, str) else [
             at for at, part in enumerate(given) if isinstance(part, Mapping) and "outside" in part

@@ -51,6 +51,18 @@ def joined(texts: Iterable[str]) -> str:
     return Wording(text, "".join(one.native if type(one) is Wording else one for one in listed))
 
 
+def with_wordings(content: Any, native: Any) -> Any:
+    """A message's content with the second wordings of its texts, by index, as `Message.to_dict` has them."""
+    if not native:
+        return content
+    parts = [content] if isinstance(content, str) else list(content)
+    for at, text in check_type(native, Mapping, "native must be a dict").items():
+        if not (at in map(str, range(len(parts))) and isinstance(parts[int(at)], str) and isinstance(text, str)):
+            raise ValueError(f"native must have texts by the index of a text of the content, got {native!r}")
+        parts[int(at)] = Wording(parts[int(at)], text)
+    return parts
+
+
 class Message(Replaceable):
     """A message of a conversation: its role and content. Read-only.
 
@@ -137,7 +149,8 @@ class Message(Replaceable):
     def to_dict(self, *, inline_media: bool = False) -> dict[str, object]:
         """``{"role", "content"}``: content is the text, or, with media, a list of texts and media references.
 
-        `reasoning`, `blocks`, `answers`, `by` and `outside` are added if the message has them.
+        `reasoning`, `blocks`, `answers`, `by` and `outside` are added if the message has them, and `native`, by index,
+        the texts of the runtime that a model with native calls reads instead.
 
         With `inline_media`, the references contain the media: bytes and files as ``"base64"``, a whole URL as
         ``"url"``. Raises `KernaiError` for a file that cannot be read.
@@ -147,6 +160,8 @@ class Message(Replaceable):
             made["by"] = self._by
         if self._outside:
             made["outside"] = list(self._outside)
+        if native := {str(at): part.native for at, part in enumerate(self._content) if type(part) is Wording}:
+            made["native"] = native
         return made
 
     def as_sent(self, *, inline_media: bool = False) -> dict[str, object]:
@@ -185,7 +200,7 @@ class Message(Replaceable):
         extras: dict[str, Any] = {name: data[name] for name in EXTRAS if name in data}
         if isinstance(content, (list, tuple)):
             content = [_part_from(part, media_store, on_lost) for part in content]
-        return cls(role, content, **extras)  # type: ignore[arg-type]  # the constructor checks it
+        return cls(role, with_wordings(content, data.get("native")), **extras)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
