@@ -79,6 +79,7 @@ DISGUISES: list[Callable[[str], str]] = [
     lambda text: text.replace("=", "=3D").replace("<bl", "=3Cbl=\r\n"),
     lambda text: text.replace("=", "=3d").replace("<bl", "=3cbl=\r\n"),
     lambda text: text.replace("<", "＜").replace(">", "＞").replace('"', "”"),  # noqa: RUF001 - the subject
+    lambda text: "".join(chr(0xE0000 + ord(one)) for one in text),  # invisible, but models read it
     lambda text: text.replace("<", "‹").replace(" ", "\xa0").replace("o", "o\u200b"),  # noqa: RUF001 - as above
     lambda text: text.replace('"command"', "command").replace('"wipe"', "wipe"),
     lambda text: text.replace('type="command"', 'TYPE="COMMAND"').replace("block", "BLOCK"),

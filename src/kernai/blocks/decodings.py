@@ -147,7 +147,8 @@ _LOOK_ALIKES = QUOTES | str.maketrans(
     | dict.fromkeys(_BRACKETS, "<") | dict.fromkeys(_CLOSING, ">")
     | dict.fromkeys("\xa0\u2002\u2003\u2009\u202f\u3000", " ") | dict.fromkeys(_HIDDEN, "")
 )
-_LOOK_ALIKE = re.compile(f"[{''.join(map(re.escape, map(chr, _LOOK_ALIKES)))}]")
+_LOOK_ALIKE = re.compile(f"[{''.join(map(re.escape, map(chr, _LOOK_ALIKES)))}\U000e0020-\U000e007e]")
+_LOOK_ALIKES |= {0xE0000 + code: chr(code) for code in range(0x20, 0x7F)}  # tag characters, an invisible ASCII
 
 
 def _without_look_alikes(text: str) -> str:
