@@ -443,10 +443,11 @@ def test_in_a_text_made_to_be_slow_to_read_any_call_counts_as_quoted() -> None:
 @pytest.mark.parametrize("piece", [
     "<command name='a'>", "<block type='command' name='a'>", '<command name="a">["</command>', "<function=a>", "[TOOL_CALLS]a{",
     "<function=a><parameter=b>", '{"name": "arguments", ', "[", "['name arguments',", """{"a": "'name arguments'"}, """, "[[[['name arguments']]]]", "{/*name arguments", "&lt;&amp;lt;", "%253c", "\\\\u003c", "< ", "<block ",
-    '<tool_call>{"name":"x","arguments":{} // ', "{'name': 'arguments\\'", "&lt;block ", "&lt;block&gt;", "\\\\", "\\<", "&amp;", "%25", "&#0", "<a &amp;>", '{"name', "```json\n{",
+    '<tool_call>{"name":"x","arguments":{} // ', "{'name': 'arguments\\'", "&lt;block ", "&lt;block&gt;", "\\\\", "\\<", "&amp;", "%25", "&#0", "<a &amp;>", ">", '{"name', "```json\n{",
 ])
 def test_any_text_is_searched_for_calls_in_linear_time(piece: str) -> None:
     assert_linear(lambda size: list(quoted_calls(piece * (size // len(piece)))))
+    assert_linear(lambda size: list(quoted_calls(f"<block>{piece * (size // len(piece))}&")))
 
 
 @pytest.mark.parametrize("piece", [

@@ -199,11 +199,14 @@ def _with_plain_tags(text: str) -> str:
         return text
     decoded = _decoded_of_mail if is_mail else _decoded
     made: list[str] = []
-    at, opening = 0, None
+    at, opening, plain = 0, None, 0  # up to `plain`, the tag contains nothing encoded
     for mark in _marks(is_mail=is_mail).finditer(text):
         if mark.lastindex is not None:
             opening = None if _OTHER_TAG.match(text, mark.start()) else mark.start()
-        elif opening is not None and _ENCODED.search(text, opening, mark.end()):
+            plain = mark.start()
+        elif opening is not None and not _ENCODED.search(text, plain, mark.end()):
+            plain = mark.end()
+        elif opening is not None:
             tag = decoded(text[opening : mark.end()])
             if _CALLING_TAG.match(tag):
                 made += (text[at:opening], tag)
