@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,7 +13,19 @@ import pytest
 import kernai
 from kernai import Agent, Limits, LlmResponse, Media, MemoryStore, Message, MockProvider, Model, ProviderError, Skill
 from kernai.recording.recorder import expand
-from tests.durable.durable_cases import EACH_WAY, PNG, WAYS, Stored, Way, command, payer, provider, share_of
+from tests.durable.durable_cases import (
+    EACH_WAY,
+    PNG,
+    WAYS,
+    CancelAt,
+    Stored,
+    Way,
+    command,
+    payer,
+    provider,
+    share_of,
+    way_id,
+)
 from tests.loop.loop_cases import plan, task
 
 COUNTED = Model("counted", ("text", "vision"), cost=(1.0, 1.0))
@@ -146,6 +160,25 @@ def test_a_session_continues_after_an_exit_or_ctrl_c(place: str, error: BaseExce
     result = run.resume(input="more")
     assert (result.ok, [one.text for one in result.messages if one.role == "user"][:2]) == (True, ["go", "more"])
     assert run.replay() == result
+
+
+@pytest.mark.parametrize("way", WAYS[::2], ids=way_id)
+def test_a_session_continues_after_ctrl_c_at_any_event_of_a_workflow(way: Way) -> None:
+    work = plan(task("a"), task("b"), task("c", depends_on=["a"]), strategy="parallel")
+    model = MockProvider().on_call(lambda messages, _: work if messages[-1].text == "go" else f"<final>{messages[-1].text[:4]}</final>")
+    for at in count():
+        interrupted, run = CancelAt(at), Stored(way, Agent(instructions="x"), model)
+
+        def interrupt(event: kernai.Event, interrupted: CancelAt = interrupted) -> None:
+            interrupted(event)
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+
+        with suppress(KeyboardInterrupt):
+            assert run.execute(on_event=interrupt).ok
+            return
+        result = run.resume(input="more")
+        assert (result.text, run.replay()) == ("more", result)
 
 
 @pytest.mark.parametrize("given", [[5], 5, [b"x"]])

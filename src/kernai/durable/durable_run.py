@@ -76,7 +76,7 @@ class DurableRun:
         self.compares = False
         #: called with each recorded outcome of a skill, if the replay runs the skills again
         self.check_skill: Callable[[Run, CallSkill, Recorded], None] | None = None
-        #: whether scopes end at their frontier, because the run was closed
+        #: whether scopes end at their frontier, because the run was closed or interrupted
         self.closes = False
         #: whether work was parked because another worker is to continue the run
         self.is_left = False
@@ -109,20 +109,19 @@ class DurableRun:
     def replay(
         self, run: Run, recorded: RecordedRun, history: History, *, added: Sequence[tuple[InputPart, ...]] = (),
         approvals: Mapping[str, Decision] = MappingProxyType({}), in_flight: InFlight = "skip",
-        verdicts: Mapping[str, Decision] = MappingProxyType({}), compares: bool = False,
+        verdicts: Mapping[str, Decision] = MappingProxyType({}), ends: ResultRow | None = None, compares: bool = False,
     ) -> DurableScope:
         """Replays every scope to its frontier and returns the root's. Raises whatever prevents the resume. Call
         `continued` next.
 
         `added` are new inputs. `verdicts` are people's decisions on calls in flight; `in_flight` decides on the others.
-        With `compares`, the run stops at the end of its recording. A closed run ends there too, and the last input
-        reopens it.
+        With `compares`, the run stops at the end of its recording. `ends` is an end that the loop did not decide on, of
+        a closed run for example: the run ends there like that, and the last input reopens it.
         """
         self.compares = compares
-        if recorded.is_closed and not compares:
-            assert recorded.result is not None
+        if ends is not None:
             self.closes = True
-            run.root.cancellation.stop(Stop(StopReason.CLOSED, str(recorded.result.error)))
+            run.root.cancellation.stop(Stop(ends.stop_reason, str(ends.error)))
         self.history = history
         self._definition = recorded.definition
         self._in_flight, self._verdicts = in_flight, verdicts

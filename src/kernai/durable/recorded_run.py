@@ -226,6 +226,11 @@ class RecordedRun:
         return last if isinstance(last, events.ResultRow) else None
 
     @property
+    def last_input(self) -> int:
+        """The number of the row with the last added input; -1 if there is none."""
+        return max((one.seq for one in self.scopes[""] if isinstance(one.row, events.InputAddedRow)), default=-1)
+
+    @property
     def is_closed(self) -> bool:
         return self.result is not None and self.result.stop_reason == StopReason.CLOSED
 

@@ -162,9 +162,10 @@ class DurableScope:
                 stream.pieces[:] = [row.content]
                 stream.give_up(row.usage())
             return Completion(None, error=outcomes.model_failure(row))
-        # interrupted while its rows were delivered; a comparison of a sub-run leaves that to `History.before_ctrl_c`
-        was_interrupted = isinstance(row, events.ResultRow) and row.error == INTERRUPTED
-        if was_interrupted and not (self.run.scope and self._durable.compares):
+        # interrupted while its rows were delivered; a comparison of a sub-run leaves that to `History.before_ctrl_c`,
+        # unless another input follows
+        is_left = self.run.scope and self._durable.compares and following.seq > self._durable.history.last_input
+        if isinstance(row, events.ResultRow) and row.error == INTERRUPTED and not is_left:
             return Completion(None, error=NotPerformed())
         raise divergence(following, row.type, f"{type(effect).__name__} {effect.call_id}")
 

@@ -135,6 +135,8 @@ class ResumeRequest(_RecordedRequest):
         super().__init__(agent, recorded, agents, context, options, may_call=may_call)
         self._added = [] if input is None else [as_parts(input, "input", INPUT_PARTS)]
         self._approvals = self._checked_approvals(approvals)
+        #: whether Ctrl-C ended the last turn at a place where the loop would not have ended it
+        self._was_interrupted = False
         self._in_flight = in_flight
         if callable(in_flight):
             check_function("in_flight", in_flight, "the call", None)
@@ -167,12 +169,19 @@ class ResumeRequest(_RecordedRequest):
         self._asks(run)
         durable = DurableRun(run.root)
         # an input follows the end of the run, so that this end stays; otherwise rows written because of a stop go
-        is_whole = self._added and end is not None and end.stop_reason not in NOT_DECIDED
+        was_ended = recorded.is_closed or self._was_interrupted
+        is_whole = self._added and end is not None and end.stop_reason not in NOT_DECIDED and not was_ended
         try:
             root = durable.replay(
                 run, recorded, (History.whole if is_whole else History.truncated)(recorded), added=self._added,
                 approvals=self._approvals, in_flight=self._in_flight, verdicts=self._verdicts,
+                ends=end if was_ended else None,
             )
+        except ReplayDivergenceError as differs:
+            if not is_whole or History.before_ctrl_c(recorded, differs) is None:
+                raise
+            self._was_interrupted = True
+            return self.begin(delivery)
         except DecisionError as invalid:
             if self._runs is None or self._info is None or invalid.call_id not in self._info.decisions:
                 raise
