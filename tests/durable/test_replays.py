@@ -350,25 +350,31 @@ def test_a_recorded_plan_with_too_many_tasks_stays_valid(way: Way) -> None:
 
 
 @EACH_WAY
-@pytest.mark.parametrize("fails", [1, 2])
+@pytest.mark.parametrize("fails, error", [
+    (1, ValueError("no connection")), (2, ValueError("no connection")), (2, kernai.Stop("guardrail", "no connection")), (1, KeyboardInterrupt()),
+], ids=repr)
 @pytest.mark.parametrize("said", [
     command("ask_clerk", "do a") + command("many", "2") + command("ask_clerk", "do b"), plan(task("a", "do"), task("b", "do"), strategy="parallel"),
 ], ids=["agents", "tasks"])
-def test_a_recorded_failure_of_child_is_replayed_even_if_it_does_not_fail_again(way: Way, said: str, fails: int) -> None:
+def test_a_recorded_failure_of_child_is_replayed_even_if_it_does_not_fail_again(
+    way: Way, said: str, fails: int, error: BaseException
+) -> None:
     class Failing(kernai.Context):
         left = fails
 
         def child(self, task_id: str | None) -> Failing:
             self.left -= 1
             if self.left == 0:
-                raise ValueError("no connection")
+                raise error
             return super().child(task_id)
 
-    run = Stored(way, agent(Performed()), {"go": [said, "<final>end</final>"], "do": ["<final>done</final>"]})
-    first = run.execute(context=Failing())
-    assert "no connection" in str(first.messages)
+    first, run = None, Stored(way, agent(Performed()), {"go": [said, "<final>end</final>"], "do": ["<final>done</final>"]})
+    with suppress(KeyboardInterrupt):
+        first = run.execute(context=Failing())
+        assert "no connection" in str(first.messages)
     assert run.replay() == first
     assert {cut.resume(in_flight="retry").text for cut in run.cuts()} == {"end"}
+    assert run.resume(in_flight="retry").text == "end"
 
 
 @AT_ONCE

@@ -136,10 +136,12 @@ class Workflow:
         self._started[task.id] = run.clock.monotonic()
         try:
             child = run.for_task(task, is_given=self._is_given)
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - `Context.child` is user code: if it fails, this task fails
             self._end(Completion(task.id, error=error))
-            if isinstance(error, Exception):
-                return  # `Context.child` is user code: if it fails, this task fails
+            return
+        except BaseException as error:
+            run.stops_all(error)
+            self._end(Completion(task.id, error=error))
             raise
         self._scopes[task.id] = child.scope
         inputs = self.scheduler.inputs_of(task)

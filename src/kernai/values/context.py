@@ -6,6 +6,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernai._util.api import annotated_names, is_async
+from kernai.errors import Control
 from kernai.interrupts import calls_out
 from kernai.values.media import MediaStore
 
@@ -116,8 +117,14 @@ class Context:
 
 @calls_out
 def child_of(context: Context, task_id: str | None) -> Context:
-    """Returns `context.child(task_id)`. Raises `TypeError` if that is not a context, as after a missing `return`."""
-    child: object = context.child(task_id)
+    """Returns `context.child(task_id)`. Raises `TypeError` if that is not a context, as after a missing `return`, or if
+    it stops or pauses, as only calls may.
+    """
+    try:
+        child: object = context.child(task_id)
+    except Control as control:
+        name = f"{type(context).__name__}.child"
+        raise TypeError(f"{name} raised {type(control).__name__}, which only calls may: {control}") from control
     if not isinstance(child, Context):
         raise TypeError(f"{type(context).__name__}.child must return the sub-run's context, got {child!r:.80}")
     return child
