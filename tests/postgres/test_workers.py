@@ -431,6 +431,21 @@ def test_a_failed_job_is_submitted_again(store: PostgresStore, monkeypatch: pyte
     assert (left, jobs(store)) == ([0], [])
 
 
+def test_a_worker_that_fails_says_why_and_starts_again(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workers, "POLL", 0.01)
+    own = Workers(store, {"clerk": acting(lambda: None)})
+    with psycopg.connect(store.conninfo, autocommit=True) as connection:
+        connection.execute(f"ALTER TABLE {store.schema}.procrastinate_workers RENAME TO gone")
+        with working(own):
+            while "starts again" not in caplog.text:
+                threading.Event().wait(0.01)
+            connection.execute(f"ALTER TABLE {store.schema}.gone RENAME TO procrastinate_workers")
+            assert own.submit("clerk", "go").result(PATIENCE).text == "done"
+    assert 'the worker has failed and starts again: relation "procrastinate_workers" does not exist' in caplog.text
+
+
 def test_a_worker_stopped_while_it_connects_ends(store: PostgresStore, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / ".s.PGSQL.5432"))

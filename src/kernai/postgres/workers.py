@@ -193,7 +193,7 @@ class Workers:
                 if not self._stopping.is_set():
                     raise
             except (psycopg.Error, ConnectorException) as error:
-                _LOG.warning("the worker has failed and starts again: %s", error_text(error))
+                _LOG.warning("the worker has failed and starts again: %s", error_text(error.__cause__ or error))
                 await asyncio.sleep(POLL)
             else:
                 if not wait:
