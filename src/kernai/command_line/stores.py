@@ -47,7 +47,7 @@ class RunStore:
         self.path = shown(path)
         self.store: SqliteStore | PostgresStore
         # made absolute now: an agent's file that is loaded before the block may change the working directory
-        self._file = path if is_address(path) or not path else os.path.abspath(path)
+        self._file = path if is_address(path) or path in ("", ":memory:") else os.path.abspath(path)
         self._make = make
 
     def __enter__(self) -> Self:
