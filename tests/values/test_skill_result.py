@@ -72,14 +72,11 @@ class Count:
     __int__ = __index__
 
 
-class Array:
-    """Like an array of numpy, or a number from one: only some count as an integer, and all have the method."""
+class Array(Nameless):
+    """Like an array of numpy, or without items like its longdouble, for which Python has no number."""
 
-    def __init__(self, held: object) -> None:
-        self.tolist = lambda: held
-
-    def __index__(self) -> int:
-        raise TypeError("only integer scalar arrays can be converted to a scalar index")
+    def __init__(self, *items: object) -> None:
+        self.tolist = lambda: items or self
 
 
 class Failing(Model):
@@ -140,7 +137,7 @@ PLAIN: list[tuple[object, object]] = [
     ([SkillResult("t", metadata={"k": 1})], [{"text": "t", "media": [], "metadata": {"k": 1}}]),
     ([IMAGE], [IMAGE.id]),
     ({1: 0, None: 0, 2.5: 0, False: 0, date(2024, 1, 2): 0}, {"1": 0, "null": 0, "2.5": 0, "false": 0, "2024-01-02": 0}),
-    ([Count(), Array([1.5, True]), Array(Count())], [7, [1.5, True], 7]),
+    ([Count(), Array(1.5, True), Array()], [7, [1.5, True], "nameless"]),
     (Result("hi", StopReason.FINAL, 1, Usage(), (), "r"), Result("hi", StopReason.FINAL, 1, Usage(), (), "r").to_dict()),
     ([SHARED, SHARED], [[1], [1]]),
 ]
