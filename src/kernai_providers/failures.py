@@ -96,7 +96,13 @@ def failure(
     redact = redactor(secrets)
     given = {name.lower(): value for name, value in headers.items()}
     if 300 <= status < 400:  # noqa: PLR2004 - the redirects
-        return _redirect(status, given, vendor, redact)
+        # a query or user part may contain a key. Redirects are not followed: they would send our key to another host
+        target = re.sub(r"^([^/]*//)[^/]*@", r"\1", re.split(r"[?#]", given.get("location", "").strip(), maxsplit=1)[0])
+        return ProviderError(
+            f"{vendor}: HTTP {status} {_reason(status)}, to {one_line(target, redact, MAX_RAW) or 'nowhere'}: "
+            "redirects are not followed; set base_url to the final address",
+            status=status, vendor=vendor,
+        )
     text = body.decode("utf-8-sig", "replace")
     data: Any = None
     with suppress(ValueError, RecursionError):
@@ -104,18 +110,14 @@ def failure(
     error = _read_body(data)
     if not error.message and not error.words:
         error = replace(error, message=_raw_line(text, redact))
-    message = one_line(error.message, redact, MAX_MESSAGE)
-    code = one_line("".join(error.words[:1]), redact, MAX_CODE) or None
+    request_id = next(filter(None, map(given.get, REQUEST_IDS)), error.request_id)
+    code, message, numbered = _shown(replace(error, request_id=request_id), redact)
     named = f" {code}" if code and code != str(status) else ""
     said = f": {message or _reason(status)}" if message or named else f" {_reason(status)}"
-    request_id = next(filter(None, map(given.get, REQUEST_IDS)), error.request_id)
     return ProviderError(
-        f"{vendor}: HTTP {status}{named}{said}{_numbered(request_id, redact)}{_advice(status, error, key_hint)}",
-        status=status,
-        code=code,
-        retryable=_retryable(status, error, given),
-        retry_after=retry_after_of(given, data, now),
-        vendor=vendor,
+        f"{vendor}: HTTP {status}{named}{said}{numbered}{_advice(status, error, key_hint)}",
+        status=status, code=code, retryable=_retryable(status, error, given),
+        retry_after=retry_after_of(given, data, now), vendor=vendor,
     )
 
 
@@ -125,34 +127,20 @@ def failure_in_stream(data: object, vendor: str, *, secrets: Sequence[str] = ())
     An overloaded or failing vendor is retried, and so is an unknown error. Errors in the request, the key or the
     account are not.
     """
-    redact = redactor(secrets)
     error = _read_body(data) if isinstance(data, (dict, list)) else _ErrorBody(data if isinstance(data, str) else "")
+    code, message, numbered = _shown(error, redactor(secrets))
+    return ProviderError(
+        f"{vendor}: the stream broke off with {code or 'an error'}: {message or 'without a message'}{numbered}",
+        status=200, code=code, retryable=_retryable_in_stream(error), retry_after=retry_after_of({}, data, 0.0),
+        vendor=vendor,
+    )
+
+
+def _shown(error: _ErrorBody, redact: Redactor) -> tuple[str | None, str, str]:
+    """The code, the message, and the request's id in parentheses."""
     code = one_line("".join(error.words[:1]), redact, MAX_CODE) or None
-    message = one_line(error.message, redact, MAX_MESSAGE) or "without a message"
-    return ProviderError(
-        f"{vendor}: the stream broke off with {code or 'an error'}: {message}{_numbered(error.request_id, redact)}",
-        status=200,
-        code=code,
-        retryable=_retryable_in_stream(error),
-        retry_after=retry_after_of({}, data, 0.0),
-        vendor=vendor,
-    )
-
-
-def _redirect(status: int, headers: Mapping[str, str], vendor: str, redact: Redactor) -> ProviderError:
-    # a query or user part may contain a key. Redirects are not followed: they would send our key to another host
-    target = re.split(r"[?#]", headers.get("location", "").strip(), maxsplit=1)[0]
-    target = one_line(re.sub(r"^([^/]*//)[^/]*@", r"\1", target), redact, MAX_RAW)
-    return ProviderError(
-        f"{vendor}: HTTP {status} {_reason(status)}, to {target or 'nowhere'}: redirects are not followed; "
-        "set base_url to the final address",
-        status=status,
-        vendor=vendor,
-    )
-
-
-def _numbered(request_id: str, redact: Redactor) -> str:
-    return f" (request id {one_line(request_id, redact, MAX_CODE)})" if request_id else ""
+    numbered = f" (request id {one_line(error.request_id, redact, MAX_CODE)})" if error.request_id else ""
+    return code, one_line(error.message, redact, MAX_MESSAGE), numbered
 
 
 # ------------------------------------------------------------------------------------------------- error bodies
