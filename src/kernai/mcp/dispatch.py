@@ -61,7 +61,7 @@ class Dispatch:
             case "servers/list":
                 return json.dumps([one.about() for one in self.servers.values()], ensure_ascii=False)
             case "tools/describe":
-                connection, tool = self._tool_now(request, self._tool(request)[0])
+                connection, tool = self._tool_now(request, self._find(request)[0])
                 self._emit_changes(connection, [tool.name])
                 return language.tool_in_full(connection.name, tool)
             case "tools/call":
@@ -104,7 +104,7 @@ class Dispatch:
         )
 
     def _call_tool(self, request: Request) -> Returned:
-        connection, tool = self._tool(request)
+        connection, tool = self._find(request)
         if faults(tool.input_schema, request.arguments):
             connection, tool = self._tool_now(request, connection)
         _check_arguments(request, connection, "tool", tool.input_schema, request.arguments)
@@ -161,8 +161,7 @@ class Dispatch:
         return language.resource_answer(self._result(connection, what, send, uri, repeatable=True))
 
     def _get_prompt(self, request: Request) -> Returned:
-        listed, failures = self._listings(self._servers_for(request), "prompts")
-        connection, prompt = self._only(request, "prompt", listed, failures)
+        connection, prompt = self._find(request, "prompts")
         # in MCP, arguments of prompts must be texts
         arguments = {
             key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -238,30 +237,26 @@ class Dispatch:
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise McpError(f"there is no server {name!r}; the servers are: {', '.join(self.servers)}.{hint}")
 
-    def _tool(self, request: Request, *, again: bool = False) -> tuple[Connection, Tool]:
-        name = request.name
-        listed, failures = self._listings(self._servers_for(request), again=again)
-        if not any(name in one.found or name in one.refused for one in listed.values()):
-            listed |= self._listings(listed, again=True)[0]  # not every server reports a new tool
-        connection, tool = self._only(request, "tool", listed, failures)
-        _refuse_guarded(connection, tool)
-        return connection, tool
-
-    def _tool_now(self, request: Request, owner: Connection) -> tuple[Connection, Tool]:
-        """The tool as its server lists it now, because not every server reports a changed tool."""
-        return self._tool(Request(request.method, {**request.params, "server": owner.name}), again=True)
-
-    def _only(self, request: Request, what: str, listed: Listings, failures: Failures) -> tuple[Connection, Any]:
+    def _find(self, request: Request, kind: str = "tools", *, again: bool = False) -> tuple[Connection, Any]:
         """The tool or prompt that the request means. Raises `McpError` if there is none, or more than one."""
-        having = [one for one in listed if request.name in listed[one].found]
+        name, what = request.name, kind.removesuffix("s")
+        listed, failures = self._listings(self._servers_for(request), kind, again=again)
+        if kind == "tools" and not any(name in one.found or name in one.refused for one in listed.values()):
+            listed |= self._listings(listed, again=True)[0]  # not every server reports a new tool
+        having = [one for one in listed if name in listed[one].found]
         if not having:
             raise _joined([*(self._no_such(request, what, listed) if listed else ()), *failures.values()])
         if len(having) > 1:
             right = request.with_params(server=having[0].name)
-            raise McpError(
-                f"{len(having)} servers have a {what} {request.name!r}: {_names(having)}. Say which. Write: {right}"
-            )
-        return having[0], listed[having[0]].found[request.name]
+            raise McpError(f"{len(having)} servers have a {what} {name!r}: {_names(having)}. Say which. Write: {right}")
+        found = listed[having[0]].found[name]
+        if kind == "tools":
+            _refuse_guarded(having[0], found)
+        return having[0], found
+
+    def _tool_now(self, request: Request, owner: Connection) -> tuple[Connection, Tool]:
+        """The tool as its server lists it now, because not every server reports a changed tool."""
+        return self._find(Request(request.method, {**request.params, "server": owner.name}), again=True)
 
     def _no_such(self, request: Request, what: str, listed: Listings) -> Iterator[str]:
         """Why none of these servers has it: with the right request, with similar names, or with all names."""
