@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import Value
 from kernai.blocks.plan import STRATEGIES
+from kernai.inputs.schema import MARK
 from kernai.values.message import Message, Part, Wording
 
 if TYPE_CHECKING:
@@ -105,7 +106,6 @@ def native_tools(setup: Setup) -> Iterator[Tool]:
         yield Tool("/read", "Reads know-how: its instructions, or one of its files.", named)
 
 
-_MARK = "x-trusted"  # as in `kernai.inputs.trusted`, which few agents need to import
 _TRUSTED = "Only a value that is in the user's own words; ask for it if it is not."
 
 
@@ -115,7 +115,7 @@ def _explained(schema: Any) -> Any:
         return [_explained(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: _explained(one) for key, one in schema.items() if key != _MARK}
-    if schema.get(_MARK) is True:
+    made = {key: _explained(one) for key, one in schema.items() if key != MARK}
+    if schema.get(MARK) is True:
         made["description"] = " ".join(filter(None, [schema.get("description"), _TRUSTED]))
     return made
