@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 #: how long all callbacks together may take for the last events of a cancelled run, in seconds
 CALLBACK_GRACE = 1.0
 _ANY_ORDER = nullcontext()
+_NO_LOOP = (
+    "kernai's async functions need a running asyncio event loop; with trio, run a sync one in a thread, as in "
+    "await trio.to_thread.run_sync(kernai.execute, agent, input)"
+)
 
 
 class AsyncioDelivery:
@@ -46,7 +50,10 @@ class AsyncioDelivery:
         self.kept = None if self._observed else writer.kept
         #: held while an event is delivered, so that callbacks are called one at a time
         self._order = asyncio.Lock() if self._observed else _ANY_ORDER
-        self._loop = asyncio.get_running_loop()
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(_NO_LOOP) from None
         self._thread = threading.get_ident()
 
     def caught_up(self, outbox: Outbox) -> Awaitable[None]:
