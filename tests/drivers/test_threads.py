@@ -112,6 +112,19 @@ def test_a_sync_run_works_inside_a_running_event_loop_as_in_a_notebook(way: Way)
 # ------------------------------------------------------------------------------------------- nothing is left
 
 
+@pytest.mark.parametrize("stop", [
+    lambda: asyncio.get_running_loop().stop(), lambda: [one.cancel() for one in asyncio.all_tasks() - {asyncio.current_task()}],
+])  # fmt: skip
+def test_a_skill_may_stop_the_event_loop_of_its_run_or_cancel_all_other_tasks(stop: Callable[[], object]) -> None:
+    async def work() -> None:
+        stop()
+        await asyncio.sleep(0)
+
+    recorder = Recorder()
+    run(agent_with(Skill("work", execute=work), calls=["work", "work"]), "go", recorder=recorder)
+    assert kinds(recorder, "skill_result", "skill_error") == ["skill_result"] * 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [by_execute, by_aexecute])
 def test_a_run_is_freed_at_its_end_and_does_not_wait_for_the_garbage_collector(way: Way) -> None:

@@ -156,22 +156,26 @@ class BackgroundLoop:
         asyncio.set_event_loop(loop)
         try:
             self._run_until_stopped(loop)
+        finally:
             left = asyncio.all_tasks(loop)
             for task in left:
                 task.cancel()
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_asyncgens())
-        finally:
             loop.close()  # does not wait for work in threads that a skill started, whose result nobody needs any more
 
     def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
+        from asyncio import CancelledError, _get_running_loop
+
         assert self._main is not None
-        while not self._main.done():
-            try:
+        assert self._stopped is not None
+        while not self._stopped.is_set() and _get_running_loop() is None:  # gevent's threads share one running loop
+            if self._main.done():
+                self._main = loop.create_task(self._stopped.wait())
+            # SystemExit and Ctrl-C: raised in a task that a skill started; the skill also gets it, when it awaits the
+            # task. CancelledError: a skill has cancelled all tasks. RuntimeError: it has stopped the loop
+            with suppress(SystemExit, KeyboardInterrupt, CancelledError, RuntimeError):
                 loop.run_until_complete(self._main)
-            except (SystemExit, KeyboardInterrupt):
-                # raised in a task that a skill started; the skill also gets it, when it awaits the task
-                continue
 
 
 async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
