@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from kernai._util.api import ForkSafeLock
 from kernai_providers.network import BLOCK, Connection, CutHeadError, Deadline, connection_class
-from kernai_providers.request_checks import Outgoing, Route, routed
+from kernai_providers.request_checks import Outgoing, routed
 from kernai_providers.transport import Request, StreamedResponse, TransportError, ends_for_certain, joined
 
 
@@ -49,8 +49,8 @@ class HttpTransport:
 
         Raises `TransportError` if there is no response, and `ValueError` for an invalid request.
         """
-        call, route = routed(request)
-        connection = self._pool.take(route)
+        call = routed(request)
+        connection = self._pool.take(call)
         if connection is not None:
             connection.deadline = deadline = Deadline(request, call.peer)
             try:
@@ -59,21 +59,21 @@ class HttpTransport:
                 if error.kind != "closed" or deadline.has_received:
                     raise
                 # the server was closing the idle connection, and has not seen the request
-        return self._ask(self._connect(route, request), request, call)
+        return self._ask(self._connect(call, request), request, call)
 
     def close(self) -> None:
         self._pool.close()
 
-    def _connect(self, route: Route, request: Request) -> Connection:
-        uses_tls = "https" in (route.scheme, route.proxy and route.proxy.scheme)
-        connection = Connection(route, Deadline(request, route.peer), self.context() if uses_tls else None)
+    def _connect(self, call: Outgoing, request: Request) -> Connection:
+        uses_tls = "https" in (call.scheme, call.proxy and call.proxy.scheme)
+        connection = Connection(call, Deadline(request, call.peer), self.context() if uses_tls else None)
         connection.deadline.begin(connecting=True)
         try:
             connection.http.connect()
         except BaseException as error:
             connection.hang_up()
             if isinstance(error, (OSError, UnicodeError)):
-                raise not_connected(error, route, request.timeouts.connect) from error
+                raise not_connected(error, call, request.timeouts.connect) from error
             raise
         connection.deadline.begin()
         return connection
@@ -108,7 +108,7 @@ class HttpResponse(StreamedResponse):
     def __init__(
         self, raw: http.client.HTTPResponse, connection: Connection, max_bytes: int | None, pool: ConnectionPool | None
     ) -> None:
-        super().__init__(raw.status, joined(raw.getheaders()), connection.route.peer, max_bytes)
+        super().__init__(raw.status, joined(raw.getheaders()), connection.to.peer, max_bytes)
         self._raw = raw
         self._connection = connection
         self._deadline = connection.deadline
@@ -166,12 +166,12 @@ class ConnectionPool:
         self._process = os.getpid()
         self._idle: list[Connection] = []
 
-    def take(self, route: Route) -> Connection | None:
+    def take(self, call: Outgoing) -> Connection | None:
         """Takes a connection that is ready for a request; None if there is none."""
-        wanted = connection_class(route.scheme)
+        wanted = connection_class(call.scheme)
         with self._lock:
             self._close_unfit()
-            for connection in [each for each in reversed(self._idle) if each.route == route]:
+            for connection in [each for each in reversed(self._idle) if each.to == call]:
                 self._idle.remove(connection)
                 # a cassette's connection must not be used after the cassette, nor an earlier one during it
                 if type(connection.http) is wanted and not connection.is_stale:
@@ -231,9 +231,9 @@ def broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
     return TransportError(f"{peer} sent something that is not HTTP ({type(error).__name__})", "protocol")
 
 
-def not_connected(error: Exception, route: Route, seconds: float) -> TransportError:
+def not_connected(error: Exception, call: Outgoing, seconds: float) -> TransportError:
     """Returns the error for a failure while connecting."""
-    peer = route.peer if route.proxy is None else f"{route.peer} through the proxy {route.proxy.peer}"
+    peer = call.peer if call.proxy is None else f"{call.peer} through the proxy {call.proxy.peer}"
     if isinstance(error, TimeoutError):
         return TransportError(f"no connection to {peer} within {seconds:g} seconds", "connect")
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from kernai_providers.http_transport import HttpTransport, broken, cause_of, not_connected
 from kernai_providers.network import BLOCK, Deadline, tunnel
-from kernai_providers.request_checks import Endpoint, Proxy, Route, routed
+from kernai_providers.request_checks import Endpoint, Outgoing, Proxy, routed
 from kernai_providers.transport import (
     DRAIN_BYTES,
     DRAIN_SECONDS,
@@ -63,8 +63,8 @@ class HttpxTransport:
 
     async def asend(self, request: Request) -> HttpxResponse:
         """Sends a request on the running event loop. If the task is cancelled, the connection is closed."""
-        call, route = routed(request)
-        transport = await self._transport(route)
+        call = routed(request)
+        transport = await self._transport(call)
         deadline = Deadline(request, call.peer)
         sent = httpx.Request(
             request.method, f"{call.scheme}://{call.peer}", headers=list(call.headers.items()), content=request.body,
@@ -82,7 +82,7 @@ class HttpxTransport:
                 if deadline.stream is not None:
                     await asyncio.shield(deadline.stream.aclose())
                 if deadline.connecting and isinstance(error, Exception) and not isinstance(error, TransportError):
-                    raise not_connected(error, route, request.timeouts.connect) from cause_of(error)
+                    raise not_connected(error, call, request.timeouts.connect) from cause_of(error)
                 if not isinstance(error, (OSError, httpx.HTTPError)):
                     raise
                 failed = broken(error, call.peer, deadline)
@@ -100,19 +100,19 @@ class HttpxTransport:
         if connections is not None:
             await connections.aclose()
 
-    async def _transport(self, route: Route) -> httpx.AsyncHTTPTransport:
+    async def _transport(self, call: Outgoing) -> httpx.AsyncHTTPTransport:
         loop = asyncio.get_running_loop()
         for ended in [each for each in list(self._loops) if each.is_closed()]:
             self._loops.pop(ended, None)
         if loop not in self._loops:
             self._loops[loop] = self._connections(loop)
-        transports, key = await anext(self._loops[loop]), (route.scheme, route.proxy)
+        transports, key = await anext(self._loops[loop]), (call.scheme, call.proxy)
         if key not in transports:
             # http needs no certificate authorities, and reading them takes longer than a local request
-            context = self._threads.context() if route.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context = self._threads.context() if call.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False)
             # httpx has no parameter for httpcore's network backend
-            vars(made._pool)["_network_backend"] = _WatchedBackend(route, self._threads)  # noqa: SLF001 - see above
+            vars(made._pool)["_network_backend"] = _WatchedBackend(call, self._threads)  # noqa: SLF001 - see above
             transports[key] = made
         return transports[key]
 
@@ -225,9 +225,9 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
 
     # ruff: noqa: ASYNC109 - the names are httpcore's
 
-    def __init__(self, route: Route, threads: HttpTransport) -> None:
+    def __init__(self, call: Outgoing, threads: HttpTransport) -> None:
         self._inner = httpcore.AnyIOBackend()
-        self._route = route
+        self._call = call
         self._threads = threads
 
     async def connect_tcp(
@@ -235,7 +235,7 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         deadline: Deadline = timeout
         deadline.begin(connecting=True)
-        proxy, to = self._route.proxy, Endpoint(self._route.scheme, host, port)
+        proxy, to = self._call.proxy, Endpoint(self._call.scheme, host, port)
         first = proxy or to
         with _plain_errors():
             stream = await self._inner.connect_tcp(first.host, first.port, deadline.seconds, *options, **named)
@@ -243,7 +243,7 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
         deadline.dialed = True
         if proxy is not None and proxy.scheme == "https":
             watched = await watched.start_tls(self._threads.context(), proxy.host)
-        if proxy is not None and self._route.needs_tunnel:
+        if proxy is not None and self._call.needs_tunnel:
             steps, received = tunnel(proxy, to), None
             with suppress(StopIteration):
                 while True:

@@ -25,7 +25,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Final, TypeAlias, TypeVar
 
-from kernai_providers.request_checks import Endpoint, Proxy, Route
+from kernai_providers.request_checks import Endpoint, Outgoing, Proxy
 from kernai_providers.transport import Request, TransportError
 
 T = TypeVar("T")
@@ -143,8 +143,8 @@ class Connection:
     closes its socket after the last response, which is still being read then; so only `hang_up` closes the connection.
     """
 
-    def __init__(self, route: Route, deadline: Deadline, context: ssl.SSLContext | None = None) -> None:
-        self.route = route
+    def __init__(self, to: Outgoing, deadline: Deadline, context: ssl.SSLContext | None = None) -> None:
+        self.to = to
         self.deadline = deadline
         self.idle_since = 0.0
         #: whether bytes arrived after the last response
@@ -153,12 +153,12 @@ class Connection:
         self.wire: Any = None
         self._context = context
         options: dict[str, Any] = {}
-        if context is not None and route.scheme == "https":
+        if context is not None and to.scheme == "https":
             # as much of a context as `http.client` uses
             options["context"] = SimpleNamespace(
                 wrap_socket=self._encrypt, verify_mode=context.verify_mode, check_hostname=context.check_hostname)
-        make: Any = connection_class(route.scheme)
-        self.http = make(route.host, route.port, **options)
+        make: Any = connection_class(to.scheme)
+        self.http = make(to.host, to.port, **options)
         self.http._create_connection = self._open  # noqa: SLF001 - no public way to say how a socket is made
 
     def hang_up(self) -> None:
@@ -172,17 +172,17 @@ class Connection:
         return self.wire is not None and (self.has_excess or self.wire.has_input())
 
     def _open(self, *_: object) -> Connection:
-        proxy = self.route.proxy
+        proxy = self.to.proxy
         if self.wire is not None:  # when a cassette is recorded, `http.client` may connect again
             self.wire.close()
-        sock = _connected(proxy or self.route, self.deadline)
+        sock = _connected(proxy or self.to, self.deadline)
         self.setsockopt = sock.setsockopt  # for `http.client`
         self.wire = _Socket(sock, self)
         if proxy is not None and proxy.scheme == "https":
             self._encrypt(self, proxy.host)
-        if proxy is not None and self.route.needs_tunnel:
+        if proxy is not None and self.to.needs_tunnel:
             self.deadline.limit_step()
-            steps, received = tunnel(proxy, self.route), None
+            steps, received = tunnel(proxy, self.to), None
             with suppress(StopIteration):
                 while True:
                     data, size = steps.send(received)  # type: ignore[arg-type]  # None begins it

@@ -15,7 +15,7 @@ import re
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -144,11 +144,35 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Outgoing(Endpoint):
-    """Where a request goes, and the headers that are sent."""
+class Proxy(Endpoint):
+    """A proxy, and the user and password for it, which errors must not show."""
 
-    target: str
-    headers: dict[str, str]
+    credentials: tuple[str, str] | None
+
+    @property
+    def is_socks(self) -> bool:
+        return self.scheme.startswith("socks")
+
+    @property
+    def authorization(self) -> str | None:
+        """The value of `Proxy-Authorization`."""
+        if self.credentials is None:
+            return None
+        return f"Basic {base64.b64encode(':'.join(self.credentials).encode()).decode('ascii')}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Outgoing(Endpoint):
+    """Where a request goes, and the headers that are sent. Equal ones may share a connection."""
+
+    target: str = field(compare=False)
+    headers: dict[str, str] = field(compare=False)
+    proxy: Proxy | None = None
+
+    @property
+    def needs_tunnel(self) -> bool:
+        """Whether the proxy has to be asked for a connection to the host; else it is sent the requests themselves."""
+        return self.proxy is not None and (self.proxy.is_socks or self.scheme == "https")
 
 
 def outgoing(request: Request) -> Outgoing:
@@ -177,45 +201,14 @@ def outgoing(request: Request) -> Outgoing:
 PROXY_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Proxy(Endpoint):
-    """A proxy, and the user and password for it, which errors must not show."""
-
-    credentials: tuple[str, str] | None
-
-    @property
-    def is_socks(self) -> bool:
-        return self.scheme.startswith("socks")
-
-    @property
-    def authorization(self) -> str | None:
-        """The value of `Proxy-Authorization`."""
-        if self.credentials is None:
-            return None
-        return f"Basic {base64.b64encode(':'.join(self.credentials).encode()).decode('ascii')}"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Route(Endpoint):
-    """Requests with equal routes may share a connection."""
-
-    proxy: Proxy | None
-
-    @property
-    def needs_tunnel(self) -> bool:
-        """Whether the proxy has to be asked for a connection to the host; else it is sent the requests themselves."""
-        return self.proxy is not None and (self.proxy.is_socks or self.scheme == "https")
-
-
-def routed(request: Request) -> tuple[Outgoing, Route]:
-    """Like `outgoing`, but also returns the route, which may lead through a proxy of the environment."""
+def routed(request: Request) -> Outgoing:
+    """Like `outgoing`, but maybe through a proxy of the environment."""
     call = outgoing(request)
-    proxy = proxy_for(call)
-    route = Route(call.scheme, call.host, call.port, proxy)
-    if proxy is None or route.needs_tunnel:
-        return call, route
-    key = {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
-    return replace(call, target=f"http://{call.peer}{call.target}", headers=call.headers | key), route
+    call = replace(call, proxy=proxy_for(call))
+    if call.proxy is None or call.needs_tunnel:
+        return call
+    key = {"Proxy-Authorization": call.proxy.authorization} if call.proxy.authorization else {}
+    return replace(call, target=f"http://{call.peer}{call.target}", headers=call.headers | key)
 
 
 def proxy_for(to: Endpoint) -> Proxy | None:

@@ -19,7 +19,7 @@ import vcr
 
 from kernai_providers.http_transport import ConnectionPool, HttpTransport
 from kernai_providers.network import Connection, Deadline
-from kernai_providers.request_checks import Route, outgoing, routed
+from kernai_providers.request_checks import outgoing, routed
 from kernai_providers.transport import Request, Response, Timeouts
 from transport_clients import PATIENCE, failure, read
 from wire_server import Close, Gate, Reply, WireServer, plain
@@ -118,7 +118,7 @@ def test_a_connection_idle_for_too_long_is_closed_at_the_next_use_of_the_pool() 
     now = [0.0]
     pool = ConnectionPool(max_idle=9, idle_seconds=30.0, clock=lambda: now[0])
     deadline = Deadline(Request("GET", "http://a.test"), "a.test")
-    routes = [Route("http", host, 80, None) for host in ("a.test", "b.test", "a.test")]
+    routes = [outgoing(Request("GET", f"http://{host}")) for host in ("a.test", "b.test", "a.test")]
     first, elsewhere, last = (Connection(route, deadline) for route in routes)
     with socket.socket() as elsewhere.http.sock:
         for now[0], connection in ((0.0, first), (20.0, elsewhere)):
@@ -205,7 +205,7 @@ def test_an_answer_that_comes_while_the_body_is_being_sent_is_read(transport: Ht
         # the server waits for no body, because the request says that there is none
         monkeypatch.setattr(
             "kernai_providers.http_transport.routed",
-            lambda given: (replace(call := outgoing(given), headers=call.headers | {"Content-Length": "0"}), routed(given)[1]))
+            lambda given: replace(call := routed(given), headers=call.headers | {"Content-Length": "0"}))
         assert read(transport, post(server, b"x" * 100)) == (413, b"too large")
         server.until(lambda: server.open_connections == 0)  # what was half sent cannot be followed by anything
 
