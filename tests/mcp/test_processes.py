@@ -130,7 +130,7 @@ def test_a_guard_that_gets_sigterm_ends_its_server_first(tmp_path: Path) -> None
 
 def test_a_guard_ends_when_its_host_is_gone_although_its_input_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "GRACE_SECONDS", 0.01)
-    monkeypatch.setattr(guard, "POLL_MILLISECONDS", 10)
+    monkeypatch.setattr(guard, "POLL_SECONDS", 0.01)
     wake, waker = os.pipe()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
         try:

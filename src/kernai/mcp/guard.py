@@ -2,8 +2,7 @@
 
 Run as a program, ``python -I -S guard.py COMMAND ARGUMENT...``, on POSIX systems. It starts the command in a new
 process group, with the guard's standard streams. It ends all processes of the group when the command has ended, when
-the other end of standard input is closed (by the operating system, if the host was killed), or on SIGTERM. It neither
-reads nor writes data, so it adds no latency.
+the host has, or on SIGTERM. It neither reads nor writes data, so it adds no latency.
 
 Imports next to nothing, because there is one guard per server.
 """
@@ -17,12 +16,12 @@ import sys
 import time
 from contextlib import suppress
 
-#: seconds that a server has to end after its input was closed; the transport waits as long
+#: seconds that a server has to end after its host, whose end closed its input
 GRACE_SECONDS = 2.0
 #: seconds between SIGTERM and SIGKILL
 TERMINATION_SECONDS = 1.0
-#: how often to check the parent process: a forked child of the host may hold the input open after the host's death
-POLL_MILLISECONDS = 1000
+#: seconds between two checks whether the host has ended: no signal says so
+POLL_SECONDS = 1.0
 NOT_FOUND = 127
 
 
@@ -48,27 +47,19 @@ def main(command: list[str]) -> int:
 
 
 def _wait(child: int, wake: int, parent: int) -> int:
-    """Waits for the child and returns its exit status. Gives up on SIGTERM, or `GRACE_SECONDS` after its input ends."""
-    poll = select.poll()
-    poll.register(wake, select.POLLIN)
-    poll.register(0, 0)  # for no events but the hang-up, which is always reported
+    """Waits for the child and returns its exit status. Gives up on SIGTERM, or `GRACE_SECONDS` after the host's end."""
     deadline = None
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status) % 256
-        now = time.monotonic()
-        if deadline is not None and now >= deadline:
-            return 1
-        left = POLL_MILLISECONDS if deadline is None else min(POLL_MILLISECONDS, int((deadline - now) * 1000) + 1)
-        for file, _ in poll.poll(left):
-            if file == wake:
-                deadline = now if signal.SIGTERM in os.read(wake, 512) else deadline
-            else:
-                poll.unregister(0)
-                deadline = deadline or time.monotonic() + GRACE_SECONDS
         if deadline is None and os.getppid() != parent:
             deadline = time.monotonic() + GRACE_SECONDS
+        if deadline is not None and time.monotonic() >= deadline:
+            return 1
+        woken, _, _ = select.select([wake], [], [], POLL_SECONDS)
+        if woken and signal.SIGTERM in os.read(wake, 512):
+            return 1
 
 
 def _end_group(group: int) -> None:
