@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 from kernai.errors import ProviderError
@@ -196,43 +197,37 @@ class LlamaTransport:
         if chat_template is not None and not isinstance(chat_template, str):
             raise TypeError(f"chat_template must be a template's text, got {type(chat_template).__name__}")
         self._options = path, context, threads or max(1, (os.cpu_count() or 2) // 2), chat_template or ""
-        self._model = _Model(*self._options)
+        self.close()
 
     def send(self, request: Request) -> LlamaResponse:
         """Starts a response. Errors are reported in its stream."""
-        return LlamaResponse(self._model.server, request)
+        return LlamaResponse(self._server, request)
 
     def close(self) -> None:
-        """Unloads the model. The next request loads it again."""
-        self._model = _Model(*self._options)
+        """Unloads the model, once no response uses it. The next request loads it again."""
+        lock, load = threading.Lock(), cache(partial(_loaded, *self._options))
+
+        def server() -> Any:
+            with lock:  # a large model takes a minute
+                return load()
+
+        self._server = server
 
 
-class _Model:
-    """A model, loaded on first use and unloaded when it is no longer referenced."""
-
-    def __init__(self, path: str, context: int, threads: int, template: str) -> None:
-        self._path, self._context, self._threads, self._template = path, context, threads, template
-        self._lock = threading.Lock()
-        self._server: Any = None
-
-    def server(self) -> Any:
-        """Returns the server, loading the model if necessary; a large one takes a minute."""
-        with self._lock:
-            if self._server is None:
-                llama = importlib.import_module("xllamacpp")
-                params = llama.CommonParams()
-                params.model.path = self._path
-                params.n_ctx = self._context
-                params.n_parallel = 1
-                params.verbosity = -1
-                if self._template:
-                    params.chat_template = self._template
-                params.cpuparams.n_threads = params.cpuparams_batch.n_threads = self._threads
-                try:
-                    self._server = llama.Server(params)
-                except Exception as error:
-                    raise TransportError(f"llama.cpp cannot load {self._path!r}: {error}", "protocol") from error
-            return self._server
+def _loaded(path: str, context: int, threads: int, template: str) -> Any:
+    llama = importlib.import_module("xllamacpp")
+    params = llama.CommonParams()
+    params.model.path = path
+    params.n_ctx = context
+    params.n_parallel = 1
+    params.verbosity = -1
+    if template:
+        params.chat_template = template
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    try:
+        return llama.Server(params)
+    except Exception as error:
+        raise TransportError(f"llama.cpp cannot load {path!r}: {error}", "protocol") from error
 
 
 class LlamaResponse(StreamedResponse):
