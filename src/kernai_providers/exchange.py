@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -23,7 +23,7 @@ from kernai import LlmResponse, ProviderError, RunCancelledError
 from kernai_providers.failures import RetryPolicy, failure
 from kernai_providers.network import SLICE
 from kernai_providers.reader import CallText, Reader
-from kernai_providers.transport import AsyncResponse, BlockingResponse, Request, Transport, TransportError
+from kernai_providers.transport import AsyncResponse, BlockingResponse, Request, Transport, TransportError, finished
 
 T = TypeVar("T")
 OK = 200
@@ -249,7 +249,7 @@ class ThreadTurn(Turn):
     def abort(self) -> None:
         self._on_chunk = lambda _: None  # nobody listens any more
         self._aborted.set()
-        _finished(self.close())
+        finished(self.close())
 
     async def _pause(self, seconds: float) -> None:
         self._aborted.wait(seconds)
@@ -261,16 +261,6 @@ class ThreadTurn(Turn):
 def perform(turn: ThreadTurn) -> LlmResponse:
     """Performs the turn in this thread. Exceptions of `on_chunk` propagate, after the connection is closed."""
     try:
-        return _finished(turn.perform())
+        return finished(turn.perform())
     finally:
         turn.abort()
-
-
-def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that never suspends, and returns its result."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    raise AssertionError("a turn in a thread waited for an event loop")  # pragma: no cover

@@ -244,13 +244,7 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
         if proxy is not None and proxy.scheme == "https":
             watched = await watched.start_tls(self._threads.context(), proxy.host)
         if proxy is not None and self._call.needs_tunnel:
-            steps, received = tunnel(proxy, to), None
-            with suppress(StopIteration):
-                while True:
-                    data, size = steps.send(received)  # type: ignore[arg-type]  # None begins it
-                    if data:
-                        await watched.write(data)
-                    received = await watched.read(size)
+            await tunnel(watched, proxy, to)
         return watched
 
 

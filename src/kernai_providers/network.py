@@ -20,16 +20,15 @@ import selectors
 import socket
 import ssl
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from kernai_providers.request_checks import Endpoint, Outgoing, Proxy
-from kernai_providers.transport import Request, TransportError
+from kernai_providers.transport import Request, TransportError, finished
 
 T = TypeVar("T")
-Steps: TypeAlias = Generator[tuple[bytes, int], bytes, T]
 #: seconds of one wait
 SLICE: Final = 0.05
 #: bytes of one read
@@ -182,12 +181,7 @@ class Connection:
             self._encrypt(self, proxy.host)
         if proxy is not None and self.to.needs_tunnel:
             self.deadline.limit_step()
-            steps, received = tunnel(proxy, self.to), None
-            with suppress(StopIteration):
-                while True:
-                    data, size = steps.send(received)  # type: ignore[arg-type]  # None begins it
-                    self.wire.write(data)
-                    received = self.wire.read(size)
+            finished(tunnel(_NeverSuspending(self.wire), proxy, self.to))
         return self
 
     def _encrypt(self, _: object, server_hostname: str) -> Connection:
@@ -320,28 +314,38 @@ class _Tls:
 # ----------------------------------------------------------------------------------------------------- proxies
 
 
-def tunnel(proxy: Proxy, to: Endpoint) -> Steps[None]:
-    """Asks a proxy for a connection to a host. Raises `OSError`, without any text from the proxy, if it refuses.
-
-    Yields what to send, and how many bytes to receive after that: at least one, or none at the connection's end.
-    """
-    return (_ask_socks if proxy.is_socks else _ask_http)(proxy, to)
+async def tunnel(wire: Any, proxy: Proxy, to: Endpoint) -> None:
+    """Asks a proxy for a connection to a host. Raises `OSError`, without any text from the proxy, if it refuses."""
+    await (_ask_socks if proxy.is_socks else _ask_http)(wire, proxy, to)
 
 
-def _ask_http(proxy: Proxy, to: Endpoint) -> Steps[None]:
+class _NeverSuspending:
+    """The connection to a proxy for coroutines in a thread."""
+
+    def __init__(self, wire: _Socket | _Tls) -> None:
+        self._wire = wire
+
+    async def write(self, data: bytes) -> None:
+        self._wire.write(data)
+
+    async def read(self, size: int) -> bytes:
+        return self._wire.read(size)
+
+
+async def _ask_http(wire: Any, proxy: Proxy, to: Endpoint) -> None:
     """Sends CONNECT (RFC 9110, section 9.3.6)."""
     key = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
     asked = f"CONNECT {to.peer} HTTP/1.1\r\nHost: {to.peer}\r\n{key}\r\n".encode()
-    received = yield from _reply(asked, 1, BLOCK)
+    received = await _reply(wire, asked, 1, BLOCK)
     while (status := STATUS.match(received)) is None or BLANK_LINE.search(received) is None:
         if len(received) > BLOCK or (status is None and b"\n" in received):
             raise _refused()
-        received += yield from _reply(b"", 1, BLOCK)
+        received += await _reply(wire, b"", 1, BLOCK)
     if not status[1].startswith(b"2"):
         raise OSError(0, f"it was refused with status {status[1].decode()}")
 
 
-def _ask_socks(proxy: Proxy, to: Endpoint) -> Steps[None]:
+async def _ask_socks(wire: Any, proxy: Proxy, to: Endpoint) -> None:
     """Speaks SOCKS5 (RFC 1928), if need be with a password (RFC 1929)."""
     def sized(text: str) -> bytes:
         data = text.encode()
@@ -350,30 +354,33 @@ def _ask_socks(proxy: Proxy, to: Endpoint) -> Steps[None]:
         return bytes([len(data)]) + data
 
     method = b"\x00" if proxy.credentials is None else b"\x02"
-    if (yield from _reply(b"\x05\x01" + method, 2)) != b"\x05" + method:
+    if await _reply(wire, b"\x05\x01" + method, 2) != b"\x05" + method:
         raise _refused()
-    if proxy.credentials is not None and (yield from _reply(b"\x01" + b"".join(map(sized, proxy.credentials)), 2))[1]:
+    login = b"" if proxy.credentials is None else b"\x01" + b"".join(map(sized, proxy.credentials))
+    if login and (await _reply(wire, login, 2))[1]:
         raise _refused()
     try:
         address = ipaddress.ip_address(to.host).packed
         target = (b"\x01" if len(address) == 4 else b"\x04") + address  # noqa: PLR2004 - bytes of IPv4
     except ValueError:
         target = b"\x03" + sized(to.host)
-    head = yield from _reply(b"\x05\x01\x00" + target + to.port.to_bytes(2, "big"), 4)
+    head = await _reply(wire, b"\x05\x01\x00" + target + to.port.to_bytes(2, "big"), 4)
     if head[:2] != b"\x05\x00":
         raise _refused()
-    yield from _reply(b"", {1: 4, 4: 16}.get(head[3]) or (yield from _reply(b"", 1))[0])
-    yield from _reply(b"", 2)
+    await _reply(wire, b"", {1: 4, 4: 16}.get(head[3]) or (await _reply(wire, b"", 1))[0])
+    await _reply(wire, b"", 2)
 
 
-def _reply(data: bytes, size: int, most: int = 0) -> Steps[bytes]:
+async def _reply(wire: Any, data: bytes, size: int, most: int = 0) -> bytes:
     """Sends data, and returns a reply of this size, or of up to `most` bytes."""
+    if data:
+        await wire.write(data)
     received = b""
     while len(received) < size:
-        piece = yield data, max(size, most) - len(received)
+        piece = await wire.read(max(size, most) - len(received))
         if not piece:
             raise ConnectionError
-        received, data = received + piece, b""
+        received += piece
     return received
 
 

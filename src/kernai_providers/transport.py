@@ -22,10 +22,12 @@ import threading
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +276,16 @@ class BlockingResponse:
 
     async def aclose(self) -> None:
         self._response.close()
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine that never suspends, and returns its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise AssertionError("a step in a thread waited for an event loop")  # pragma: no cover
 
 
 class ContentDecoder:
