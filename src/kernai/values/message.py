@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from kernai._util.api import Replaceable, Value, check_type, read_only
+from kernai._util.api import Replaceable, check_type, read_only
 from kernai.jsonio.json_data import copied
 from kernai.values.media import Media
 
@@ -247,17 +246,16 @@ def _part_from(
     raise TypeError(f"content may hold str, Media and media references, not {type(part).__name__}")
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Outside(Value):
+class Outside:
     """An untrusted text, which is a separate part of an input or of instructions.
 
     Formatting or joining it would lose the mark, so both raise `TypeError`.
     """
 
-    text: str
+    __slots__ = ("text",)
 
-    def __post_init__(self) -> None:
-        check_type(self.text, str, "outside() takes text")
+    def __init__(self, text: str) -> None:
+        self.text: str = check_type(text, str, "outside() takes text")
 
     def _refuse(self, *_: object) -> NoReturn:
         raise TypeError(
@@ -272,6 +270,12 @@ class Outside(Value):
 
     def __repr__(self) -> str:
         return f"outside({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Outside) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash((Outside, self.text))
 
 
 #: a part of a run's input; an `Outside` becomes text in the conversation
