@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kernai._util.worker_pool import WorkerPool
     from kernai.drivers.background_loop import BackgroundLoop
     from kernai.drivers.delivery import ThreadsDelivery
-    from kernai.loop.root import Outbox, Root
+    from kernai.loop.root import Root
 
 
 _PAUSED: Final = object()
@@ -144,7 +144,9 @@ class ThreadsDriver(Driver):
                         self._delivery.flush(outbox)
                     except BaseException as failure:  # noqa: BLE001 - raised when everything has ended
                         error = self.delivery_failed(failure)
-                        self._deliver_rest(outbox)
+                        while outbox.waiting:
+                            with suppress(BaseException):  # the first failure is raised later
+                                self._delivery.flush(outbox)
                 if pauses is not None and pauses():
                     self._paused = effect, error
                     return _PAUSED
@@ -169,12 +171,6 @@ class ThreadsDriver(Driver):
                     raise
                 except BaseException as raised:  # noqa: BLE001 - thrown into the loop, which decides
                     error = error or self.outcome_error(raised, effect, is_spawned=self._is_worker())
-
-    def _deliver_rest(self, outbox: Outbox) -> None:
-        """Delivers all waiting rows, whatever fails."""
-        while outbox.waiting:
-            with suppress(BaseException):  # the first failure is raised later
-                self._delivery.flush(outbox)
 
     def _performed(self, effect: Effect, stack: Stack, call: _Call | None) -> Any:
         if call is not None:

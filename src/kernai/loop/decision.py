@@ -147,19 +147,14 @@ def decide(
     if calls:
         return Calls(calls, final, extras)
     if final is not None:
-        is_stray = checks_close and _is_stray(response, final)
+        is_end = final is response.blocks[-1] and response.incomplete is None and not response.is_cut
+        # a final at the end of a response may continue after its first closing tag
+        is_stray = checks_close and is_end and text_with_stray_close(response.content) is not None
         answer = Answer(final.content.strip(ASCII_SPACE), final, extras)
         return Correction("stray", (), extras) if is_stray else answer
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
         return Answer(response.content, None, extras, cut=response.is_cut)
     return _without_a_request(response, extras, on_prose, can_call, dialects, answers, was_corrected)
-
-
-def _is_stray(response: ParsedResponse, final: Block) -> bool:
-    """Whether a final at the end of a response seems to continue after its first closing tag."""
-    if response.is_cut or final is not response.blocks[-1] or response.incomplete is not None:
-        return False
-    return text_with_stray_close(response.content) is not None
 
 
 def _without_a_request(

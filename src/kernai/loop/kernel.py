@@ -20,7 +20,7 @@ something new that a response may ask for in `decision`; a stop reason in `resul
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from kernai.blocks.block import Block, final_block
@@ -238,7 +238,8 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
     if decision.extras is not NOTHING:
         _write_extras(run, decision, response)
     if run.quoted.is_due:
-        run.quoted.begin_response(confirms=confirmed(run, _confirming(decision, response)))
+        meant = decision.blocks if isinstance(decision, Calls) and decision.dialect is not None else response.blocks
+        run.quoted.begin_response(confirms=confirmed(run, meant if response.incomplete is None else ()))
     if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
         for block in decision.blocks if isinstance(decision, Calls) else (decision.final,):
             run.write(DialectCallRow(decision.dialect, None if block is None else block.name))
@@ -259,13 +260,6 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
     else:
         assert_never(decision)
     return None
-
-
-def _confirming(decision: Decision, response: ParsedResponse) -> Sequence[Block]:
-    """Returns the blocks of a response that may confirm quoted calls."""
-    if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
-        return decision.blocks if isinstance(decision, Calls) else ()
-    return () if response.incomplete is not None else response.blocks
 
 
 def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:
