@@ -220,9 +220,7 @@ def test_a_skill_may_return_any_awaitable(loop: BackgroundLoop) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["exit", "interrupt"])
-def test_an_exit_or_interrupt_in_a_task_of_a_skill_does_not_hang_the_skill(
-    error: BaseException,
-) -> None:
+def test_an_exit_or_interrupt_in_a_task_of_a_skill_does_not_hang_the_skill(error: BaseException) -> None:
     loop = BackgroundLoop("kernai-test")
 
     async def leave() -> None:

@@ -714,27 +714,22 @@ async def test_a_callback_that_hangs_at_each_event_does_not_keep_a_cancelled_run
     assert heard[-1] == "result"
 
 
-async def test_a_callback_that_awaits_something_cancelled_is_a_callback_that_raises() -> None:
-    async def listens(event: Event) -> None:
-        gone = asyncio.get_running_loop().create_future()
-        gone.cancel()
-        await gone
+async def gone(*_: object) -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
 
-    model = MockProvider(final("done"))
-    assert await arun(Agent(instructions="x", provider=model), "go", on_event=listens) == "done"
+
+async def test_a_callback_that_awaits_something_cancelled_is_a_callback_that_raises() -> None:
+    assert await arun(Agent(instructions="x", provider=MockProvider(final("done"))), "go", on_event=gone) == "done"
 
 
 @pytest.mark.parametrize("way", IN_THREADS)
 def test_a_skill_that_awaits_something_cancelled_has_failed(way: Way) -> None:
-    async def gone() -> None:
-        future = asyncio.get_running_loop().create_future()
-        future.cancel()
-        await future
-
     recorder = Recorder()
     result, _ = way(
         lambda messages, _: final("done") if len(messages) > 2 else command("gone"),
-        agent={"skills": [Skill("gone", execute=gone)]}, recorder=recorder,
+        agent={"skills": [Skill("gone", execute=lambda: gone())]}, recorder=recorder,
     )
     assert result.text == "done"
     assert recorder.for_event("skill_error")[0].data["error"].endswith("a skill awaited something that was cancelled")

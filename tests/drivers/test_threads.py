@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import kernai
 from kernai import (
     Agent,
     Context,
@@ -69,7 +68,8 @@ def test_skills_are_called_in_the_callers_thread_and_those_of_a_stream_in_one_of
 
 @SYNC_WAYS
 @pytest.mark.parametrize("parallel", [False, True], ids=["one by one", "at once"])
-def test_all_async_skills_of_one_run_share_one_event_loop(way: Way, parallel: bool) -> None:
+@pytest.mark.parametrize("in_notebook", [False, True])
+def test_all_async_skills_of_one_run_share_one_event_loop_of_its_own(way: Way, parallel: bool, in_notebook: bool) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def note_loop() -> str:
@@ -77,36 +77,19 @@ def test_all_async_skills_of_one_run_share_one_event_loop(way: Way, parallel: bo
         loops.append(asyncio.get_running_loop())
         return "noted"
 
+    async def cell(*given: Any, **options: Any) -> None:
+        way(*given, **options)
+        assert asyncio.get_running_loop() not in loops
+
     first, second = Skill("first", execute=note_loop), Skill("second", execute=lambda: note_loop())
-    recorder = Recorder()
-    way(agent_with(first, second, calls=["first", "second", "first"], parallel_skills=parallel), recorder=recorder)
+    recorder, start = Recorder(), (lambda *given, **named: asyncio.run(cell(*given, **named))) if in_notebook else way
+    start(agent_with(first, second, calls=["first", "second", "first"], parallel_skills=parallel), recorder=recorder)
     assert [event.data["result"] for event in recorder.for_event("skill_result")] == ["noted"] * 3
     assert len(loops) == 3
     assert len(set(map(id, loops))) == 1
     assert loops[0].is_closed()
-    way(agent_with(first))
+    start(agent_with(first))
     assert loops[3] is not loops[0]
-
-
-@SYNC_WAYS
-def test_a_sync_run_works_inside_a_running_event_loop_as_in_a_notebook(way: Way) -> None:
-    seen: list[object] = []
-
-    @skill(register=False)
-    async def native() -> str:
-        await asyncio.sleep(0)
-        seen.append(asyncio.get_running_loop())
-        return "came"
-
-    async def cell() -> str | None:
-        seen.append(asyncio.get_running_loop())
-        return way(agent_with(native)).text
-
-    recorder = Recorder()
-    kernai.configure(recorder=recorder)
-    assert asyncio.run(cell()) == "done"
-    assert recorder.for_event("skill_result")[0].data["result"] == "came"
-    assert seen[0] is not seen[1]
 
 
 # ------------------------------------------------------------------------------------------- nothing is left

