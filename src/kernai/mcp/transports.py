@@ -40,8 +40,9 @@ NOISE_CHARACTERS = 120
 #: seconds; a stream may be silent for long, and each call has its own timeout
 _NEVER = 7 * 24 * 3600.0
 _GUARD = Path(__file__).with_name("guard.py")
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
-_ID = re.compile(r'\s*:\s*("(?:[^"\\]|\\.)*"|-?\d+)')
+# a text that is not closed ends with the message; looking for its end from each quote in it would be quadratic
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+_ID = re.compile(r'\s*:\s*("(?:[^"\\]|\\.)*"|-?\d{1,18}(?!\d))', re.DOTALL)
 
 #: For a task that talks to a server: hides the server's secrets in log messages, and the HTTP error statuses that the
 #: task's requests got. The SDK's transport passes a request's context on to the task that sends it.
