@@ -319,6 +319,7 @@ class Loose(BaseModel):
     (Filters | None, {"inner": {"limt": 1}, "a b": 1}, ['x["a b"]', "x.inner.limt"], {"x.inner.limt": "x.inner.limit"}),
     (list[Filters], [{}, {"limits": 1}], ["x[1].limits"], {"x[1].limits": "x[1].limit"}),
     (tuple[int, Filters], [1, {"z": 1}], ["x[1].z"], {}),
+    (list[Filters], [{"limits": 1}] * 25, [f"x[{at}].limits" for at in range(25)], {f"x[{at}].limits": f"x[{at}].limit" for at in range(25)}),
     (dict[str, Sorting], {"any": {"orders": ""}}, ["x.any.orders"], {"x.any.orders": "x.any.order"}),
     (Filters | Sorting, {"order": "", "limit": 1, "z": 1}, ["x.z"], {}),
     (Annotated[Sorting, Predicate(lambda _: True)], {"z": 1}, ["x.z"], {}),
@@ -337,8 +338,8 @@ def test_fields_that_no_record_has_are_reported_with_their_place(
     (call,) = recorder.for_event("skill_execute")
     assert call.data.get("dropped", []) == dropped
     assert messages[2].text.startswith('<block type="result" name="find">found</block>')
-    assert messages[2].text.count("did you mean") == len(meant)
-    assert all(f"{json.dumps(name)}, did you mean {json.dumps(one)}?" in messages[2].text for name, one in meant.items())
+    hints = [f"{json.dumps(name)}, did you mean {json.dumps(one)}?" for name, one in meant.items()]
+    assert [hint in messages[2].text for hint in hints] == [at < 20 for at in range(len(hints))]
     if dropped:  # a change by a person or a middleware is refused
         hint = f"; did you mean {meant[dropped[0]]!r}?" if dropped[0] in meant else ""
         with pytest.raises(ValueError, match=re.escape(f"{dropped[0]!r} is not an input of find{hint}")):

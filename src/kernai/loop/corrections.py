@@ -228,8 +228,9 @@ def rejected_plan(reason: str, most: int) -> str:
 
 def not_inputs(skill: str, meant: Mapping[str, str]) -> str:
     """For parameters that were ignored, but whose names resemble those of inputs; `meant` maps one to the other."""
-    hints = "; ".join(f"there is no input {quoted(name)}, did you mean {quoted(one)}?" for name, one in meant.items())
-    return error_block(skill, f"The call was made, but {neutralize(hints)} The value was ignored.")
+    hints = [f"there is no input {quoted(name)}, did you mean {quoted(one)}?" for name, one in meant.items()]
+    shown = "; ".join(hints[:20]) + more_than(hints, 20)
+    return error_block(skill, f"The call was made, but {neutralize(shown)} The value was ignored.")
 
 
 def failed_tasks(failed: Sequence[str], total: int) -> str:
