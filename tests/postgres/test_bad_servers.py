@@ -162,6 +162,27 @@ def test_a_transaction_begins_anew_if_its_connection_has_died_meanwhile(kept: Po
     assert len(kept.load("r")) == 1
 
 
+def test_an_append_is_repeated_if_its_process_was_suspended_in_a_transaction(
+    server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_media, suspended = PostgresStore._keep_media, threading.Event()
+
+    def suspend(own: PostgresStore, connection: Any, *given: Any) -> None:
+        if not suspended.is_set():
+            suspended.set()
+            with psycopg.connect(server.dsn, autocommit=True) as other:
+                found = "SELECT FROM pg_stat_activity WHERE pid = %s"
+                while other.execute(found, (connection.info.backend_pid,)).rowcount:
+                    other.execute("SELECT pg_sleep(0.01)")
+        keep_media(own, connection, *given)
+
+    monkeypatch.setattr("kernai.postgres.server.IDLE", 20)
+    monkeypatch.setattr(PostgresStore, "_keep_media", suspend)
+    with opened(server, schema=schema) as kept:
+        kept.append("r", 0, [started()], [kernai.Media.from_bytes(b"x", mime_type="image/png")])
+        assert len(kept.load("r")) == 1
+
+
 def test_dead_servers_are_noticed_soon_unless_the_address_says_otherwise(server: Server, schema: str) -> None:
     with PostgresStore(f"{server.dsn}&connect_timeout=9", schema=schema, create=True) as kept, kept.transaction() as connection:
         given = connection.info.get_parameters()

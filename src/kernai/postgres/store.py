@@ -386,8 +386,7 @@ class PostgresStore(OpenedStore):
                 with server.connection(until) as connection:
                     return work(connection)
             except psycopg.Error as error:
-                may_pass = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-                if not may_pass or server.own is not None or time.monotonic() >= until:
+                if not isinstance(error, _MAY_PASS) or server.own is not None or time.monotonic() >= until:
                     raise self._reported(doing, error) from error
             time.sleep(RETRY_PAUSE)
             INTERRUPTS.look()
@@ -439,6 +438,8 @@ def enqueue(connection: Connection, tenant: str, run_id: str) -> bool:
     return True
 
 
+#: errors of a server that is unavailable; the last one is that of a process that was suspended in a transaction
+_MAY_PASS = (psycopg.OperationalError, psycopg.InterfaceError, errors.IdleInTransactionSessionTimeout)
 _HINTS: dict[type[psycopg.Error], str] = {
     errors.InsufficientPrivilege:
         " (GRANT USAGE on the schema and its sequences, and SELECT, INSERT, UPDATE, DELETE on its tables)",
