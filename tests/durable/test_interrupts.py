@@ -19,7 +19,6 @@ from kernai import Agent, Context, Event, MemoryStore, MockProvider, Recorder, R
 from kernai.errors import INTERRUPTED
 from kernai.middleware import Hooks, retry
 from tests.durable.durable_cases import AT_ONCE, EACH_WAY, Appends, Performed, Stored, Way, agent, command, provider
-from tests.loop.loop_cases import plan, task
 from tests.ways import LIVE_ONLY
 
 LOOK, MANY = command("look", '{"at": "x"}'), command("many", "2")
@@ -299,20 +298,6 @@ def test_an_interrupt_before_the_first_event_leaves_no_record(way: Way) -> None:
         run.execute(metadata=Interrupted(user=7), recorder=(recorder := Recorder()))
     assert (run.load(), list(recorder.entries)) == ([], [])
     assert run.execute().text == "done"
-
-
-@EACH_WAY
-def test_a_run_that_ended_in_an_observer_of_its_task_replays_and_can_be_resumed(way: Way) -> None:
-    class Leaving(Recorder):
-        def record(self, event: Event) -> None:
-            if (event.scope, event.type) == ("0.a", "messages_sent"):
-                raise SystemExit
-
-    run = Stored(way, Agent(instructions="x"), {"go": [plan(task("a", "one")), "<final>d</final>"], "one": ["<final>1</final>"]})
-    with pytest.raises(SystemExit):
-        run.execute(recorder=Leaving())
-    assert (run.replay(), run.cut(len(run.load()) - 1).replay()) == (None, None)
-    assert run.resume().text == "d"
 
 
 def test_an_event_is_stored_once_if_ctrl_c_interrupts_its_recording() -> None:

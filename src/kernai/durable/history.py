@@ -30,7 +30,6 @@ class History:
     """`scopes` has the rows that count; `left_out` are the rows that a resume ignores. A new run has neither."""
 
     length = 0
-    last_input = -1
     resumes: Sequence[Recorded] = ()
 
     def __init__(
@@ -49,7 +48,7 @@ class History:
         self.wasted: dict[str, Usage] = {}
         self._undone: dict[str, list[int]] = {}
         if recorded is not None:
-            self.length, self.resumes, self.last_input = recorded.length, recorded.resumes, recorded.last_input
+            self.length, self.resumes = recorded.length, recorded.resumes
             self._note(recorded, left_out)
 
     def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:
@@ -85,7 +84,7 @@ class History:
 
         If an input was added after them, they stay.
         """
-        since, scopes = recorded.last_input, recorded.scopes.values()
+        since, scopes = recorded.facts.last_input, recorded.scopes.values()
         left_out = [one for rows in scopes for one in rows if one.row.place[5] is not None and one.seq > since]
         gone = {one.seq for one in left_out}
         kept = {scope: [one for one in rows if one.seq not in gone] for scope, rows in recorded.scopes.items()}

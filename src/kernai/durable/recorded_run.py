@@ -13,7 +13,7 @@ from kernai.blocks.block import final_block, neutralize, result_block
 from kernai.durable import format_1
 from kernai.durable.approvals import REPLACES, Call, CallRefusedError, Decision, as_edited, decided
 from kernai.durable.outcomes import message, parts, payload, response
-from kernai.errors import KernaiError, RunStoppedError, SkillInputError, Stop, error_text
+from kernai.errors import KernaiError, RunCancelledError, RunStoppedError, SkillInputError, Stop, error_text
 from kernai.loop import corrections
 from kernai.loop.effects import task_scope
 from kernai.loop.run_state import input_message
@@ -85,6 +85,8 @@ class Facts:
         self.asked: dict[str, Mapping[str, Any]] = {}
         #: the calls that were approved since the last resume
         self._approved: set[str] = set()
+        #: the number of the row with the last added input; -1 if there is none
+        self.last_input = -1
         #: by scope, the last saved state of the host's context
         self.contexts: dict[str, events.ContextSavedRow] = {}
         #: by scope, the rows that name trusted values beyond those in the conversation
@@ -110,6 +112,7 @@ class Facts:
         elif isinstance(row, events.RunResumedRow):
             self._approved.clear()
         elif isinstance(row, events.InputAddedRow):
+            self.last_input = one.seq
             for earlier in (self.waiting, self.approvals, self.in_flight):
                 earlier.clear()
         elif isinstance(row, events.InFlightRow):
@@ -226,11 +229,6 @@ class RecordedRun:
         return last if isinstance(last, events.ResultRow) else None
 
     @property
-    def last_input(self) -> int:
-        """The number of the row with the last added input; -1 if there is none."""
-        return max((one.seq for one in self.scopes[""] if isinstance(one.row, events.InputAddedRow)), default=-1)
-
-    @property
     def is_closed(self) -> bool:
         return self.result is not None and self.result.stop_reason == StopReason.CLOSED
 
@@ -290,9 +288,10 @@ class RecordedRun:
             results = result_block(RESULT_NAME, neutralize(end.text)) + self._failed_tasks(end.text)
             asked = input_message(self.input(media), "user"), planned(self.start.plan)
             messages = [*self.history(media), *asked, Message("user", results, by="tool")]
+        error = RunCancelledError if end.stop_reason == StopReason.CANCELLED else RunStoppedError
         return Result(
             end.text, StopReason(end.stop_reason), end.steps, Usage(**end.usage_), tuple(messages), self.run_id,
-            None if end.error is None else RunStoppedError(str(end.error)), tuple(self.waiting.values()),
+            None if end.error is None else error(end.error), tuple(self.waiting.values()),
             finish_reason=finish_reason, truncated=bool(end.truncated),
         )
 

@@ -164,7 +164,7 @@ class DurableScope:
             return Completion(None, error=outcomes.model_failure(row))
         # interrupted while its rows were delivered; a comparison of a sub-run leaves that to `History.before_ctrl_c`,
         # unless another input follows
-        is_left = self.run.scope and self._durable.compares and following.seq > self._durable.history.last_input
+        is_left = self.run.scope and self._durable.compares and following.seq > self._durable.history.facts.last_input
         if isinstance(row, events.ResultRow) and row.error == INTERRUPTED and not is_left:
             return Completion(None, error=NotPerformed())
         raise divergence(following, row.type, f"{type(effect).__name__} {effect.call_id}")

@@ -30,7 +30,6 @@ from kernai.errors import (
     ReplayDivergenceError,
     ReplayLoosenedError,
     RunBusyError,
-    RunCancelledError,
     SkillInputError,
     error_text,
 )
@@ -45,7 +44,7 @@ from kernai.runs.plan_request import checked_agents, checked_plan
 from kernai.runs.run_request import ResumeOptions, RunRequest, UserInput, check_options, checked_context
 from kernai.values.context import Context
 from kernai.values.message import INPUT_PARTS, as_parts
-from kernai.values.result import Output_co, Result, StopReason, Usage
+from kernai.values.result import Output_co, Result
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
@@ -269,10 +268,8 @@ class ReplayRequest(_RecordedRequest):
     def result(self) -> Result[Any] | None:
         """Replays the run and returns its result, as `decided` does, or what was recorded if Ctrl-C ended it."""
         result, run = self.decided()
-        end = self._recorded.result
-        if result is None and end is not None:
-            ended = run.finish(StopReason(end.stop_reason), error=RunCancelledError(str(end.error)))
-            result = replace(ended, steps=end.steps, usage=Usage(**end.usage_))
+        if result is None and self._recorded.result is not None:
+            result = self._recorded.final_result(run.context.media_store)
         return result
 
     def decided(self) -> tuple[Result[Any] | None, Run]:
