@@ -84,8 +84,10 @@ class History:
 
         If an input was added after them, they stay.
         """
-        since, scopes = recorded.facts.last_input, recorded.scopes.values()
-        left_out = [one for rows in scopes for one in rows if one.row.place[5] is not None and one.seq > since]
+        since = max((one.seq for one in recorded.scopes[""] if isinstance(one.row, events.InputAddedRow)), default=-1)
+        left_out = [
+            one for rows in recorded.scopes.values() for one in rows if one.row.place[5] is not None and one.seq > since
+        ]
         gone = {one.seq for one in left_out}
         kept = {scope: [one for one in rows if one.seq not in gone] for scope, rows in recorded.scopes.items()}
         return cls(recorded, {scope: rows for scope, rows in kept.items() if rows}, left_out)

@@ -85,8 +85,6 @@ class Facts:
         self.asked: dict[str, Mapping[str, Any]] = {}
         #: the calls that were approved since the last resume
         self._approved: set[str] = set()
-        #: the number of the row with the last added input; -1 if there is none
-        self.last_input = -1
         #: by scope, the last saved state of the host's context
         self.contexts: dict[str, events.ContextSavedRow] = {}
         #: by scope, the rows that name trusted values beyond those in the conversation
@@ -112,7 +110,6 @@ class Facts:
         elif isinstance(row, events.RunResumedRow):
             self._approved.clear()
         elif isinstance(row, events.InputAddedRow):
-            self.last_input = one.seq
             for earlier in (self.waiting, self.approvals, self.in_flight):
                 earlier.clear()
         elif isinstance(row, events.InFlightRow):

@@ -15,7 +15,7 @@ from kernai.durable import outcomes
 from kernai.durable.approvals import Call, decided, pending_call
 from kernai.durable.recorded_run import Recorded, reading
 from kernai.durable.replay_cursor import ReplayCursor, divergence
-from kernai.errors import INTERRUPTED, LimitReachedError, Pause, Stop
+from kernai.errors import LimitReachedError, Pause, Stop
 from kernai.loop import effects
 from kernai.loop.builtin_commands import run_builtin
 from kernai.loop.effects import CallModel, Cancelled, Completion, Effect, NotPerformed, Parked, Spawn, SubRun
@@ -162,11 +162,6 @@ class DurableScope:
                 stream.pieces[:] = [row.content]
                 stream.give_up(row.usage())
             return Completion(None, error=outcomes.model_failure(row))
-        # interrupted while its rows were delivered; a comparison of a sub-run leaves that to `History.before_ctrl_c`,
-        # unless another input follows
-        is_left = self.run.scope and self._durable.compares and following.seq > self._durable.history.facts.last_input
-        if isinstance(row, events.ResultRow) and row.error == INTERRUPTED and not is_left:
-            return Completion(None, error=NotPerformed())
         raise divergence(following, row.type, f"{type(effect).__name__} {effect.call_id}")
 
     def _outcome_of(self, effect: Call | effects.CallBuiltin) -> Completion | None:
