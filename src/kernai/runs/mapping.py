@@ -25,7 +25,7 @@ from kernai.registry.configuration import config
 from kernai.runs.run_request import MapOptions, RunRequest, UserInput, check_options
 from kernai.values.context import child_of
 from kernai.values.media import Media
-from kernai.values.message import INPUT_PARTS, Outside, as_parts
+from kernai.values.message import Outside
 from kernai.values.result import Output_co, Result, StopReason, Usage
 
 if TYPE_CHECKING:
@@ -92,11 +92,10 @@ class Batch:
         given |= {name: self._turns.of(options.get(name)) for name in ("on_event", "on_task_complete")}
         self.requests: list[RunRequest] = []
         for at, one in enumerate(inputs):
-            as_parts(one, f"inputs[{at}]", INPUT_PARTS)
             if context is not None:  # each run gets one made like a sub-run's, but at the depth of the given one
                 given["context"] = made = child_of(context, context.task_id)
                 made.depth, made.trusted = context.depth, context.trusted
-            self.requests.append(RunRequest(agent, one, given))
+            self.requests.append(RunRequest(agent, one, given, f"inputs[{at}]"))
         self._left = deque(range(len(self.requests)))
         self._results: list[Any] = [None] * len(self.requests)
         self._done = self._failed = 0

@@ -102,12 +102,12 @@ class RunRequest:
     _history: Sequence[Message] = ()
     _lease = LEASE
 
-    def __init__(self, agent: Agent[Any], content: UserInput, options: Mapping[str, Any]) -> None:
+    def __init__(self, agent: Agent[Any], content: UserInput, options: Mapping[str, Any], name: str = "input") -> None:
         if not isinstance(agent, Agent):
             raise TypeError(f"agent must be an Agent, got {type(agent).__name__}")
         check_options(options, RunOptions)
         self.agent = agent
-        self.parts: tuple[InputPart, ...] = as_parts(content, "input", INPUT_PARTS)
+        self.parts: tuple[InputPart, ...] = as_parts(content, name, INPUT_PARTS)
         self._limits = _instance("limits", options.get("limits"), Limits) or _DEFAULT_LIMITS
         self.cancellation = Cancellation(_CLOCK, options.get("cancel"))
         self._log = EventLog(config.logger, debug=config.debug)
