@@ -257,8 +257,6 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
         _check_syntax(text)
         if not isinstance(error, JsonRefusedError):
             raise JsonRefusedError(f"it holds an integer with too many digits ({error})") from error
-        if unique_keys:
-            loads(text)  # a number out of bounds is reported before a duplicate key
         raise
     # each level takes two characters
     if len(text) > 2 * MAX_DEPTH and type(found) in _CONTAINERS and _is_too_deep(found, text):
