@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Generic
@@ -84,21 +84,15 @@ class AsyncRunStream(NotCopied, Generic[Output_co]):
             raise StopAsyncIteration
         return event
 
-    async def text(self) -> AsyncIterator[str]:
+    def text(self) -> AsyncIterator[str]:
         """See `RunStream.text`."""
-        reader = AnswerText()
-        async for event in self:
-            for piece in reader.take(event):
-                yield piece
+        return _Pieces(self, AnswerText().take)
 
-    async def partial(self) -> AsyncIterator[Any]:
+    def partial(self) -> AsyncIterator[Any]:
         """See `RunStream.partial`."""
         _ = self._start()
         assert self._run is not None
-        reader = PartialAnswer(self._run.answer_type)
-        async for event in self:
-            for value in reader.take(event):
-                yield value
+        return _Pieces(self, PartialAnswer(self._run.answer_type).take)
 
     async def __aenter__(self) -> Self:
         return self
@@ -121,6 +115,20 @@ class AsyncRunStream(NotCopied, Generic[Output_co]):
             # If the event loop ends before the task begins, Python would warn that the coroutine was never awaited.
             self._task.add_done_callback(lambda _: driving.close())
         return self._task
+
+
+class _Pieces(AsyncIterator[Any]):
+    """The pieces in a stream's events. An async generator would end if a wait for its next piece is cancelled."""
+
+    def __init__(self, events: AsyncRunStream[Any], take: Callable[[Event], Iterator[Any]]) -> None:
+        self._events, self._take = events, take
+        self._ready: Iterator[Any] = iter(())
+
+    async def __anext__(self) -> Any:
+        while True:
+            for piece in self._ready:
+                return piece
+            self._ready = self._take(await anext(self._events))
 
 
 async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> BaseException | None:
