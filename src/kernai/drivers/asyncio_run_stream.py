@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 
 from kernai._util.api import NotCopied
 from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
+from kernai.drivers.background_loop import outcome_of
 from kernai.errors import KernaiError
 from kernai.values.result import Output_co
 
@@ -137,7 +138,7 @@ async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> BaseExce
     It does not refer to the stream, so a dropped stream is freed, and its `__del__` cancels the run.
     """
     _inside.set(channel)  # for the run's task and all tasks that it starts
-    run = asyncio.ensure_future(_failure_of(driving))
+    run = asyncio.ensure_future(outcome_of(driving))  # SystemExit from a task would end the consumer's event loop
     is_ending = False
     while not run.done():
         try:
@@ -148,18 +149,7 @@ async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> BaseExce
             if not is_ending:  # only once, so that the run can end undisturbed
                 is_ending = run.cancel()
     channel.end()
-    return None if run.cancelled() else run.result()
-
-
-async def _failure_of(driving: Awaitable[object]) -> BaseException | None:
-    """Returns the exception that it raises: SystemExit or Ctrl-C from a task would end the consumer's event loop."""
-    try:
-        await driving
-    except asyncio.CancelledError:
-        raise
-    except BaseException as failure:  # noqa: BLE001 - raised by `__anext__`
-        return failure
-    return None
+    return None if run.cancelled() else run.result()[1]
 
 
 class _Channel:
