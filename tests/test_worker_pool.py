@@ -38,12 +38,6 @@ class Gauge:
             self.most = max(self.most, self.now)
 
 
-@pytest.mark.parametrize("size", [0, -1, 1.5, "2", None])
-def test_a_wrong_size_is_a_value_error(size: object) -> None:
-    with pytest.raises(ValueError, match="positive int"):
-        WorkerPool(size)  # type: ignore[arg-type]  # the mistake under test
-
-
 def test_queued_jobs_start_in_the_order_they_were_submitted() -> None:
     pool, order, done = WorkerPool(1), list[int](), threading.Semaphore(0)
     begin = threading.Event()

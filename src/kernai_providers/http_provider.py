@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider, Tools
-from kernai._util.api import NotCopied
+from kernai._util.api import NotCopied, check_count
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
@@ -117,9 +117,7 @@ class HttpProvider(NotCopied, Provider):
         self._key = key_from(api_key, variables, self.vendor, is_needed=self.needs_key)
         self._timeouts = _timeouts(timeout)
         self._retries = RetryPolicy(max_retries=max_retries, max_retry_wait=max_retry_wait)
-        if not isinstance(max_response_bytes, int) or isinstance(max_response_bytes, bool) or max_response_bytes < 1:
-            raise ValueError(f"max_response_bytes must be a positive int, got {max_response_bytes!r}")
-        self._max_response_bytes = max_response_bytes
+        self._max_response_bytes = check_count("max_response_bytes", max_response_bytes)
         if isinstance(transport, type):
             raise TypeError(f"transport must be an object, not a class: write {transport.__name__}()")
         if transport is not None and not isinstance(transport, Transport):

@@ -76,7 +76,7 @@ def test_tasks_that_wait_for_each_other_or_for_an_unknown_task_are_a_deadlock() 
 def test_a_callers_mistake_is_an_error(arguments: tuple[Any, ...], named: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         TaskScheduler(*arguments, **named)
-    with pytest.raises(ValueError, match="positive int"):
+    with pytest.raises(ValueError, match="max_workers must be a positive int"):
         TaskScheduler([task("a")]).run(lambda *_: pytest.fail("it is called"), max_workers=0)
 
 

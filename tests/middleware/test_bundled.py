@@ -323,7 +323,7 @@ wrong: Any = "text"
 
 
 @pytest.mark.parametrize("make, says", [
-    *[(lambda attempts=one: retry(attempts), f"attempts must be an int of at least 1, got {one!r}") for one in (0, wrong, True)],
+    *[(lambda attempts=one: retry(attempts), f"attempts must be a positive int, got {one!r}") for one in (0, wrong, True)],
     *[(lambda wait=one: retry(first_wait=wait), f"first_wait must be a number of seconds, at least 0, got {one}") for one in (-1, float("nan"))],
     (lambda: retry(longest_wait=wrong), "longest_wait must be a number of seconds, at least 0, got 'text'"),
     (lambda: fallback(), "needs another provider, another model, or both"),
@@ -334,7 +334,7 @@ wrong: Any = "text"
     (lambda: compact(9, wrong), r"summary must be a plain function of the messages \(or an agent\), got 'text'"),
     *[(lambda seconds=one: timeout(seconds), "seconds must be a number above 0") for one in (0, float("nan"), 10**400, wrong)],
     (lambda: agent_with(Script(FINAL), compact(1), retry(1), timeout), r"timeout makes a middleware: write timeout\(\.\.\.\)"),
-    *[(lambda most=one: compact(most), "max_tokens must be an int of at least 1") for one in (0, wrong)],
+    *[(lambda most=one: compact(most), "max_tokens must be a positive int") for one in (0, wrong)],
     *[(lambda given=one: redact(*given), says) for one, says in (
         ((5,), "pattern must be a text or a compiled pattern, got int"), ((re.compile(b"x"),), "bytes pattern"), (("x", 5), "int"))],
     (lambda: Pause(5), "reason must be text, got int"),  # type: ignore[arg-type]

@@ -294,7 +294,7 @@ def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore
     ({"agents": {"a": "b"}}, TypeError, "a mapping of names to agents, got a str"),
     ({"agents": []}, TypeError, "a mapping of names to agents, got list"),
     ({"options": {}}, TypeError, "options must be a plain function of the run's RunInfo, got"),
-    ({"concurrency": 0}, ValueError, "concurrency must be a whole number of at least 1, got 0"),
+    ({"concurrency": 0}, ValueError, "concurrency must be a positive int, got 0"),
     ({"lease": 0}, ValueError, "lease must be a number of seconds above 0"),
     ({"grace": "x"}, ValueError, "grace must be a number of seconds above 0"),
     *[({"queue": queue}, ValueError, "queue must be a name, got") for queue in (None, "")],

@@ -203,6 +203,13 @@ def check_type(value: Any, kinds: Any, wanted: str, hint: str = "") -> Any:
     return value
 
 
+def check_count(name: str, value: Any) -> Any:
+    """Returns `value`. Raises `ValueError` if it is not an int of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a positive int, got {value!r}")
+    return value
+
+
 def check_function(
     name: str, function: Any, arguments: str, *given: Any, may_be_async: bool = False, **named: Any
 ) -> Any:

@@ -35,8 +35,6 @@ class WorkerPool:
     def __init__(self, size: int = DEFAULT_SIZE, *, keep: bool = False) -> None:
         from queue import SimpleQueue
 
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"size must be a positive int, got {size!r}")
         self._lock = threading.Lock()
         self._place_free = threading.Condition(self._lock)  # jobs that return from waiting wait here
         self._free = size

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from kernai import events
-from kernai._util.api import Value, is_async, likely
+from kernai._util.api import Value, check_count, is_async, likely
 from kernai.errors import KernaiError, RunConflictError
 from kernai.jsonio.json_data import jsonable
 from kernai.values.media import Media
@@ -281,8 +281,7 @@ class RunPage:
         """Returns at most `limit` runs after `after`, the last run of the previous page. Only its `run_id` and
         `updated_at` are used.
         """
-        if not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"limit must be a whole number of at least 1, got {limit!r}")
+        check_count("limit", limit)
         if after is not None and not (hasattr(after, "run_id") and hasattr(after, "updated_at")):
             raise TypeError(f"after must be the last RunInfo of the previous page, got {after!r}")
         return self._find(self.wanted, limit, after)

@@ -15,7 +15,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
-from kernai._util.api import check_function
+from kernai._util.api import check_count, check_function
 from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.errors import DeadlockError, error_text
@@ -42,13 +42,11 @@ class TaskScheduler:
         chosen = strategy if strategy is not None else plan.strategy if isinstance(plan, Plan) else "mixed"
         if chosen not in STRATEGIES:
             raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {chosen!r}")
-        if not isinstance(max_running, int) or max_running < 1:
-            raise ValueError(f"max_running must be a positive int, got {max_running!r}")
         self.tasks = tasks
         self.strategy = chosen
         self.results: dict[str, Any] = {}
         self.running: dict[str, Task] = {}
-        self._max_running = max_running
+        self._max_running = check_count("max_running", max_running)
         self._order = {task.id: at for at, task in enumerate(tasks)}
         if len(self._order) < len(tasks):
             raise ValueError("two tasks have the same id")
@@ -112,7 +110,7 @@ class TaskScheduler:
         from queue import SimpleQueue
 
         check_function("execute", execute, "(task, results); arun takes async ones", None, None)
-        pool = WorkerPool(max_workers)
+        pool = WorkerPool(check_count("max_workers", max_workers))
         ended: SimpleQueue[tuple[str, Any]] = SimpleQueue()
 
         def perform(task: Task, inputs: Mapping[str, Any]) -> None:

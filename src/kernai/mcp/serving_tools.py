@@ -31,7 +31,7 @@ from mcp.server.lowlevel import Server
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 import kernai
-from kernai._util.api import check_type, close_matches
+from kernai._util.api import check_count, check_type, close_matches
 from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.drivers.background_loop import outcome_of
@@ -115,9 +115,7 @@ class Tools:
         for option, text in (("name", name), ("version", version), ("instructions", instructions)):
             if text is not None and not isinstance(text, str):
                 raise TypeError(f"{option} must be text, got {text!r}")
-        if not isinstance(max_workers, int) or isinstance(max_workers, bool) or max_workers < 1:
-            raise ValueError(f"max_workers must be an int of at least 1, got {max_workers!r}")
-        self._pool = WorkerPool(max_workers)
+        self._pool = WorkerPool(check_count("max_workers", max_workers))
         self._select = _selected(source, agent_as, description)
         for skill in self._select():
             if not _NAME.fullmatch(skill.name):

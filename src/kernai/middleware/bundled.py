@@ -10,7 +10,7 @@ from dataclasses import replace
 from sys import float_info
 from typing import Any
 
-from kernai._util.api import check_function, check_type
+from kernai._util.api import check_count, check_function, check_type
 from kernai.agents.agent import Agent, check_model
 from kernai.blocks.block import neutralize
 from kernai.errors import Pause, ProviderError, Stop, copied, error_text
@@ -38,8 +38,7 @@ def retry(
     with up to half of it subtracted as jitter (`draw` returns a number from 0 to 1). If the vendor asks for more than
     `longest_wait` seconds, the error is raised at once.
     """
-    if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
-        raise ValueError(f"attempts must be an int of at least 1, got {attempts!r}")
+    check_count("attempts", attempts)
     for name, wait in (("first_wait", first_wait), ("longest_wait", longest_wait)):
         if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not wait >= 0:
             raise ValueError(f"{name} must be a number of seconds, at least 0, got {wait!r}")
@@ -209,8 +208,7 @@ def compact(
     responded to yet are sent in full. Only the sent messages are shortened: the conversation and the recording keep
     everything.
     """
-    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
-        raise ValueError(f"max_tokens must be an int of at least 1, got {max_tokens!r}")
+    check_count("max_tokens", max_tokens)
     if summary is not None:
         return _summarizing(max_tokens * CHARACTERS_PER_TOKEN, summary)
 

@@ -25,6 +25,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import PoolTimeout
 
+from kernai._util.api import check_count
 from kernai.durable.lease import Lease, new_worker
 from kernai.durable.run_head import Head, OpenedStore
 from kernai.durable.store import (
@@ -143,8 +144,7 @@ class PostgresStore(OpenedStore):
         self, conninfo: str, *, schema: str = "kernai", create: bool = False, pool_size: int = 10,
         codec: Codec | None = None,
     ) -> None:
-        if not isinstance(pool_size, int) or pool_size < 1:
-            raise ValueError(f"pool_size must be a whole number of at least 1, got {pool_size!r}")
+        check_count("pool_size", pool_size)
         if not isinstance(schema, str) or not 0 < len(schema.encode()) <= LONGEST_NAME:  # PostgreSQL would cut it off
             raise ValueError(f"schema must be a name of at most {LONGEST_NAME} bytes, got {schema!r}")
         check_codec(codec)

@@ -26,7 +26,7 @@ import psycopg
 from procrastinate.exceptions import ConnectorException
 from psycopg import sql
 
-from kernai._util.api import check_function, check_type
+from kernai._util.api import check_count, check_function, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
@@ -102,8 +102,7 @@ class Workers:
         wrong = next((one for one in agents.values() if not isinstance(one, Agent)), None)
         if wrong is not None:
             raise TypeError(f"agents must be a mapping of names to agents, got a {type(wrong).__name__} in it")
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise ValueError(f"concurrency must be a whole number of at least 1, got {concurrency!r}")
+        check_count("concurrency", concurrency)
         if not isinstance(queue, str) or not queue:  # a run without a queue would never start
             raise ValueError(f"queue must be a name, got {queue!r}")
         if options is not None:

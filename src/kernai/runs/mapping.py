@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic
 
-from kernai._util.api import Value, check_function, is_async
+from kernai._util.api import Value, check_count, check_function, is_async
 from kernai.agents.agent import Agent
 from kernai.drivers.driver import POLL
 from kernai.drivers.run_stream import Channel
@@ -77,14 +77,12 @@ class Batch:
         options: Mapping[str, Any],
     ) -> None:
         check_options(options, MapOptions, "concurrency", "on_progress")
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-            raise ValueError(f"concurrency must be a positive int, got {concurrency!r}")
         if on_progress is not None and not isinstance(on_progress, bool):
             check_function("on_progress", on_progress, "the progress (or True, for a bar)", None, may_be_async=True)
         if isinstance(inputs, (str, bytes, Media, Outside, Mapping)) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs must be a list with an input for each run, got {type(inputs).__name__}")
         self._turns = _Turns()
-        self._concurrency, self._on_progress = concurrency, on_progress
+        self._concurrency, self._on_progress = check_count("concurrency", concurrency), on_progress
         given, history, context = dict(options), options.get("history"), options.get("context")
         if isinstance(history, Iterator):
             given["history"] = list(history)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernai._util.api import ForkSafeLock, NotCopied, check_function
+from kernai._util.api import ForkSafeLock, NotCopied, check_count, check_function
 from kernai.blocks.block import NativeCall
 from kernai.blocks.parser import parse
 from kernai.errors import ProviderError, copied
@@ -56,9 +56,7 @@ class MockProvider(NotCopied, Provider):
     def __init__(
         self, *texts: str | LlmResponse, chunk_size: int = 1, native: bool = False, strict: bool = False
     ) -> None:
-        if not isinstance(chunk_size, int) or chunk_size < 1:
-            raise ValueError(f"chunk_size must be a positive int, got {chunk_size!r}")
-        self.chunk_size = chunk_size
+        self.chunk_size = check_count("chunk_size", chunk_size)
         self.calls_natively = native
         self.strict = strict
         self._lock = ForkSafeLock()

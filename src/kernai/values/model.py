@@ -9,7 +9,7 @@ from math import isfinite
 from sys import float_info
 from typing import Any, NamedTuple
 
-from kernai._util.api import Value, check_type
+from kernai._util.api import Value, check_count, check_type
 from kernai.jsonio.json_data import copy_of
 
 TOKENS_PER_PRICE = 1_000_000
@@ -148,9 +148,8 @@ class GenerationOptions(Value):
     def __post_init__(self) -> None:
         _check_number("temperature", self.temperature)
         _check_number("top_p", self.top_p)
-        if self.max_tokens is not None and (not isinstance(self.max_tokens, int) or isinstance(self.max_tokens, bool)
-                                            or self.max_tokens < 1):
-            raise ValueError(f"max_tokens must be a positive int, got {self.max_tokens!r}")
+        if self.max_tokens is not None:
+            check_count("max_tokens", self.max_tokens)
         if self.thinking is not None:
             _check_thinking(self.thinking)
             object.__setattr__(self, "thinking", dict(self.thinking))
