@@ -10,7 +10,7 @@ import pickle
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypeAlias, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypeAlias, TypedDict, get_type_hints
 
 import pydantic
 import pytest
@@ -84,12 +84,11 @@ def test_each_kind_of_parameter_is_an_input_whatever_is_returned() -> None:
 def test_a_skill_can_still_be_called_like_the_function_and_help_and_inspect_show_it() -> None:
     assert search("a", limit=2) == "a/2"
     assert search("a", "unchecked") == "a/unchecked"  # type: ignore[arg-type]  # and a type checker still looks
-    assert search.__name__ == "search"
-    assert search.__module__ == __name__
-    assert search.__doc__ is not None
-    assert search.__doc__.startswith("Search the knowledge")
+    assert (search.__name__, search.__module__) == ("search", __name__)
+    assert str(search.__doc__).startswith("Search the knowledge")
     assert search.__wrapped__("a") == "a/10"
     assert list(inspect.signature(search).parameters) == ["query", "limit"]
+    assert get_type_hints(search).keys() == {"query", "limit", "return"}
 
 
 def test_a_skill_defined_in_a_module_is_pickled_by_name_and_copied_as_itself() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from kernai._util.api import check_type, first_paragraph, is_async, is_generator, likely
@@ -53,6 +54,7 @@ class Skill:
     credentials: dict[str, Credential]
     settings: dict[str, Setting]
     function: Callable[..., Any]
+    __wrapped__: Callable[..., Any]
     is_async: bool
     #: whether outsiders wrote its description, so that a model which reads it has read untrusted text
     is_foreign = False
@@ -101,12 +103,10 @@ class Skill:
         self.wants_context = self._context is not None
         #: whether `invoke` only calls the function with keyword arguments
         self.takes_keywords = not (self.wants_context or self._positional) and type(self).invoke is Skill.invoke
-        # for `help`, `inspect.signature` and documentation tools
-        self.__wrapped__ = execute
-        self.__name__: str = getattr(execute, "__name__", name)
-        self.__qualname__: str = getattr(execute, "__qualname__", self.__name__)
-        self.__module__ = getattr(execute, "__module__", None) or __name__
-        self.__doc__ = getattr(execute, "__doc__", None)
+        # for `help`, `inspect.signature`, and whatever reads the function's annotations
+        self.__name__ = self.__qualname__ = name
+        self.__doc__ = None
+        update_wrapper(self, execute, updated=())
 
     def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
         """The parameters in a command block's text, not yet checked or converted; never fails.
