@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Agent, Block, Media, Message, MockProvider, Protocol, Skill, neutralize, parse
+from kernai import Agent, Block, Media, Message, MockProvider, NativeCall, Protocol, Skill, neutralize, parse
 from kernai.blocks.block import error_block, result_block, result_parts
 from kernai.errors import error_text
 from kernai.testing import ByHand
@@ -45,7 +45,8 @@ def test_a_block_is_a_value_that_cannot_be_changed() -> None:
     assert hash(block) == hash(Block("command", "a", "x"))
     assert block not in (Block("command", "a"), Block("command", None, "x"), Block("final", "a", "x"), str(block), None)
     assert block == ANY, "another object may be equal to it"
-    assert repr(block) == "Block(type='command', name='a', content='x')"
+    assert [repr(kind("command", "a", "x")) for kind in (Block, NativeCall)] == [
+        f"{name}(type='command', name='a', content='x')" for name in ("Block", "NativeCall")]
     assert block.with_content("y") == Block("command", "a", "y")
     assert copy.deepcopy(block) == pickle.loads(pickle.dumps(block)) == block
     for attribute in ("type", "name", "content", "more"):

@@ -60,7 +60,7 @@ class Block(Replaceable):
         return hash((self._type, self._name, self._content))
 
     def __repr__(self) -> str:
-        return f"Block(type={self._type!r}, name={self._name!r}, content={self._content!r})"
+        return f"{type(self).__name__}(type={self._type!r}, name={self._name!r}, content={self._content!r})"
 
     def __str__(self) -> str:
         name = "" if self._name is None else f' name="{escape_attribute(self._name)}"'
