@@ -49,19 +49,14 @@ class BackgroundLoop:
             if self.closed:
                 raise KernaiError(f"{self._name}: this event loop is closed, because its run has ended")
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._stopped = asyncio.Event()
-                # keeps the loop running; it is a task because some libraries need a current task
-                self._main = self._loop.create_task(self._stopped.wait())
+                self._loop, self._stopped = loop, stopped = asyncio.new_event_loop(), asyncio.Event()
                 try:
                     self._thread = threading.Thread(
-                        target=self._serve, args=(self._loop,), name=self._name, daemon=True)
+                        target=self._serve, args=(loop, stopped), name=self._name, daemon=True)
                     self._thread.start()
                 except RuntimeError as error:
-                    self._main.cancel()
-                    self._loop.run_until_complete(asyncio.gather(self._main, return_exceptions=True))
-                    self._loop.close()
-                    self._loop = self._stopped = self._main = self._thread = None
+                    loop.close()
+                    self._loop = self._stopped = self._thread = None
                     raise KernaiError(f"{self._name}: async work needs a thread here, and {error}") from error
             return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
@@ -150,12 +145,19 @@ class BackgroundLoop:
             if task is not self._main:
                 task.cancel()
 
-    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _serve(self, loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
         import asyncio
+        from asyncio.events import _get_running_loop
 
         asyncio.set_event_loop(loop)
         try:
-            self._run_until_stopped(loop)
+            while not stopped.is_set() and _get_running_loop() is None:  # gevent's threads share one
+                # a task that the loop waits for, because some libraries look for it
+                self._main = loop.create_task(stopped.wait())
+                # SystemExit and Ctrl-C: raised in a task that a skill started; the skill also gets it, when it awaits
+                # the task. CancelledError: a skill has cancelled all tasks. RuntimeError: it has stopped the loop
+                with suppress(SystemExit, KeyboardInterrupt, asyncio.CancelledError, RuntimeError):
+                    loop.run_until_complete(self._main)
         finally:
             left = asyncio.all_tasks(loop)
             for task in left:
@@ -163,19 +165,6 @@ class BackgroundLoop:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()  # does not wait for work in threads that a skill started, whose result nobody needs any more
-
-    def _run_until_stopped(self, loop: asyncio.AbstractEventLoop) -> None:
-        from asyncio import CancelledError, _get_running_loop
-
-        assert self._main is not None
-        assert self._stopped is not None
-        while not self._stopped.is_set() and _get_running_loop() is None:  # gevent's threads share one running loop
-            if self._main.done():
-                self._main = loop.create_task(self._stopped.wait())
-            # SystemExit and Ctrl-C: raised in a task that a skill started; the skill also gets it, when it awaits the
-            # task. CancelledError: a skill has cancelled all tasks. RuntimeError: it has stopped the loop
-            with suppress(SystemExit, KeyboardInterrupt, CancelledError, RuntimeError):
-                loop.run_until_complete(self._main)
 
 
 async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
