@@ -70,10 +70,12 @@ class Holder:
     __call__ = plain
 
 
+#: marked as async, which came with Python 3.12
+MARKED: Any = getattr(inspect, "markcoroutinefunction", lambda _: coroutine)(lambda *_: coroutine())
 ASYNC: list[Callable[..., Any]] = [
     coroutine, partial(coroutine, 1), partial(partial(coroutine, 1), 2), Plain().method, partial(Plain().method, 1),
     Plain.method, Plain.static, Plain.of_class, Awaited(), partial(Awaited(), 1), Inherited(), Inherited().__call__,
-    AsyncMock(), AsyncMock().method,
+    AsyncMock(), AsyncMock().method, MARKED, partial(MARKED, 1),
 ]  # fmt: skip
 SYNC: list[Callable[..., Any]] = [
     plain, partial(plain, 1), wrapper, Plain(), Plain, Awaited, len, print, int, str.upper, "a".upper, dict, Holder(),
@@ -87,13 +89,3 @@ GENERATORS: list[Callable[..., Any]] = [
 @pytest.mark.parametrize("function", [*ASYNC, *SYNC, *GENERATORS])
 def test_what_a_call_returns_is_known(function: Callable[..., Any]) -> None:
     assert (is_async(function), is_generator(function)) == (function in ASYNC, function in GENERATORS)
-
-
-MARK: Any = getattr(inspect, "markcoroutinefunction", None)
-
-
-@pytest.mark.skipif(MARK is None, reason="came with Python 3.12")
-def test_a_function_that_is_marked_as_async_is() -> None:
-    marked = MARK(lambda *_: coroutine())
-    assert is_async(marked)
-    assert is_async(partial(marked, 1))
