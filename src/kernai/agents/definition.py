@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai.jsonio.json_data import digest
+from kernai.jsonio.json_data import digest, jsonable
 from kernai.registry.skill_definition import AgentSkill
 from kernai.values.limits import MAX_TASKS
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kernai.agents.agent import Agent, OnDialects, OnProse, OnQuotedCalls, OnTruncated
     from kernai.agents.setup import Setup
     from kernai.registry.skill_definition import Skill
-    from kernai.values.message import Outside
 
 #: version of the rules for what counts as an answer. Version 2 no longer accepts plans or drafts alone from an agent
 #: that can call nothing, or an empty response with which the model has not ended its turn; version 3, an answer that
@@ -119,7 +118,7 @@ def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, 
     instructions, skills = agent.instructions, setup.skills.visible()
     part = {
         "name": agent.name,
-        "instructions": "a function" if callable(instructions) else digest(_plain_parts(instructions)),
+        "instructions": "a function" if callable(instructions) else digest(jsonable(instructions)),
         "options": {
             **{name: _plain(value) for name, value in options.items() if name not in _APART},
             "approve": agent.approve is not None,
@@ -132,11 +131,6 @@ def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, 
         "protocols": {one.name: digest(one.documentation) for one in setup.protocols.visible()},
     }
     return part, {skill.name: skill.agent for skill in skills if isinstance(skill, AgentSkill)}
-
-
-def _plain_parts(instructions: str | Sequence[str | Outside]) -> Any:
-    return instructions if isinstance(instructions, str) else [
-        one if isinstance(one, str) else one.to_dict() for one in instructions]
 
 
 def _skill_part(skill: Skill) -> dict[str, Any]:
