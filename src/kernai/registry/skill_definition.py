@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -107,6 +108,8 @@ class Skill:
         self.__name__ = self.__qualname__ = name
         self.__doc__ = None
         update_wrapper(self, execute, updated=())
+        with suppress(AttributeError, NameError):  # Python 3.14 evaluates them here
+            self.__annotations__ = execute.__annotations__
 
     def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
         """The parameters in a command block's text, not yet checked or converted; never fails.
