@@ -435,7 +435,9 @@ def test_an_answer_is_recognised_by_its_letters_if_it_has_some() -> None:
 
 
 def test_in_a_text_made_to_be_slow_to_read_any_call_counts_as_quoted() -> None:
-    ran, recorder, _ = after_reading("""{a:"'",name:{arguments:""" * 100, WIPE)
+    page = """{a:"'",name:{arguments:""" * 100 + "%253c &amp;lt;"
+    assert list(quoted_calls(page)) == [QuotedCall(None, None, None)]  # it need not be read in every encoding
+    ran, recorder, _ = after_reading(page, WIPE)
     assert (ran, sources(recorder)) == ([], [("command", "wipe", "fetch"), ("final", None, "fetch")])
 
 

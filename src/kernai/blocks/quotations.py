@@ -53,7 +53,7 @@ _ANY = QuotedCall(None, None, None)
 
 
 def quoted_calls(text: str) -> Iterator[QuotedCall]:
-    """The calls in a text. May yield the same call more than once."""
+    """The calls in a text. May yield the same call more than once. Ends after one that stands for any call."""
     for reading in readings_of(text):
         if has_tags(reading):
             yield from _in_blocks(reading)
@@ -61,8 +61,10 @@ def quoted_calls(text: str) -> Iterator[QuotedCall]:
             if corrected != reading:
                 yield from _in_blocks(corrected)
             yield from _in_named_forms(reading)
-        if has_keys(reading):
-            yield from _in_objects(reading)
+        for call in _in_objects(reading) if has_keys(reading) else ():
+            yield call
+            if call is _ANY:
+                return
 
 
 # ------------------------------------------------------------------------------------------------------------- calls
