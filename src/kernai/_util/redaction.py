@@ -164,6 +164,8 @@ def normalized(form: Literal["NFC", "NFKD"], text: str) -> str:
 
     Without these, sorting the accents takes quadratic time (UAX #15, section 13).
     """
+    if text.isascii():
+        return text
     from unicodedata import normalize
 
     return normalize(form, re.sub(r"[^\w\s\x00-\x7f]{30}", "\\g<0>\u034f", text))
