@@ -443,7 +443,7 @@ def test_in_a_text_made_to_be_slow_to_read_any_call_counts_as_quoted() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", [
-    "<command name='a'>", "<block type='command' name='a'>", '<command name="a">["</command>', "<function=a>", "[TOOL_CALLS]a{",
+    "<command name='a'>", "<block type='command' name='a'>", '<command name="a">["</command>', "<function=a>", "[TOOL_CALLS]a{", "[TOOL_CALLS]a{\n#",
     "<function=a><parameter=b>", '{"name": "arguments", ', "[", "['name arguments',", """{"a": "'name arguments'"}, """, "[[[['name arguments']]]]", "{/*name arguments", "&lt;&amp;lt;", "%253c", "\\\\u003c", "< ", "<block ",
     '<tool_call>{"name":"x","arguments":{} // ', "{'name': 'arguments\\'", "&lt;block ", "&lt;block&gt;", "\\\\", "\\<", "&amp;", "%25", "&#0", "<a &amp;>", ">", '{"name', "```json\n{",
 ])

@@ -117,11 +117,13 @@ def _in_named_forms(text: str) -> Iterator[QuotedCall]:
             continue
         with suppress(Unreadable):  # a model that copies it makes no call either
             yield from _with_or_without_braces(dialects.function_at(text, tag))
-    for tag in dialects.MISTRAL.finditer(text):
-        named = dialects.MISTRAL_CALL.match(text, tag.end())
-        if named is not None:
-            with suppress(Unreadable):
-                yield _of(dialects.named_block(named[1], dialects.json_at(text, named.end())[0]))
+    named = (dialects.MISTRAL_CALL.match(text, tag.end()) for tag in dialects.MISTRAL.finditer(text))
+    for number, tag in enumerate(filter(None, named)):
+        if number >= _MOST_FUNCTIONS:
+            yield QuotedCall("command", tag[1], None)
+            continue
+        with suppress(Unreadable):
+            yield _of(dialects.named_block(tag[1], dialects.json_at(text, tag.end())[0]))
 
 
 #: the beginning of an object that has a key
