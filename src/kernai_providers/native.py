@@ -103,7 +103,6 @@ class Toolbox:
         inputs: re.Pattern[str] = ANY_NAME,
     ) -> None:
         self.output = output = portable(root_of(tools.output))
-        #: the schema of the answer, if the vendor enforces it
         self.answer = answer
         self.constrained = tools.constrained
         self._ids = ids

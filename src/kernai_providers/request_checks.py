@@ -23,9 +23,9 @@ from kernai import ProviderError, __version__
 from kernai_providers.transport import Request, TransportError
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-#: RFC 9110, section 5.6.2: a token
 PRINTABLE = re.compile(r"[!-~]+")
 HEADER_VALUE = re.compile(r"[\t -~]*")
+#: RFC 9110, section 5.6.2: a token
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 

@@ -20,8 +20,6 @@ from kernai.errors import KernaiError
 MAX_DEPTH = 200
 #: shorter secrets are not searched for in base64, where a few letters match by chance
 SHORTEST_IN_BASE64 = 6
-#: Python writes no numbers of more than 4,300 digits
-_LONGEST_NUMBER = 10**100
 _LATIN_1 = 0xFF
 _SLASH = r"(?:\\|%(?:25){0,2}5c)"
 #: the backslashes of an escape; if the secret has a backslash before it, that one has matched them already
@@ -74,7 +72,7 @@ class Redactor:
         if isinstance(value, (list, tuple)):
             made = [self.data(one, other, depth + 1) for one in value]
             return made if isinstance(value, list) else tuple(made)
-        if type(value) in (int, float) and abs(value) < _LONGEST_NUMBER:
+        if type(value) in (int, float) and abs(value) < 10**100:  # Python writes no number of 4,300 digits
             shown = self.text(repr(value))
             return value if shown == repr(value) else shown
         return other(value, depth)

@@ -93,6 +93,7 @@ def readings_of(text: str) -> list[str]:
     return list(found)
 
 
+_LONGEST_ENTITY = 640  # the digits that Python converts at least
 # everything that `html.unescape` decodes
 _ENTITY = re.compile(r"&(?:#[0-9]+;?|#[xX][0-9a-fA-F]+;?|[^\t\n\f <&#;]{1,32};?)")
 _PERCENT = re.compile(r"%[0-9a-fA-F]{2}(?:%[0-9a-fA-F]{2})*")  # begins with a plain character, so it is found fast
@@ -108,10 +109,7 @@ def _without_entities(text: str) -> str:
 def _named_character(entity: str) -> str:
     from html import unescape  # loads two thousand names, which few texts need
 
-    try:
-        return unescape(entity)
-    except ValueError:  # a number with thousands of digits
-        return "\ufffd"
+    return unescape(entity) if len(entity) < _LONGEST_ENTITY else "\ufffd"
 
 
 _character = Remembered(_named_character).__getitem__
