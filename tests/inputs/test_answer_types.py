@@ -216,6 +216,7 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (list[Annotated[date, at.Gt(date(2026, 1, 1))]], ["2026-11-20"], [date(2026, 11, 20)], ["2026-01-01"]),
     (Annotated[datetime, at.Ge(NEW_YEAR)], "2026-01-01T00:00:00Z", NEW_YEAR, "2026-01-01T00:00:00"),
     (Annotated[Decimal, at.Gt(Decimal("1.5")), at.Lt(Decimal("1.7"))], "1.6", Decimal("1.6"), "1.5"),
+    *((Annotated[Decimal, at.Gt(0), at.Lt(most)], "0.5", Decimal("0.5"), "10") for most in (1, 10)),
     (Annotated[list[int], at.Predicate(lambda items: items == sorted(items))], [1, 2], [1, 2], [2, 1]),
     (Annotated[int | None, at.Ge(1)], None, None, 0),
     (list[Annotated[str, pydantic.Field(pattern="^a", max_length=2)]], ["ab"], ["ab"], ["b"]),

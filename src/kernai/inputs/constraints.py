@@ -96,7 +96,7 @@ class ConstrainedType(WrapperType):
         super().__init__(inner)
         self.constraints = tuple(constraints)
         if isinstance(inner, TextType):  # the usual example may violate the bounds
-            self.inner = inner.shown_by(self._fitting_sample(sample_of(inner.schema)))
+            self.inner = inner.shown_by(str(self._fitting_sample(sample_of(inner.schema))))
 
     def convert(self, value: object, validation: Validation) -> Any:
         before = len(validation.faults)
@@ -138,8 +138,8 @@ class ConstrainedType(WrapperType):
         yield from map(plain, bounds.values())
         for edge in edges:
             yield from _neighbours(edge)
-        if len(edges) > 1 and hasattr(edges[0], "as_tuple"):
-            yield plain(sum(edges) / 2)
+        with suppress(TypeError):  # dates, or a float and a Decimal
+            yield str(sum(edges) / 2)
         yield from _SAMPLES
 
 
