@@ -274,7 +274,7 @@ class DurableRun:
             self._is_input_left = True
             try:
                 result = yield from turn
-            except (Exception, RecordedExit, effects.NotPerformed):  # noqa: BLE001 - recorded, and the next turn follows
+            except (Exception, RecordedExit):  # noqa: BLE001 - recorded, and the next turn follows
                 result = run.result
             if self.closes and left == 0:
                 self.closes = False
