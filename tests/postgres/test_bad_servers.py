@@ -59,7 +59,7 @@ def test_no_password_is_shown() -> None:
 @pytest.mark.parametrize("given, error, message", [
     ({"conninfo": "://no address"}, ValueError, "not the address of a database"),
     ({"conninfo": None}, TypeError, "conninfo must be the address of a database, got NoneType"),
-    *[({"conninfo": "dbname=x", "pool_size": size}, ValueError, "pool_size must be a whole number") for size in (0, "9")],
+    *[({"conninfo": "dbname=x", "pool_size": size}, ValueError, "pool_size must be a positive int, got") for size in (0, "9")],
     *[({"conninfo": "dbname=x", "schema": name}, ValueError, "schema must be a name of at most 63 bytes") for name in ("", "ü" * 32, None)],
 ])
 def test_an_invalid_address_schema_or_pool_size_is_refused(given: dict[str, Any], error: Any, message: str) -> None:
