@@ -56,14 +56,19 @@ def calls_out(function: Function) -> Function:
 def may_raise(frame: FrameType | None) -> bool:
     """Whether an exception may be raised in this frame: it is not kernai's, and a marked kernai function called it.
 
-    False while an object is being freed, since Python only prints exceptions raised there.
+    Also if no run is being driven, as with SIGTERM while a command reads a pipe. False while an object is being freed,
+    since Python only prints exceptions raised there.
     """
     interrupted = frame
     while frame is not None and not _is_kernais(frame.f_code):
         if frame.f_code.co_name == "__del__" or frame.f_code.co_filename.endswith(("weakref.py", "_weakrefset.py")):
             return False
         frame = frame.f_back
-    return frame is None or (frame is not interrupted and frame.f_code in _CALLS_OUT)
+    if frame is not None and frame is not interrupted and frame.f_code in _CALLS_OUT:
+        return True
+    while frame is not None and frame.f_code is not Interrupts.during.__code__:
+        frame = frame.f_back
+    return frame is None
 
 
 def _is_kernais(code: CodeType) -> bool:

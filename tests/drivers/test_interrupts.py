@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -16,8 +17,10 @@ import pytest
 
 import kernai
 from kernai import Agent, Context, MemorySink, MemoryStore, MockProvider, Protocol, Recorder, Skill, SkillContext
+from kernai.interrupts import INTERRUPTS
 from kernai.loop.effects import CallModel, Sleep
 from kernai.middleware import Hooks
+from kernai.recording_file import read_recording
 from tests.ways import PATIENCE
 from tests.written import command, final, plan
 
@@ -304,6 +307,18 @@ def test_ctrl_c_while_kernai_waits_ends_the_wait_and_the_run(wait: str, no_threa
             kernai.execute(agent, "go", recorder=recorder)
     assert (recorder.entries[-1].type, recorder.entries[-1].data["stop_reason"]) == ("result", "cancelled")
     let_go.set()
+
+
+def test_without_a_run_the_signal_of_a_command_is_raised_at_once_in_kernais_own_code() -> None:
+    class Pressing:
+        def __fspath__(self) -> str:
+            if signals:
+                INTERRUPTS.arrived(signal.SIGURG, sys._getframe(), signals.pop())
+            return "no/such/file"
+
+    signals = [SystemExit()]
+    with pytest.raises(SystemExit):
+        read_recording(Pressing())
 
 
 def test_a_run_within_a_run_shares_the_handler_and_leaves_it_there() -> None:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernai import events
@@ -15,7 +16,7 @@ from kernai.durable import outcomes
 from kernai.durable.approvals import Call, decided, pending_call
 from kernai.durable.recorded_run import Recorded, reading
 from kernai.durable.replay_cursor import ReplayCursor, divergence
-from kernai.errors import LimitReachedError, Pause, Stop
+from kernai.errors import Control, LimitReachedError, Pause, Stop
 from kernai.loop import effects
 from kernai.loop.builtin_commands import run_builtin
 from kernai.loop.effects import CallModel, Cancelled, Completion, Effect, NotPerformed, Parked, Spawn, SubRun
@@ -73,8 +74,9 @@ class DurableScope:
         outcome: Completion | None = Completion(None)
         while outcome is not None:
             effect = effects.advance(self._work, outcome.value, outcome.error)
-            if isinstance(effect, Completion) and isinstance(effect.error, KeyboardInterrupt):
-                raise effect.error  # pressed just now; a recorded one is replayed as a cancellation
+            error = effect.error if isinstance(effect, Completion) else None
+            if not isinstance(error, (Exception, Control, SystemExit, NoneType)):
+                raise error  # of a signal just now; a recorded one is replayed as a cancellation
             self._compare_rows()
             if isinstance(effect, Completion):
                 self.ended, outcome = effect, None
