@@ -171,9 +171,7 @@ RAISED = {
     "an exit": ("SystemExit()", 1, "SystemExit", TRACE),
     "a bug": ("ZeroDivisionError()", 1, "ZeroDivisionError", TRACE),
     "Ctrl-C": ("KeyboardInterrupt()", 130, "interrupted", None),
-    "Ctrl-C that made a library fail": (
-        "(lambda e: setattr(e, '__context__', KeyboardInterrupt()) or e)(KeyError('k'))", 130, "interrupted", None,
-    ),
+    "Ctrl-C that made a library fail": ("(lambda e: setattr(e, '__context__', KeyboardInterrupt()) or e)(KeyError())", 130, "interrupted", None),
     "SIGTERM": ("__import__('signal').raise_signal(15)", 143, "terminated", None),
     "a closed pipe": ("BrokenPipeError()", 141, None, None),
 }

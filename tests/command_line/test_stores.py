@@ -288,8 +288,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "an input that is no text": ((*RESUME, "--input", "gr\udcfc"), "argument --input: character 2 is not valid", "--help"),
     "a refusal that is no text": ((*RESUME, "--refuse", "1.0=\udcfc"), "argument --refuse: character 4 is not valid", "--help"),
     "a reason that is no text": (("approve", "runs.db", "r42", "1.0", "--no", "\udcfc"), "argument --no: character 0", "--help"),
-    "a name that is no text": (("approve", "runs.db", "r42", "1.0", "--by", "\udcfc"), "argument --by: character 0", "--help"),
-    "a cancellation that is no text": (("cancel", "runs.db", "r42", "--reason", "\udcfc"), "argument --reason: character 0", "--help"),
     "a worker with a file": (("worker", "clerk.py", "--store", "runs.db"), "workers need a PostgreSQL store", "postgresql://"),
     "a worker without a store": (("worker", "clerk.py"), "the following arguments are required: --store", "--help"),
     "a worker with one agent": (("worker", "clerk.py:agent", "--store", "postgresql://h/d"), "no file or module 'clerk.py:agent'", "all agents"),

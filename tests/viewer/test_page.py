@@ -231,7 +231,7 @@ def test_files_with_other_names_are_ignored(tmp_path: Path, name: str) -> None:
     assert found(tmp_path) == {}
 
 
-def test_symlinks_and_pipes_are_not_opened(tmp_path: Path) -> None:
+def test_there_are_no_pictures_without_a_folder_and_symlinks_and_pipes_are_not_opened(tmp_path: Path) -> None:
     secret = tmp_path / "secret.gif"
     secret.write_bytes(GIF)
     folder = tmp_path / "media"
@@ -245,12 +245,7 @@ def test_symlinks_and_pipes_are_not_opened(tmp_path: Path) -> None:
     assert found(folder, ID, "media_00000000000b") == {ID: not_one, "media_00000000000b": not_one}
     linked = tmp_path / "linked"
     linked.symlink_to(folder)
-    assert found(linked) == {}
-
-
-@pytest.mark.parametrize("folder", [None, "no/such/folder", __file__])
-def test_without_a_folder_there_are_no_pictures(folder: str | None) -> None:
-    assert found(folder) == {}
+    assert found(linked) == found(None) == found("no/such/folder") == found(__file__) == {}
 
 
 def test_the_size_of_each_picture_and_of_all_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,10 +356,8 @@ def test_a_line_that_is_not_an_event_becomes_an_event_that_says_so(path: Path, l
 
 def test_a_path_that_is_not_a_regular_file_is_reported(path: Path) -> None:
     os.mkfifo(path)
-    tail = Tail(path)
-    assert (tail.read(), tail.waiting) == ([], "What is there is not a regular file")
-    tail = Tail(path.parent)
-    assert (tail.read(), tail.waiting) == ([], "What is there is not a regular file")
+    for tail in (Tail(path), Tail(path.parent)):
+        assert (tail.read(), tail.waiting) == ([], "What is there is not a regular file")
     tail = Tail(path / "below")
     assert tail.read() == []
     assert (tail.waiting or "").startswith("The file cannot be opened: ")

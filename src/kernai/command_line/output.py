@@ -86,7 +86,6 @@ _PASSWORD = re.compile(r"(://[^/@:]*:)(?:[^?]*|[^/]*|(?!\d+[/?]).*)(?=@)|([?&](?
 
 #: raised by a stream whose reader has left, and by one that a skill has closed or replaced by None
 _UNUSABLE = AttributeError, OSError, ValueError
-_LEAST_COLUMNS, _MOST_COLUMNS = 40, 160
 
 
 def prepare() -> None:
@@ -147,7 +146,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def columns(unknown: int = 100) -> int:
     """The terminal's width in columns, from 40 to 160."""
-    return max(_LEAST_COLUMNS, min(shutil.get_terminal_size((unknown, 24)).columns, _MOST_COLUMNS))
+    return max(40, min(shutil.get_terminal_size((unknown, 24)).columns, 160))
 
 
 def styled(text: str, style: str | None, stream: TextIO) -> str:

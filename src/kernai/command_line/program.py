@@ -15,7 +15,7 @@ import textwrap
 import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
@@ -144,17 +144,14 @@ def _explained(error: BaseException) -> CommandError:
         return CommandError(error_text(error), "docs/durable.md says how to save what is whole", USAGE)
     if isinstance(error, KernaiError):
         return CommandError(error_text(error), DEBUG_HINT, NO)
-    if isinstance(error, FileNotFoundError) and not _in_a_folder():
-        return CommandError("the working directory has been removed", "change to one that exists")
+    if isinstance(error, FileNotFoundError):
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return CommandError("the working directory has been removed", "change to one that exists")
     if isinstance(error, OSError) and error.filename is not None:
         return CommandError(f"{error.filename}: {error.strerror or error_text(error)}", DEBUG_HINT)
     return CommandError(described(error), DEBUG_HINT, NO)
-
-
-def _in_a_folder() -> bool:
-    with suppress(FileNotFoundError):
-        return bool(os.getcwd())
-    return False
 
 
 def _help() -> str:

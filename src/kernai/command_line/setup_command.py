@@ -49,9 +49,7 @@ USUAL = (
     ("lmstudio", "http://127.0.0.1:1234/v1"),
 )
 _PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
-_PROGRAM_TIMEOUT = 5.0
 _SERVER_TIMEOUT = 1.0
-_MAX_BYTES = 1_000_000
 _MOST_MODELS = 5
 
 
@@ -146,7 +144,7 @@ def check_programs() -> Iterator[Finding]:
             continue
         try:
             asked = subprocess.run(  # noqa: S603 - a program that the user has installed; only its version is requested
-                [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_PROGRAM_TIMEOUT,
+                [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=5,
                 check=False,
             ).stdout
         except (OSError, subprocess.SubprocessError):
@@ -212,7 +210,7 @@ def models_of(server: Server) -> list[str]:
     path, models, id = ("/api/tags", "models", "name") if server.name == "ollama" else ("/models", "data", "id")
     until = time.monotonic() + _SERVER_TIMEOUT
     request = Request(
-        "GET", server.url + path, {"Accept": "application/json"}, max_bytes=_MAX_BYTES,
+        "GET", server.url + path, {"Accept": "application/json"}, max_bytes=1_000_000,
         timeouts=Timeouts(_SERVER_TIMEOUT, _SERVER_TIMEOUT), unwanted=lambda: time.monotonic() >= until,
     )
     with closing(HttpTransport()) as transport, closing(transport.send(request)) as response:
