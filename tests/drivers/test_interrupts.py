@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
@@ -355,6 +356,33 @@ def test_a_handler_of_the_hosts_stays_in_place_whether_it_was_there_before_or_a_
         assert presses == [signal.SIGINT] * 2
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.parametrize("run, calls", [(kernai.execute, 2), (lambda agent, text: kernai.map_runs(agent, [text]), 1)])
+def test_another_signals_handler_that_raises_just_as_a_call_or_run_ends_hangs_nothing(
+    run: Callable[..., Any], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = MockProvider(command("work") * calls, final("done"))
+    agent = working(lambda: "worked").replace(provider=provider, parallel_skills=True)
+
+    class Interrupted(queue.SimpleQueue[Any]):
+        def get(self, *given: Any, **named: Any) -> Any:
+            got = super().get(*given, **named)
+            if lost or threading.current_thread() is not caller:
+                return got
+            lost.append(got)
+            raise SystemExit
+
+    def go() -> None:
+        monkeypatch.setattr(queue, "SimpleQueue", Interrupted)
+        with pytest.raises(SystemExit):
+            run(agent, "go")
+        ended.set()
+
+    lost: list[object] = []
+    ended, caller = threading.Event(), threading.Thread(target=go, daemon=True)
+    caller.start()
+    assert ended.wait(PATIENCE / 4)
 
 
 def test_a_run_in_another_thread_leaves_ctrl_c_to_the_main_one() -> None:

@@ -118,9 +118,7 @@ async def turns() -> None:
 
 @pytest.mark.parametrize("at", [1, 2, 3, "workflow_complete", "result"])
 @pytest.mark.parametrize("times", [1, 2])
-async def test_a_run_cancelled_during_an_append_ends_after_the_append(
-    at: int | str, times: int
-) -> None:
+async def test_a_run_cancelled_during_an_append_ends_after_the_append(at: int | str, times: int) -> None:
     store = Slow(at)
     going = await appending(store)
     for _ in range(times):

@@ -254,9 +254,7 @@ def pressed_once() -> Iterator[Callable[[], str]]:
 
 
 @pytest.mark.parametrize("_again", range(10))
-def test_ctrl_c_while_a_run_ends_is_not_lost_and_ends_the_others(
-    pressed_once: Callable[[], str], _again: int
-) -> None:
+def test_ctrl_c_while_a_run_ends_is_not_lost_and_ends_the_others(pressed_once: Callable[[], str], _again: int) -> None:
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt):
         kernai.map_runs(agent(pressed_once), list("abcdef") * 10, concurrency=2, recorder=recorder)

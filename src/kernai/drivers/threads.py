@@ -219,14 +219,14 @@ class ThreadsDriver(Driver):
                 raise
 
     def _drive_spawned(self, spawned: Stack, stack: Stack, error: BaseException | None = None) -> None:
-        """Queues the result or error of spawned work for its parent, which records it."""
+        """Keeps the result or error of spawned work for its parent, which records it, and wakes the parent."""
         try:
-            ended = Completion(spawned.key, self._drive(spawned, error))
+            spawned.completion = Completion(spawned.key, self._drive(spawned, error))
         except TakenOver:
-            return  # the thread that has taken over the stack queues the completion
+            return  # the thread that has taken over the stack does the rest
         except BaseException as raised:  # noqa: BLE001 - recorded by the parent
-            ended = Completion(spawned.key, error=raised)
-        stack.completions.put(ended)
+            spawned.completion = Completion(spawned.key, error=raised)
+        stack.completions.put(spawned.completion)
 
     def _join(self, stack: Stack) -> Completion:
         from queue import Empty
@@ -234,18 +234,23 @@ class ThreadsDriver(Driver):
         assert self._pool is not None
         stopped = 0.0
         with self._pool.waiting():
-            while True:
+            while stack.spawned:
+                ended: Completion | None = None
                 with suppress(Empty):
-                    ended: Completion = stack.completions.get(timeout=POLL)
-                    stack.spawned = [one for one in stack.spawned if one.key != ended.key]
+                    ended = stack.completions.get(timeout=POLL)
+                if ended is None:  # a signal's handler may have raised as one was taken from the queue, and lost it
+                    ended = next((one.completion for one in stack.spawned if one.completion is not None), None)
+                if ended is not None and any(one.completion is ended for one in stack.spawned):
+                    stack.spawned = [one for one in stack.spawned if one.completion is not ended]
                     return ended
                 self.look_for_interrupt()
                 if INTERRUPTS.was_forced():
-                    raise KeyboardInterrupt  # a completion may have been lost
+                    raise KeyboardInterrupt  # the pool may have lost a job
                 if self.root.cancellation.is_set():
                     stopped = stopped or time.monotonic()
                     if time.monotonic() - stopped >= GRACE:
                         self._give_up_on_calls(stack)
+        raise NotPerformed
 
     def _give_up_on_calls(self, stack: Stack) -> None:
         """Ends spawned work that is in a call, and abandons the call."""

@@ -138,10 +138,9 @@ class Batch:
         except BaseException:
             for _, driving in running.values():
                 driving.abandon()
-            while running and not INTERRUPTS.was_forced():  # a forced Ctrl-C may have lost the report of an end
-                at = wait()
-                if at is not None:
-                    running.pop(at)
+                driving.look_after()
+            for _, driving in running.values():
+                driving.end()
             raise
 
     def _begin(
