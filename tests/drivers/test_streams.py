@@ -422,23 +422,6 @@ async def test_leaving_an_async_stream_closes_the_connection(kind: type[Pieces],
     await events.aclose()
 
 
-@ASYNC_PROVIDERS
-def test_an_abandoned_async_stream_ends_with_its_event_loop(kind: type[Pieces]) -> None:
-    provider, recorder = kind(endless=True), Recorder()
-
-    async def main() -> None:
-        async for event in astream(agent_of(provider), "go", recorder=recorder):
-            if event.type == "text_chunk":
-                break
-
-    program = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
-    program.start()
-    program.join(PATIENCE / 4)
-    assert not program.is_alive(), "asyncio.run waits for ever for a stream that was dropped"
-    assert provider.closed.acquire(timeout=PATIENCE)
-    assert last_result(recorder)["stop_reason"] == "cancelled"
-
-
 async def test_an_async_stream_that_failed_and_is_closed_early_logs_no_warning() -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
