@@ -79,10 +79,8 @@ class MediaObject(InputType):
     def convert(self, value: object, validation: Validation) -> Any:
         data, mime = (value.get("data"), value.get("mimeType")) if isinstance(value, Mapping) else (None, None)
         if isinstance(data, str) and isinstance(mime, str):
-            try:
+            with suppress(ValueError):  # invalid base64 or MIME type
                 return Media.from_bytes(b64decode("".join(data.split()), validate=True), mime_type=mime)
-            except ValueError:  # invalid base64 or MIME type
-                pass
         validation.refuse(self.label, value)
         return None
 
