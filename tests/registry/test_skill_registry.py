@@ -49,11 +49,8 @@ def test_anything_but_a_skill_or_a_list_of_names_is_a_type_error_with_the_fix(re
 
 # --------------------------------------------------------------------------------------------- what a model is offered
 
-def test_a_name_that_is_selected_twice_is_offered_once(registry: SkillRegistry) -> None:
+def test_the_listing_shows_every_skill_once_and_says_when_there_is_none(registry: SkillRegistry) -> None:
     assert [one.name for one in registry.select(["two", "one", "two", "unknown"])] == ["two", "one"]
-
-
-def test_the_listing_shows_every_skill_and_says_when_there_is_none(registry: SkillRegistry) -> None:
     registry.register(make("four", description="Does four."))
     text = registry.listing()
     assert text.startswith("Available skills")
