@@ -80,6 +80,7 @@ def ticking(work):
     # asyncio.run on a loop that wakes now and then: a signal that comes in the instant before a loop waits is seen only
     # when it wakes (CPython has no other way), and the signals of these tests come just then
     async def run():
+        asyncio.get_running_loop().slow_callback_duration = 60  # in development mode, asyncio reports slow steps on stderr
         async def tick():
             while True:
                 await asyncio.sleep(0.02)
