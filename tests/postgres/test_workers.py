@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import procrastinate
 import psycopg
 import pytest
 
@@ -456,6 +458,21 @@ def test_a_worker_stopped_while_it_connects_ends(store: PostgresStore, tmp_path:
             accepted, _ = silent.accept()
             own.stop()
         accepted.close()
+
+
+def test_a_worker_ends_even_if_the_server_has_stopped_answering(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    async def stuck(*_: object, **options: object) -> None:
+        begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(procrastinate.App, "run_worker_async", stuck)
+    monkeypatch.setattr(workers, "LATE", 0.01)
+    with working(Workers(store, {}, grace=0.01)):
+        begun.wait(PATIENCE)
 
 
 def test_a_job_of_a_worker_that_only_seems_dead_is_left_alone(store: PostgresStore) -> None:

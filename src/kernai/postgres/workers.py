@@ -58,6 +58,8 @@ _LOG = logging.getLogger("kernai.workers")
 #: seconds between two rounds of the reaper, and between two checks for changes without a notification, such as a job
 #: whose lock has become free
 ROUND, POLL = 2.0, 1.0
+#: how many seconds a worker that stops waits for a server that has stopped answering
+LATE = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _SET_QUEUE = "UPDATE runs SET queue = %s, lock = %s WHERE tenant = %s AND run_id = %s"
@@ -167,7 +169,7 @@ class Workers:
             asyncio.run(self._work(wait=wait))
         finally:
             done.set()
-            reaper.join()
+            reaper.join(LATE)  # unless the server has stopped answering
 
     def stop(self) -> None:
         """Makes `run` return. May be called from any thread."""
@@ -183,7 +185,7 @@ class Workers:
                     loop.add_signal_handler(number, self.stop)
         while not self._stopping.is_set():
             working = asyncio.ensure_future(self._work_once(wait=wait))
-            self._break_off = partial(loop.call_soon_threadsafe, _cancel_once, working)
+            self._break_off = partial(loop.call_soon_threadsafe, _cancel_once, working, self._grace + LATE)
             if self._stopping.is_set():  # it was set just now
                 working.cancel()
             try:
@@ -302,10 +304,13 @@ def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
         return len(found)
 
 
-def _cancel_once(task: asyncio.Task[None]) -> None:
-    """Cancels a task, but only once: cancelled twice, Procrastinate's worker would not wait for calls in progress."""
+def _cancel_once(task: asyncio.Task[None], latest: float) -> None:
+    """Cancels a task, and again only after `latest` seconds, if it waits for the server: a second cancellation keeps
+    Procrastinate's worker from waiting for calls in progress.
+    """
     if not task.cancelling():
         task.cancel()
+        task.get_loop().call_later(latest, task.cancel)
 
 
 class RunHandle:
