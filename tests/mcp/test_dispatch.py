@@ -138,6 +138,8 @@ MISTAKES: list[tuple[Any, str, Any]] = [
     ({"method": "tools/call", "params": {"name": "find_book", "arguments": '{"title": "Emma"}'}},
      "'arguments' must be an object", {"method": "tools/call", "params": TOOL}),
     ({"tool": "find_book", "args": {"title": "Emma"}}, "the request has no method", {"method": "tools/call", "params": TOOL}),
+    ({"params": None, "name": "find_book", "arguments": {"title": "Emma"}}, "the request has no method",
+     {"method": "tools/call", "params": TOOL}),
     ({"server": "shop"}, "the request has no method", {"method": "tools/list", "params": {"server": "shop"}}),
     ({"server": ["shop"]}, "the request has no method", {"method": "tools/list", "params": {}}),
     ({"method": "tools/call", "params": {"name": "find-book", "arguments": {"title": "Emma"}}}, "did you mean 'find_book'?", RIGHT),

@@ -72,6 +72,10 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {}, ["arguments.b: required, but missing (any value)"]),
     ({"properties": {"o": {"properties": {"a": {"default": 1}}, "required": ["a"]}}}, {"o": {}}, []),
     ({"anyOf": [{"properties": {"a": {"default": 1}}, "required": ["a"]}, {"required": ["b"]}]}, {}, []),
+    # a tuple before the revision 2020-12
+    ({"$schema": "http://json-schema.org/draft-07/schema#", "$defs": {"N": {"type": "number"}}, "properties": {
+        "a": {"items": [{"$ref": "#/$defs/N"}], "additionalItems": {"$ref": "#/$defs/N"}}}}, {"a": ["x", "y"]},
+     ['arguments.a[0]: expected number, received string "x"', 'arguments.a[1]: expected number, received string "y"']),
 ]
 #: arguments under a broken or hostile schema are left to the server
 UNCHECKED: list[dict[str, Any]] = [

@@ -157,7 +157,7 @@ def _corrected(found: Mapping[str, Any]) -> str:
     method, params = found.get("method"), found.get("params")
     given = _misplaced(found)
     if not method and any(_ALIASES.get(key, key) == "name" for key in given):
-        method, given = "tools/call", {**given, "arguments": params} if "params" in found else given
+        method, given = "tools/call", {"arguments": params, **given} if params else given
     elif isinstance(params, Mapping):
         given = {**params, **given}
     method = method if isinstance(method, str) and method in METHODS else "tools/list"

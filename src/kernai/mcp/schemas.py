@@ -213,11 +213,11 @@ class _Writer:
         made = {key: one for key, one in schema.items() if key not in _LEFT_OUT and not _has_reference(key, one)}
         if "properties" in made:
             made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
-        for key in ("items", "additionalProperties"):
+        for key in ("items", "prefixItems", "additionalItems", "additionalProperties"):
             if isinstance(made.get(key), Mapping):
                 made[key] = self.written(made[key], inside)
-        if "prefixItems" in made:
-            made["prefixItems"] = [self.written(one, inside) for one in made["prefixItems"]]
+            elif isinstance(made.get(key), list):
+                made[key] = [self.written(one, inside) for one in made[key]]
         for one in made.pop("allOf", ()):
             made = merged(made, self.written(one, inside))
         for key in ("anyOf", "oneOf"):
