@@ -197,7 +197,7 @@ class LlamaTransport:
         if chat_template is not None and not isinstance(chat_template, str):
             raise TypeError(f"chat_template must be a template's text, got {type(chat_template).__name__}")
         self._options = path, context, threads or max(1, (os.cpu_count() or 2) // 2), chat_template or ""
-        self.close()
+        self.close()  # nothing is loaded yet
 
     def send(self, request: Request) -> LlamaResponse:
         """Starts a response. Errors are reported in its stream."""

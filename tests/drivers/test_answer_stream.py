@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import aclosing
 from typing import Any, Literal
 
 import pytest
@@ -66,7 +67,8 @@ async def test_a_wait_for_a_piece_may_be_cancelled_and_repeated(reader: str, pie
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert [piece async for piece in reading] == pieces
+        async with aclosing(reading):
+            assert [piece async for piece in reading] == pieces
 
 
 def test_a_repeated_model_call_retracts_its_earlier_text() -> None:

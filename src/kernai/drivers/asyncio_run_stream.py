@@ -131,6 +131,9 @@ class _Pieces(AsyncIterator[Any]):
                 return piece
             self._ready = self._take(await anext(self._events))
 
+    async def aclose(self) -> None:
+        """Does nothing; for `contextlib.aclosing`."""
+
 
 async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> BaseException | None:
     """Drives the run, as a task. Returns the exception that the run raised (an error in the host's own code).
