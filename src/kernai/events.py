@@ -386,14 +386,13 @@ class MessagesSentRow(Row, type="messages_sent", group="model"):
         entry = super().entry()
         return entry if self.since is None else {**entry, "since": self.since}
 
-    def delta(self, since: int, *, is_system_known: bool) -> MessagesSentRow:
-        """Returns a row with only the messages after the first `since`, and the system message unless it is known."""
+    def delta(self, since: int, begin: Sequence[Any]) -> MessagesSentRow:
+        """Returns a row with only the messages after the first `since`, and `begin` before them."""
         if self._system is None:
-            new, system = list(self._messages[since:]), self._messages[:1]
+            new = self._messages[since:]
         else:
             new = [message.as_sent() for message in self._messages[since - 1:self._length]]
-            system = [self._system.as_sent()]
-        short = MessagesSentRow(new if is_system_known else [*system, *new])
+        short = MessagesSentRow([*begin, *new])
         short.place, short.at, short.since = self.place, self.at, since
         return short
 

@@ -333,7 +333,7 @@ class MessageDelta:
         self._sent[key] = len(messages), first
         if count == 0 or count > len(messages):
             return row.entry()
-        return row.delta(count, is_system_known=first == system).entry()
+        return row.delta(count, [] if first == system else [first]).entry()
 
     def forget(self, row: Row) -> None:
         """Makes the scope's next entry have all messages, for example because this row could not be written."""
