@@ -36,7 +36,7 @@ SUMMARIES = {
     "cancel": "cancel a run, even one that another process is working on",
     "worker": "process runs that were submitted to a PostgreSQL store",
     "store": "create or upgrade the tables of a PostgreSQL store",
-    "replay": "compare what an agent decides with a recording, offline",
+    "replay": "compare an agent's decisions with a recording, offline",
     "skills": "load and check skills, and list them as a model would see them",
     "parse": "show how a response is parsed and what kernai would do with it",
     "view": "write a recorded run as an HTML page, or follow it live",
