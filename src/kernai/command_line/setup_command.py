@@ -144,8 +144,7 @@ def check_programs() -> Iterator[Finding]:
             continue
         try:
             asked = subprocess.run(  # noqa: S603 - a program that the user has installed; only its version is requested
-                [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=5,
-                check=False,
+                [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False,
             ).stdout
         except (OSError, subprocess.SubprocessError):
             yield Finding("programs", name, f"does not run at {path}", good=False)

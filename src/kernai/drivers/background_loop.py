@@ -102,9 +102,7 @@ class BackgroundLoop:
             if self._loop is not None and not self.closed:
                 self._loop.call_soon_threadsafe(self._cancel_all, self._loop)
 
-    def close(
-        self, timeout: float = TIMEOUT, last: Callable[[], Coroutine[Any, Any, object]] | None = None
-    ) -> None:
+    def close(self, timeout: float = TIMEOUT, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
         """Performs `last`, if given, then cancels all remaining work and ends the thread.
 
         Waits at most `timeout` seconds for `last`, and again for the rest.

@@ -137,14 +137,15 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
         with suppress(LookupError, TypeError, ValueError):  # for any other fault
             if takes_any or path[0] in known:
                 change_form(made, path)
-    made = {name: value for name, value in made.items() if name not in known or _fits(known[name], value)}
+    draft = schema.get("$schema", "")
+    made = {name: value for name, value in made.items() if name not in known or _fits(known[name], value, draft)}
     made = _completed({**full, "properties": known}, made)
     return {name: value for name, value in made.items() if takes_any or name in known or name not in given}
 
 
-def _fits(schema: Any, value: Any) -> bool:
+def _fits(schema: Any, value: Any, draft: str = "") -> bool:
     """Whether a value fits, apart from what is in a list or object."""
-    wrong = found_faults({"properties": {"it": schema}}, {"it": value})
+    wrong = found_faults({"$schema": draft, "properties": {"it": schema}}, {"it": value})
     return all(len(path) > 1 for path, _ in wrong)
 
 

@@ -196,9 +196,7 @@ class ResumeRequest(_RecordedRequest):
             self.writer.record_nothing()
             durable.parked_result(run)
             return run, _ended(run)
-        self._begin_journal(
-            run.root, seq=recorded.length, stored=self._stored, info=self._info, sent=recorded.sent()
-        )
+        self._begin_journal(run.root, seq=recorded.length, stored=self._stored, info=self._info, sent=recorded.sent())
         return run, durable.waiting_on() if waits else durable.continued()
 
     def _checked_approvals(self, given: Any) -> dict[str, Decision]:
