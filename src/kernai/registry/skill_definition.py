@@ -108,7 +108,7 @@ class Skill:
         self.__name__ = self.__qualname__ = name
         self.__doc__ = None
         update_wrapper(self, execute, updated=())
-        with suppress(AttributeError, NameError):  # Python 3.14 evaluates them here
+        with suppress(Exception):  # Python 3.14 evaluates them here
             self.__annotations__ = execute.__annotations__
 
     def read(self, content: str, *, repair: Repair = True) -> dict[str, object]:
