@@ -116,6 +116,7 @@ ENDLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"properties": {"a": {"items": {"enum": [*range(20_000)]}}}}, {"a": [*range(20_000, 30_000)]}),
     ({"properties": {"a": {"items": {"const": [0] * 1000}}}}, {"a": [[*[0] * 999, 1]] * 5000}),
     ({"allOf": [{"properties": {"a": {"anyOf": [{"type": "integer"}] * 2000}}}]}, {"a": "a" * 300_000}),
+    ({"properties": {"a": {"items": {"anyOf": [{"type": "integer"}] * 400 + [{"minLength": 2}]}}}}, {"a": [*["aa"] * 1500, "a"]}),
     ({"properties": {"a": {"items": {"$ref": "#far"}}}, "$defs": {str(n): {"$anchor": f"at{n}"} for n in range(1000)} | {"far": {"$anchor": "far", "type": "null"}}},
      {"a": [None] * 100_000}),
 ]

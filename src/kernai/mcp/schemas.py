@@ -42,8 +42,8 @@ _LEFT_OUT = ("$defs", "definitions", "$schema", "$id")
 #: keywords whose schemas are not written out; those with references are left out
 _AS_IT_IS = ("not", "if", "then", "else", "contains", "propertyNames", "dependentSchemas", "dependencies")
 _KIND = ("type", "enum", "const", "items", "anyOf", "oneOf")
-#: limit for checking data: the size of the schema times that of the data, both with so many characters of a text as one
-MAX_WORK, SIZE_OF_TEXT = 2_000_000, 200
+#: limit for checking data, a few seconds: the schema's size times that of the data, so many characters counting as one
+MAX_WORK, SIZE_OF_TEXT = 1_000_000, 200
 #: limits for a schema itself, about a second of work, and for the nesting of schemas and data. If the stack overflowed
 #: inside the library's Rust code, it would print a traceback and raise something that is no `Exception`.
 MAX_SCHEMA, MAX_NESTING = 20_000, 60
