@@ -84,6 +84,7 @@ UNCHECKED: list[dict[str, Any]] = [
     {"$schema": "https://example.org/none", "type": "object"},
     {"properties": {"a": {"pattern": "(a+)+$"}}}, {"patternProperties": {"(a+)+$": False}, "additionalProperties": False},
     {"properties": {"a": {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "(a+)+$"}}},
+    *({"properties": {"a": {key: {"$schema": "https://json-schema.org/draft/2020-12/schema", "pattern": "(a+)+$"}, "then": False}}} for key in ("not", "if")),
     {"not": {"$ref": "#"}}, {"if": {"$ref": "#"}}, {"oneOf": [{"not": {"$ref": "#"}}]},
 ]
 
@@ -114,6 +115,7 @@ ENDLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (chain(28, {"required": ["a"]}, "oneOf", "anyOf"), {}),
     ({**chain(28, {"type": "array", "prefixItems": [{}]}, "allOf"), "unevaluatedItems": False}, {}),
     ({"properties": {"a": {"items": {"enum": [*range(20_000)]}}}}, {"a": [*range(20_000, 30_000)]}),
+    ({"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"b": {"enum": [{"n": n} for n in range(6_000)]}}}, {"a": 1, "b": {"n": 0}}),
     ({"properties": {"a": {"items": {"const": [0] * 1000}}}}, {"a": [[*[0] * 999, 1]] * 5000}),
     ({"allOf": [{"properties": {"a": {"anyOf": [{"type": "integer"}] * 2000}}}]}, {"a": "a" * 300_000}),
     ({"properties": {"a": {"items": {"anyOf": [{"type": "integer"}] * 400 + [{"minLength": 2}]}}}}, {"a": [*["aa"] * 1500, "a"]}),

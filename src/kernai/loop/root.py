@@ -37,9 +37,7 @@ class Clock:
 
     __slots__ = ("monotonic", "wall")
 
-    def __init__(
-        self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.wall = wall
         self.monotonic = monotonic
 

@@ -9,6 +9,7 @@ are never run, because a single step of either can take exponential time. What c
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -39,7 +40,7 @@ Found = tuple[tuple[str | int, ...], str]
 MAX_PARTS, SIZE_OF_PART = 5000, 20
 _MOST_INSIDE = 100  # references that lead to one another
 _LEFT_OUT = ("$defs", "definitions", "$schema", "$id")
-#: keywords whose schemas are not written out; those with references are left out
+#: keywords whose schemas are not written out; left out if they contain references, or what is never run, as a pattern
 _AS_IT_IS = ("not", "if", "then", "else", "contains", "propertyNames", "dependentSchemas", "dependencies")
 _KIND = ("type", "enum", "const", "items", "anyOf", "oneOf")
 #: limit for checking data, a few seconds: the schema's size times that of the data, so many characters counting as one
@@ -211,7 +212,7 @@ class _Writer:
             return self._referred(schema, inside)
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
             raise ValueError("it contains a dynamic reference")
-        made = {key: one for key, one in schema.items() if key not in _LEFT_OUT and not _has_reference(key, one)}
+        made = {key: one for key, one in schema.items() if key not in _LEFT_OUT and not _is_unchecked(key, one)}
         if "properties" in made:
             made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
         for key in ("items", "prefixItems", "additionalItems", "additionalProperties"):
@@ -247,8 +248,8 @@ class _Writer:
         return found
 
 
-def _has_reference(keyword: str, rule: Any) -> bool:
-    return keyword in _AS_IT_IS and 'ref"' in json.dumps(rule).lower()
+def _is_unchecked(keyword: str, rule: Any) -> bool:
+    return keyword in _AS_IT_IS and bool(re.search(r'ref"|"pattern|"unevaluated', json.dumps(rule), re.IGNORECASE))
 
 
 # ----------------------------------------------------------------------------------------------------------- checking
@@ -258,7 +259,7 @@ def is_schema(schema: Any) -> bool:
     """Whether this is a valid JSON schema. False also if that cannot be found out within the limits."""
     with suppress(Exception):
         kind = validator_for(schema, default=Draft202012Validator)
-        return _size(schema) <= MAX_SCHEMA and bool(kind(kind.META_SCHEMA).is_valid(schema))
+        return _size(schema) <= MAX_SCHEMA and bool(_with_our_rules(kind)(kind.META_SCHEMA).is_valid(schema))
     return False
 
 
@@ -312,7 +313,11 @@ def _checker(written: str) -> tuple[Any, int]:
 
 @lru_cache(16)
 def _with_our_rules(kind: Any) -> Any:
-    return extend(kind, {name: rule for name, rule in _OURS.items() if name in kind.VALIDATORS})
+    made = extend(kind, {name: rule for name, rule in _OURS.items() if name in kind.VALIDATORS})
+    # the library's own `evolve` would switch to its rules at a "$schema" inside the schema
+    made.evolve = lambda self, *, schema=None, _resolver=None: type(self)(
+        self.schema if schema is None else schema, _resolver=_resolver or self._resolver)
+    return made
 
 
 def _size(value: Any, levels: int = MAX_NESTING) -> int:

@@ -201,9 +201,7 @@ class UsageMeter:
 
     def usage(self) -> Usage:
         """The sum so far."""
-        return Usage(
-            self._prompt, self._completion, self._total, self._cost, self._calls, self._cached, self._written
-        )
+        return Usage(self._prompt, self._completion, self._total, self._cost, self._calls, self._cached, self._written)
 
 
 def usage_of(response: LlmResponse, model: Model) -> Usage:
