@@ -1,17 +1,17 @@
 """Checks data against an untrusted JSON Schema, says what is wrong with the data, and describes what fits.
 
-A schema is written out as one tree before it is used: its references are resolved, but never fetched. If its branches
-meet again at each level, a kilobyte would cost a year of work, so the tree has a limited size, and the data too: each
-part of the schema is compared with each value at most once. Regular expressions and the two ``unevaluated…`` keywords
-are never run, because a single step of either can take exponential time. What cannot be checked is left to the server.
+References are never fetched. Regular expressions and the two ``unevaluated…`` keywords are never run, because a single
+step of either can take exponential time. All other steps are counted and limited: a schema whose branches meet again at
+each level can make a kilobyte cost a year of work. They are counted instead of timed, so that the same data always get
+the same verdict. What cannot be checked is left to the server.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from itertools import islice
 from typing import Any
@@ -19,9 +19,10 @@ from typing import Any
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # has no types of its own
 from jsonschema.exceptions import ValidationError  # type: ignore[import-untyped]  # as above
 from jsonschema.validators import extend, validator_for  # type: ignore[import-untyped]  # as above
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # as above
 from referencing import Registry
 from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
+from referencing.jsonschema import DRAFT202012, specification_with
 
 from kernai._util.api import close_matches
 from kernai._util.redaction import printable
@@ -39,17 +40,21 @@ Found = tuple[tuple[str | int, ...], str]
 #: limit for the parts of a schema that is written out; one with very many keys or items in lists counts as several
 MAX_PARTS, SIZE_OF_PART = 5000, 20
 _MOST_INSIDE = 100  # references that lead to one another
-_LEFT_OUT = ("$defs", "definitions", "$schema", "$id")
-#: keywords whose schemas are not written out; left out if they contain references, or what is never run, as a pattern
-_AS_IT_IS = ("not", "if", "then", "else", "contains", "propertyNames", "dependentSchemas", "dependencies")
 _KIND = ("type", "enum", "const", "items", "anyOf", "oneOf")
-#: limit for checking data, a few seconds: the schema's size times that of the data, so many characters counting as one
-MAX_WORK, SIZE_OF_TEXT = 1_000_000, 200
-#: limits for a schema itself, about a second of work, and for the nesting of schemas and data. If the stack overflowed
+#: limit for checking data, about half a second; a keyword is one step, plus one for each item that it looks at
+MAX_STEPS = 50_000
+#: limit for checking a schema itself, which is done once: a second or two, enough for 200 KB of schema
+MAX_STEPS_FOR_SCHEMA = 400_000
+#: limit for keywords inside one another, each of which takes up to five frames of the stack. If the stack overflowed
 #: inside the library's Rust code, it would print a traceback and raise something that is no `Exception`.
-MAX_SCHEMA, MAX_NESTING = 20_000, 60
+MAX_NESTING = 160
+#: characters of an error's text that count as a step
+_TEXT_STEP = 50
 
 _Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
+#: the steps and the levels that are left
+_left: ContextVar[list[int]] = ContextVar("left")
+
 
 def faults(schema: Mapping[str, Any], data: Any, name: str = "arguments") -> list[str]:
     """What is wrong with the data, one line per fault. Empty if nothing is, or if that cannot be found out."""
@@ -60,9 +65,10 @@ def found_faults(schema: Mapping[str, Any], data: Any) -> list[Found]:
     """Like `faults`, but returns the path and the text of each fault."""
     found: dict[Found, None] = {}
     with suppress(Exception):  # a limit is reached, or the schema cannot be used: the server must check
-        checker, size = _checker(json.dumps(schema))
-        for error in checker.iter_errors(data) if size * _size(data) <= MAX_WORK else ():
-            found |= dict.fromkeys(islice(_explained(error), MAX_FAULTS))
+        checker = _checker(json.dumps(schema))
+        _left.set([MAX_STEPS, MAX_NESTING])
+        for error in checker.iter_errors(data) if checker is not None else ():
+            found |= dict.fromkeys(islice(_explained(error, schema), MAX_FAULTS))
             if len(found) >= MAX_FAULTS:
                 break
         else:
@@ -72,11 +78,11 @@ def found_faults(schema: Mapping[str, Any], data: Any) -> list[Found]:
     return []
 
 
-def _explained(error: ValidationError) -> Iterator[Found]:
+def _explained(error: ValidationError, root: Mapping[str, Any]) -> Iterator[Found]:
     place = tuple(error.absolute_path)
     instance, rule = error.instance, error.validator_value
     if error.validator == "required" and isinstance(instance, Mapping):
-        known = properties_of(error.schema)
+        known = properties_of(error.schema if place else resolved(root))
         for name in missing(error.schema, instance):
             yield (*place, name), f"required, but missing ({type_of(known.get(name))})"
     elif error.validator == "additionalProperties" and isinstance(instance, Mapping) and rule is False:
@@ -88,7 +94,7 @@ def _explained(error: ValidationError) -> Iterator[Found]:
         deepest = max(error.context, key=lambda one: len(one.absolute_path))
         lacking = [" and ".join(missing(one.schema, instance)) for one in error.context if one.validator == "required"]
         if len(deepest.absolute_path) > len(error.absolute_path):
-            yield from _explained(deepest)
+            yield from _explained(deepest, root)
         elif lacking:
             yield place, f"needs {' or '.join(dict.fromkeys(lacking))}"
         else:
@@ -133,20 +139,21 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     full = resolved(schema)
     known = {name: {} for name in needed_names(full, given)} | inputs_of(full)
     takes_any = not properties_of(full) and full.get("additionalProperties") is not False
+    # the definitions are needed if not all references can be resolved
+    others = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
     made = copy_of(dict(islice(given.items(), MAX_SHOWN)))
     for path, _ in found_faults(schema, made):
         with suppress(LookupError, TypeError, ValueError):  # for any other fault
             if takes_any or path[0] in known:
                 change_form(made, path)
-    draft = schema.get("$schema", "")
-    made = {name: value for name, value in made.items() if name not in known or _fits(known[name], value, draft)}
+    made = {name: value for name, value in made.items() if name not in known or _fits(known[name], value, others)}
     made = _completed({**full, "properties": known}, made)
     return {name: value for name, value in made.items() if takes_any or name in known or name not in given}
 
 
-def _fits(schema: Any, value: Any, draft: str = "") -> bool:
+def _fits(schema: Any, value: Any, others: Mapping[str, Any]) -> bool:
     """Whether a value fits, apart from what is in a list or object."""
-    wrong = found_faults({"$schema": draft, "properties": {"it": schema}}, {"it": value})
+    wrong = found_faults({**others, "properties": {"it": schema}}, {"it": value})
     return all(len(path) > 1 for path, _ in wrong)
 
 
@@ -161,7 +168,7 @@ def _completed(schema: Any, value: Any) -> Any:
     lacking = [name for name in needed_names(schema, made) if name not in made]
     for one in islice((one for one in value if one not in known), MAX_FAULTS):
         for name in close_matches(one, known):
-            if name in lacking and name not in made and one in made and _fits(known[name], made[one]):
+            if name in lacking and name not in made and one in made and _fits(known[name], made[one], {}):
                 made[name] = made.pop(one)
     return {**made, **{name: _placeholder(known.get(name)) for name in lacking if name not in made}}
 
@@ -193,7 +200,7 @@ def written_out(schema: Mapping[str, Any]) -> Schema:
 
 
 class _Writer:
-    """Writes a schema out. A recursive reference is not followed: its value is not checked, apart from its type."""
+    """Writes a schema out. A recursive reference is not followed: its value is checked, but not described."""
 
     def __init__(self, root: Mapping[str, Any], check: Callable[[Any], bool]) -> None:
         self._resolver = Registry().with_resource("", DRAFT202012.create_resource(root)).resolver()
@@ -203,7 +210,7 @@ class _Writer:
 
     def written(self, schema: Any, inside: tuple[str, ...]) -> Schema:
         if not isinstance(schema, Mapping):
-            return {"not": {}} if schema is False else {}
+            schema = {}  # True accepts any value, False none; the check reports that
         size = len(schema) + sum(len(one) for one in schema.values() if isinstance(one, list))
         self._left -= 1 + size // SIZE_OF_PART
         if self._left < 0:
@@ -212,14 +219,14 @@ class _Writer:
             return self._referred(schema, inside)
         if "$dynamicRef" in schema or "$recursiveRef" in schema:
             raise ValueError("it contains a dynamic reference")
-        made = {key: one for key, one in schema.items() if key not in _LEFT_OUT and not _is_unchecked(key, one)}
+        made = {key: one for key, one in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
         if "properties" in made:
             made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
-        for key in ("items", "prefixItems", "additionalItems", "additionalProperties"):
+        for key in ("items", "additionalProperties"):
             if isinstance(made.get(key), Mapping):
                 made[key] = self.written(made[key], inside)
-            elif isinstance(made.get(key), list):
-                made[key] = [self.written(one, inside) for one in made[key]]
+        if "prefixItems" in made:
+            made["prefixItems"] = [self.written(one, inside) for one in made["prefixItems"]]
         for one in made.pop("allOf", ()):
             made = merged(made, self.written(one, inside))
         for key in ("anyOf", "oneOf"):
@@ -248,19 +255,16 @@ class _Writer:
         return found
 
 
-def _is_unchecked(keyword: str, rule: Any) -> bool:
-    return keyword in _AS_IT_IS and bool(re.search(r'ref"|"pattern|"unevaluated', json.dumps(rule), re.IGNORECASE))
-
-
 # ----------------------------------------------------------------------------------------------------------- checking
 
 
-def is_schema(schema: Any) -> bool:
+class TooMuchWorkError(Exception):
+    """A limit is reached, so the check is left to the server."""
+
+
+def is_schema(schema: Mapping[str, Any]) -> bool:
     """Whether this is a valid JSON schema. False also if that cannot be found out within the limits."""
-    with suppress(Exception):
-        kind = validator_for(schema, default=Draft202012Validator)
-        return _size(schema) <= MAX_SCHEMA and bool(_with_our_rules(kind)(kind.META_SCHEMA).is_valid(schema))
-    return False
+    return _checker(json.dumps(schema)) is not None
 
 
 def missing(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:
@@ -301,32 +305,64 @@ def _required_names(schema: Mapping[str, Any]) -> list[str]:
 
 
 @lru_cache(256)
-def _checker(written: str) -> tuple[Any, int]:
-    """A validator for a schema, and its size. It accepts anything if the schema is unusable. Cached: it is slow."""
-    with suppress(Exception):  # the schema cannot be used
+def _checker(written: str) -> Any:
+    """The validator for a schema; None if the schema is unusable. Cached, because checking a schema is slow."""
+    try:
         schema = json.loads(written)
-        kind = validator_for(schema, default=Draft202012Validator)
-        tree = written_out(schema)
-        return _with_our_rules(kind)(tree, registry=Registry()), _size(tree)
-    return Draft202012Validator({}), 0
+        kind = _bounded(validator_for(schema, default=Draft202012Validator))
+        _left.set([MAX_STEPS_FOR_SCHEMA, MAX_NESTING])
+        if not _made(_bounded(validator_for(kind.META_SCHEMA)), kind.META_SCHEMA).is_valid(schema):
+            return None
+        return _made(kind, schema)
+    except Exception:  # noqa: BLE001 - the schema cannot be used
+        return None
+
+
+def _made(kind: Any, schema: Any) -> Any:
+    """Makes a validator with an index of the schema's references; without it, each would search the whole schema."""
+    specification = specification_with(kind.ID_OF(kind.META_SCHEMA))
+    resource = specification.create_resource(schema)
+    uri = resource.id() or ""
+    return kind(schema, _resolver=REGISTRY.with_resource(uri, resource).crawl().resolver(uri))
 
 
 @lru_cache(16)
-def _with_our_rules(kind: Any) -> Any:
-    made = extend(kind, {name: rule for name, rule in _OURS.items() if name in kind.VALIDATORS})
-    # the library's own `evolve` would switch to its rules at a "$schema" inside the schema
+def _bounded(kind: Any) -> Any:
+    rules: dict[str, _Keyword] = dict(kind.VALIDATORS)
+    rules |= {name: rule for name, rule in _OURS.items() if name in rules}
+    made = extend(kind, {name: _counted(rule, name in ("enum", "const")) for name, rule in rules.items()})
+    # the library's own `evolve` would switch to an unlimited validator at a "$schema" inside the schema
     made.evolve = lambda self, *, schema=None, _resolver=None: type(self)(
-        self.schema if schema is None else schema, _resolver=_resolver or self._resolver)
+        self.schema if schema is None else schema, _resolver=_resolver or self._resolver
+    )
     return made
 
 
-def _size(value: Any, levels: int = MAX_NESTING) -> int:
-    if not levels:
-        raise RecursionError
-    if isinstance(value, str):
-        return 1 + len(value) // SIZE_OF_TEXT
+def _counted(rule: _Keyword, compares: bool) -> _Keyword:
+    def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        length = len(value) if isinstance(value, Collection) and not isinstance(value, str) else 0
+        left = _left.get()
+        left[1] -= 1
+        try:
+            _count(left, (1 + length) * (_nodes(instance) if compares else 1))
+            for error in rule(validator, value, instance, schema) or ():
+                _count(left, 1 + len(error.message) // _TEXT_STEP)
+                yield error
+        finally:
+            left[1] += 1
+
+    return counted
+
+
+def _count(left: list[int], steps: int) -> None:
+    left[0] -= steps
+    if min(left) < 0:
+        raise TooMuchWorkError
+
+
+def _nodes(value: Any) -> int:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + sum(_size(one, levels - 1) for one in inner)
+    return 1 + sum(map(_nodes, inner))
 
 
 def _required(_: Any, __: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
