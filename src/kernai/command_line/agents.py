@@ -21,7 +21,7 @@ from kernai.command_line.program import Argument, Group, number, valid_text
 from kernai.command_line.skills_command import capabilities, import_from_here, skills_in
 from kernai.errors import KernaiError
 from kernai.registry.configuration import config
-from kernai.registry.skill_registry import execute, fault_of
+from kernai.registry.skill_registry import execute_file, fault_of
 from kernai.values.limits import Limits
 from kernai.values.media import Media
 from kernai.values.model import MEDIA_INPUTS, Model
@@ -229,7 +229,7 @@ def _load(place: str) -> ModuleType:
     try:
         with output.stdout_is_stderr():  # stdout is for the answer, not for what the file prints
             if path is not None:
-                execute(path, name)
+                execute_file(path, name)
                 return sys.modules[name]
             return importlib.import_module(name)
     except BaseException as error:  # the code may raise anything

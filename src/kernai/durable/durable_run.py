@@ -115,8 +115,8 @@ class DurableRun:
         `continued` next.
 
         `added` are new inputs. `verdicts` are people's decisions on calls in flight; `in_flight` decides on the others.
-        With `compares`, the run stops at the end of its recording. `ends` is an end that the loop did not decide on, of
-        a closed run for example: the run ends there like that, and the last input reopens it.
+        With `compares`, the run stops at the end of its recording. `ends` is an end that the loop did not decide on,
+        such as that of a closed run: the run ends there as recorded, and the last input reopens it.
         """
         self.compares = compares
         if ends is not None:

@@ -20,7 +20,7 @@ from contextlib import suppress
 GRACE_SECONDS = 2.0
 #: seconds between SIGTERM and SIGKILL
 TERMINATION_SECONDS = 1.0
-#: seconds between two checks whether the host has ended: no signal says so
+#: seconds between two checks of whether the host has ended, which no signal reports
 POLL_SECONDS = 1.0
 NOT_FOUND = 127
 

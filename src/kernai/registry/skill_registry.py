@@ -293,7 +293,7 @@ def fault_of(error: BaseException, shown: str, path: str | None = None) -> Fault
 
 
 @calls_out
-def execute(path: str, name: str) -> None:
+def execute_file(path: str, name: str) -> None:
     """Runs a file as the module `name`."""
     module = ModuleType(name)
     module.__file__ = path
@@ -310,7 +310,7 @@ def run_file(path: str) -> SkillFile:
     file = SkillFile(path)
     token = _file.set(file)
     try:
-        execute(path, file.module)
+        execute_file(path, file.module)
     except BaseException as error:
         forget([file])
         if not isinstance(error, (Exception, SystemExit)):
