@@ -21,6 +21,7 @@ from kernai import (
     Event,
     Limits,
     LlmResponse,
+    Media,
     MemorySink,
     MemoryStore,
     MockProvider,
@@ -30,6 +31,7 @@ from kernai import (
     Result,
     Usage,
     execute,
+    outside,
     resume,
     skill,
 )
@@ -123,9 +125,15 @@ def test_with_content_spans_hold_the_messages_as_the_conventions_say() -> None:
     system, user, *_ = json.loads(str((last.attributes or {})["gen_ai.input.messages"]))
     assert system["role"] == "system"
     assert user == {"role": "user", "parts": [{"type": "text", "content": "Look."}]}
-    assert json.loads(str((last.attributes or {})["gen_ai.output.messages"])) == [
-        {"role": "assistant", "parts": [{"type": "text", "content": "<final>Found.</final>"}]}
-    ]
+    answer = {"role": "assistant", "parts": [{"type": "text", "content": "<final>Found.</final>"}], "finish_reason": "unknown"}
+    assert json.loads(str((last.attributes or {})["gen_ai.output.messages"])) == [answer]
+    failing = Traced(content=True)
+    asked: list[Any] = [outside("mail"), Media.from_bytes(b"1", mime_type="image/png")]
+    execute(agent_saying(RuntimeError("down")), asked, recorder=Recorder(failing.sink))
+    chat, run = [{key: str(value) for key, value in (one.attributes or {}).items()} for one in failing.spans]
+    assert json.loads(chat["gen_ai.output.messages"])[0]["finish_reason"] == "error"
+    assert [one["type"] for one in json.loads(run["gen_ai.input.messages"])[0]["parts"]] == ["text", "media"]
+    assert run["gen_ai.output.messages"] == "[]"
 
 
 @WAYS

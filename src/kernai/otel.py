@@ -123,11 +123,10 @@ class SpanSink:
     # ------------------------------------------------------------------------------------------------- runs
 
     def _start_run(self, event: Event, data: Mapping[str, Any]) -> None:
-        place = (event.run_id, "run", event.scope)
         self._end_below(event)  # the run was resumed under the same id
         agent, model = data.get("agent"), data.get("model")
         name = "invoke_agent" if agent is None else f"invoke_agent {agent}"
-        self._start(place, name, SpanKind.INTERNAL, event, self._around(event), {
+        self._start((event.run_id, "run", event.scope), name, SpanKind.INTERNAL, event, self._around(event), {
             "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, "gen_ai.request.model": model,
             "kernai.run_id": event.run_id, "kernai.scope": event.scope, "kernai.task_id": event.task_id,
             "gen_ai.input.messages": self._messages([{"role": "user", "content": data.get("input")}]),
@@ -150,10 +149,10 @@ class SpanSink:
         span = self._run(event).span
         raw = data.get("usage")
         usage: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
-        _set(span, {
+        span.set_attributes(_known({
             **_tokens(usage), "kernai.stop_reason": data.get("stop_reason"), "kernai.cost": usage.get("cost"),
-            "gen_ai.output.messages": self._messages([{"role": "assistant", "content": data.get("text")}]),
-        })
+            "gen_ai.output.messages": self._answer(data.get("text"), "length" if data.get("truncated") else "stop"),
+        }))
         if data.get("error") is not None:
             self._fail(span, str(data.get("stop_reason")), data)
         self._end_below(event)
@@ -190,23 +189,21 @@ class SpanSink:
         reason, metadata = data.get("finish_reason"), data.get("metadata")
         answered = metadata if isinstance(metadata, Mapping) else {}
         answered_by = _text(answered.get("model")) or data.get("model")
-        _set(span, {
+        failed = (data.get("exception") or "cancelled") if event.type == events.ModelFailedRow.type else None
+        span.set_attributes(_known({
             **_tokens(counted), "kernai.cost": counted.get("cost"),
             "gen_ai.response.id": _text(answered.get("response_id")), "gen_ai.response.model": answered_by,
             "gen_ai.response.finish_reasons": None if reason is None else (str(reason),),
-            "gen_ai.output.messages": self._messages([{"role": "assistant", "content": data.get("content")}]),
-        })
-        failed = (data.get("exception") or "cancelled") if event.type == events.ModelFailedRow.type else None
+            "gen_ai.output.messages": self._answer(data.get("content"), "error" if failed else reason),
+        }))
         if failed is not None:
             self._fail(span, failed, data)
         about = self._call_attributes(model) | {"gen_ai.response.model": answered_by}
-        known = {name: value for name, value in about.items() if value is not None}
         if is_whole:
-            error = {} if failed is None else {"error.type": failed}
-            self._duration.record((_nanoseconds(event) - begun) / 1e9, {**known, **error})
+            self._duration.record((_nanoseconds(event) - begun) / 1e9, _known({**about, "error.type": failed}))
         for kind, name in (("input", "prompt_tokens"), ("output", "completion_tokens")):
             if counted.get(name) is not None:
-                self._usage.record(counted[name], {**known, "gen_ai.token.type": kind})
+                self._usage.record(counted[name], _known({**about, "gen_ai.token.type": kind}))
         span.end(_nanoseconds(event))
 
     def _call_attributes(self, model: str | None) -> dict[str, str | None]:
@@ -231,7 +228,7 @@ class SpanSink:
             broken_off = next((word for word in ("interrupted", "not_run") if data.get(word)), "refused")
             self._fail(span, data.get("exception") or broken_off, data)
         else:
-            _set(span, {"gen_ai.tool.call.result": self._content_json(data.get("result"))})
+            span.set_attributes(_known({"gen_ai.tool.call.result": self._content_json(data.get("result"))}))
         span.end(_nanoseconds(event))
 
     def _start_workflow(self, event: Event, data: Mapping[str, Any]) -> None:
@@ -255,9 +252,8 @@ class SpanSink:
         attributes: Mapping[str, Any], model: Any = None,
     ) -> None:
         around = None if parent is None else set_span_in_context(parent.span)  # None means the thread's current span
-        known = {key: value for key, value in attributes.items() if value is not None and value != ""}
         begun = _nanoseconds(event)
-        span = self._tracer.start_span(name, around, kind=kind, attributes=known, start_time=begun)
+        span = self._tracer.start_span(name, around, kind=kind, attributes=_known(attributes), start_time=begun)
         self._open[place] = _Open(span, _text(model), begun)
 
     def _fail(self, span: Span, kind: str, data: Mapping[str, Any]) -> None:
@@ -268,13 +264,16 @@ class SpanSink:
     def _content_json(self, value: Any) -> str | None:
         return dumps(value) if self._content and value is not None else None
 
-    def _messages(self, messages: Any) -> str | None:
+    def _messages(self, messages: Any, **more: str) -> str | None:
         if not self._content or isinstance(messages, str) or not isinstance(messages, Sequence):
             return None
         return dumps([
-            {"role": one.get("role"), "parts": _parts(one.get("content"))}
-            for one in messages if isinstance(one, Mapping)
+            {"role": one.get("role"), "parts": _parts(one["content"]), **more}
+            for one in messages if isinstance(one, Mapping) and one.get("content") is not None
         ])
+
+    def _answer(self, content: Any, reason: object) -> str | None:
+        return self._messages([{"role": "assistant", "content": content}], finish_reason=str(reason or "unknown"))
 
 
 def _call(event: Event, data: Mapping[str, Any]) -> _Place:
@@ -294,14 +293,17 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _set(span: Span, attributes: Mapping[str, Any]) -> None:
-    span.set_attributes({key: value for key, value in attributes.items() if value is not None})
+def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in attributes.items() if value is not None and value != ""}
 
 
 def _parts(content: Any) -> list[Any]:
-    """Texts, and media references as recorded."""
+    """Texts, also those from outside, and media references as recorded."""
     parts = content if isinstance(content, list) else [content]
-    return [{"type": "text", "content": one} if isinstance(one, str) else one for one in parts]
+    said = [one["outside"] if isinstance(one, Mapping) and "outside" in one else one for one in parts]
+    return [
+        {"type": "media", **one} if isinstance(one, Mapping) else {"type": "text", "content": str(one)} for one in said
+    ]
 
 
 def _nanoseconds(event: Event) -> int:
