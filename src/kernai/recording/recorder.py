@@ -198,8 +198,7 @@ class Recorder:
     @property
     def entries(self) -> list[Event]:
         """The events so far. Raises `KernaiError` if no sink keeps them: add a `MemorySink`."""
-        memory = _memory(self.sink)
-        if memory is None:
+        if (memory := _memory(self.sink)) is None:
             raise KernaiError("no sink of this recorder keeps events: use CompositeSink(MemorySink(), your_sink)")
         return memory.entries
 
@@ -233,8 +232,7 @@ class Recorder:
 
     def clear(self) -> None:
         """Deletes the events kept in memory."""
-        memory = _memory(self.sink)
-        if memory is not None:
+        if (memory := _memory(self.sink)) is not None:
             memory.clear()
 
     def token_usage(self) -> Usage:

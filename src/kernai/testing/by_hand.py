@@ -63,8 +63,7 @@ class ByHand:
         self.warnings: list[tuple[str, dict[str, Any]]] = []
         self.listening = listening
         self._order = order
-        ticks = count()
-        clock = Clock(wall=lambda: 0.0, monotonic=monotonic or (lambda: float(next(ticks))))
+        clock = Clock(wall=lambda: 0.0, monotonic=monotonic or map(float, count()).__next__)
         limits = limits or Limits()
         cancellation = Cancellation(clock, None if cancelled is None else SimpleNamespace(is_set=cancelled))
         cancellation.begin(limits.timeout)

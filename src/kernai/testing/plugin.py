@@ -83,6 +83,8 @@ def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
     ) -> Result[Any]:
         __tracebackhide__ = True
         check_options(options, RunOptions, "name", "accept", "strict")
+        if "recorder" in options:
+            raise TypeError("recorded_run takes no recorder: it has its own, which makes the recording")
         if not isinstance(name, str) or "/" in name or "\\" in name:
             raise ValueError(f"name must be text that can be part of a file's name, got {name!r}")
         test = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
@@ -103,8 +105,8 @@ def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
             return recorded_now
         if not path.exists() or not path.stat().st_size:
             pytest.fail(f"there is no recording {path}: make it with pytest --kernai-record", pytrace=False)
-        begun = [one["data"]["input"] for one in JsonlSink.read(path) if one["event"] == RunStartRow.type]
-        recorded = _texts(begun[0] if begun else [])
+        inputs = (one["data"]["input"] for one in JsonlSink.read(path) if one["event"] == RunStartRow.type)
+        recorded = _texts(next(inputs, []))
         texts = _texts(input_summary(as_parts(input, "input", INPUT_PARTS)))
         if texts != recorded:
             pytest.fail(
