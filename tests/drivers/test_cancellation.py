@@ -328,12 +328,13 @@ def test_an_interrupt_in_a_skill_is_recorded_and_raised_by_the_run(
 
 
 @ways.WAYS
-def test_ctrl_c_out_of_a_call_beside_others_ends_them_and_reaches_the_caller(way: ways.Way) -> None:
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, pytest.fail.Exception])
+def test_an_interrupt_in_a_call_beside_others_ends_them_and_reaches_the_caller(way: ways.Way, interrupt: type[BaseException]) -> None:
     recorder, begun = Recorder(), asyncio.Event()
 
     async def stop() -> None:
         await begun.wait()
-        raise KeyboardInterrupt
+        raise interrupt
 
     async def wait() -> None:
         begun.set()
@@ -342,7 +343,7 @@ def test_ctrl_c_out_of_a_call_beside_others_ends_them_and_reaches_the_caller(way
     skills = [Skill("stop", execute=stop, inputs={}), Skill("wait", execute=wait, inputs={})]
     provider = MockProvider(command("stop") + command("wait"))
     agent = Agent(instructions="x", skills=skills, provider=provider, parallel_skills=True)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(interrupt):
         way(agent, recorder=recorder)
     assert results(recorder) == {"": "cancelled"}
     assert len(recorder.for_event("skill_error")) == 2

@@ -260,8 +260,8 @@ class Driver:
     def outcome_error(self, raised: BaseException, effect: Effect, *, is_spawned: bool = False) -> BaseException:
         """Returns the exception to throw into the loop for the exception that an effect raised.
 
-        Ctrl-C and similar exceptions stop all work of the run. If spawned work raised one (`is_spawned`), only Ctrl-C
-        stops the run, and its caller gets it once everything has ended.
+        Ctrl-C and similar exceptions stop all work of the run. If spawned work raised one (`is_spawned`), the caller
+        gets it once everything has ended; a `SystemExit` there is only a failure of that work.
         Exceptions raised on purpose (`Stop`, `Pause`) are left to the loop.
         """
         error = as_failure(raised)
@@ -279,7 +279,7 @@ class Driver:
             ended = RunStoppedError if isinstance(effect, CallModel) else RunCancelledError  # `on_chunk` raises either
             if isinstance(error, ended) and self.root.cancellation.is_set():
                 return Cancelled()  # because the run must stop: the call may or may not have taken effect
-        if is_spawned and isinstance(error, KeyboardInterrupt):
+        if is_spawned and not isinstance(error, (Exception, Control, SystemExit)):
             self.failure, is_spawned = self.failure or error, False
         if not is_spawned and not isinstance(error, (Exception, Control)):
             self.stop()
