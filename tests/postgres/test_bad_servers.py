@@ -152,7 +152,7 @@ def test_nothing_is_lost_or_written_twice_if_a_connection_is_cut_after_a_commit(
     assert cut.cuts == 7
 
 
-def test_a_transaction_begins_anew_if_its_connection_has_died_meanwhile(kept: PostgresStore, server: Server) -> None:
+def test_a_transaction_begins_on_another_connection_if_the_pools_has_died(kept: PostgresStore, server: Server) -> None:
     with kept.transaction() as connection, psycopg.connect(server.dsn) as other:
         died = connection.info.backend_pid
     with psycopg.connect(server.dsn) as other:
