@@ -264,9 +264,7 @@ class Run:
                 self.quoted.record_untrusted(source, passed_on(part))
         self.conversation.messages.append(message)
 
-    def inject(
-        self, content: Part | list[Part] | Message, block: Block | None = None, *, by: By | None = None
-    ) -> None:
+    def inject(self, content: Part | list[Part] | Message, block: Block | None = None, *, by: By | None = None) -> None:
         """Adds a message to the conversation: text of the runtime, or a `Message` by a protocol's handler.
 
         `block` is the block that the message answers, if any. `by` is ``"tool"`` for an answer by default, otherwise
