@@ -128,17 +128,11 @@ def test_a_guard_that_gets_sigterm_ends_its_server_first(tmp_path: Path) -> None
         assert int(answer.text) != server
 
 
-def test_a_guard_ends_when_its_host_is_gone_although_its_input_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "GRACE_SECONDS", 0.01)
-    monkeypatch.setattr(guard, "POLL_SECONDS", 0.01)
-    wake, waker = os.pipe()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
-        try:
-            assert guard._wait(server.pid, wake, os.getppid() + 1) == 1
-        finally:
-            os.close(wake)
-            os.close(waker)
-            server.kill()
+def test_a_guard_whose_host_was_gone_before_it_started_ends_its_server() -> None:
+    code = "import sys; from kernai.mcp import guard; guard.GRACE_SECONDS = 0.01; sys.exit(guard.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "-1", sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert process.wait(timeout=60) == 1
 
 
 def test_a_group_is_asked_to_end_before_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Runs between this process and a stdio server, so that the server never outlives it.
 
-Run as a program, ``python -I -S guard.py COMMAND ARGUMENT...``, on POSIX systems. It starts the command in a new
+Run as a program, ``python -I -S guard.py HOST COMMAND ARGUMENT...``, on POSIX systems. It starts the command in a new
 process group, with the guard's standard streams. It ends all processes of the group when the command has ended, when
-the host has, or on SIGTERM. It neither reads nor writes data, so it adds no latency.
+the process HOST has, or on SIGTERM. It neither reads nor writes data, so it adds no latency.
 
 Imports next to nothing, because there is one guard per server.
 """
@@ -25,14 +25,14 @@ POLL_SECONDS = 1.0
 NOT_FOUND = 127
 
 
-def main(command: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Runs the command and returns its exit status."""
+    host, *command = arguments  # the host may end before this process could ask for its parent
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    parent = os.getppid()
     try:
         child = os.posix_spawnp(command[0], command, os.environ, setpgroup=0)
     except OSError as error:
@@ -41,19 +41,19 @@ def main(command: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # only the server keeps the output open, so that the host notices its end
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    status = _wait(child, wake, parent)
+    status = _wait(child, wake, int(host))
     _end_group(child)
     return status
 
 
-def _wait(child: int, wake: int, parent: int) -> int:
+def _wait(child: int, wake: int, host: int) -> int:
     """Waits for the child and returns its exit status. Gives up on SIGTERM, or `GRACE_SECONDS` after the host's end."""
     deadline = None
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status) % 256
-        if deadline is None and os.getppid() != parent:
+        if deadline is None and os.getppid() != host:
             deadline = time.monotonic() + GRACE_SECONDS
         if deadline is not None and time.monotonic() >= deadline:
             return 1

@@ -182,7 +182,7 @@ async def _stdio(config: ServerConfig, stderr: StderrTail) -> AsyncGenerator[Any
     command = [config.command, *config.args]
     # on Windows, the SDK itself makes sure that the server's processes end
     if os.name == "posix" and sys.executable and not getattr(sys, "frozen", False) and _GUARD.is_file():
-        command = [sys.executable, "-I", "-S", str(_GUARD), *command]
+        command = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), *command]
     parameters = StdioServerParameters(
         command=command[0], args=command[1:], cwd=config.cwd,
         env=dict(config.env),  # added to the SDK's small default environment; never our whole environment
