@@ -90,9 +90,8 @@ def test_the_longer_of_two_secrets_is_replaced_whole_and_replacements_are_not_se
     assert redactor.text("later secret") == "[added] [secret]"
 
 
-def test_a_secret_is_searched_for_in_texts_and_numbers_and_not_as_a_pattern() -> None:
+def test_a_secret_is_searched_for_as_text_and_not_as_a_pattern() -> None:
     assert Redactor({"a.*b": "[key]"}).text("axxb a.*b") == "axxb [key]"
-    assert Redactor({"90210": "[pin]"}).data([90210, 90210.0, 7, True, 10**5000]) == ["[pin]", "[pin].0", 7, True, 10**5000]
 
 
 @pytest.mark.parametrize("secret", [f"{part * 30}xyz" for part in ("\\", "\\x", "%", "%5c", "u0075", "&amp;", '"')])

@@ -221,7 +221,12 @@ def test_a_shutdown_does_not_wait_for_a_server_that_is_still_being_opened(monkey
 
 def test_a_secret_is_hidden_in_a_servers_logs_and_errors_but_not_in_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUR_SECRET", "hunter2")
-    with raw_adapter(env={"TOKEN": "s3cret-value"}) as adapter:
+    counted = {"progressToken": "ID", "progress": 8080.0, "total": 8080.0}
+    with raw_adapter(env={"TOKEN": "s3cret-value", "PORT": "8080"}) as adapter:
+        prints = [{"method": "notifications/progress", "params": counted}, {"id": "ID", "result": {"content": []}}]
+        lines = "\n".join(json.dumps({"jsonrpc": "2.0", **one}).replace('"ID"', "ID") for one in prints)
+        (progress,) = call(adapter, "hang", prints=lines).events[1:]
+        assert (progress["progress"], progress["total"]) == (8080, 8080)  # numbers, whatever they are
         assert call(adapter, "log", data={"with": ["s3cret-value"]}).events == [
             {"mcp": "log", "server": "raw", "level": "warning", "logger": "raw", "data": {"with": ["[env TOKEN]"]}}
         ]

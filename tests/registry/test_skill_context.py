@@ -99,6 +99,7 @@ def test_only_credentials_that_were_read_are_scrubbed() -> None:
     assert ctx.scrub(value) is value
     ctx.credential("a")
     assert ctx.scrub(value) == ["[credential a] beta"]
+    assert reading(a="90210").scrub([90210, 90210.0, 7, True, 10**5000]) == ["[credential a]", "[credential a].0", 7, True, 10**5000]
 
 
 def test_scrubbing_reaches_every_depth_of_lists_tuples_dicts_results_and_media_metadata() -> None:

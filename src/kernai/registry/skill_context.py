@@ -147,6 +147,9 @@ class SkillContext(NotCopied, Generic[RunContext]):
 
         if isinstance(value, SkillResult):
             return value.replaced(scrubbed(value.parts), scrubbed(jsonable(value.metadata)))
+        if type(value) in (int, float) and abs(value) < 10**100:  # Python writes no number of 4,300 digits
+            shown = self._redactor.text(repr(value))
+            return value if shown == repr(value) else shown
         if not isinstance(value, Media):
             return value
         # a recording has the path, the URL and the metadata as JSON, so that form is scrubbed
