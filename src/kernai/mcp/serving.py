@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from inspect import signature
@@ -79,7 +80,8 @@ def serve(
     """
     if transport not in ("stdio", "streamable_http", "http"):
         raise ValueError(f"transport must be 'stdio', 'streamable_http' or 'http', got {transport!r}")
-    _refuse_running_loop()
+    if _get_running_loop() is not None:
+        raise RuntimeError("serve() blocks, and an event loop is running here: use kernai.mcp.serving.Server")
     if on_ready is not None and not callable(on_ready):
         raise TypeError(f"on_ready must be a function of the URL, got {on_ready!r}")
     if transport != "stdio":
@@ -172,14 +174,6 @@ def _known(options: ServeOptions) -> dict[str, Any]:
     if unknown:
         raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(ServeOptions.__annotations__)}")
     return {**options}
-
-
-def _refuse_running_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError("serve() blocks, and an event loop is running here: use kernai.mcp.serving.Server")
 
 
 def _show(url: str) -> None:

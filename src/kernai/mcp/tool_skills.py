@@ -49,7 +49,7 @@ class SchemaTable(InputTable):
     def __init__(self, skill_name: str, schema: Mapping[str, Any], trusted: Collection[str]) -> None:
         self._own = schema
         self._written_out = _for_inputs(schema)
-        properties = self._written_out.get("properties", {})
+        properties = self._written_out["properties"]
         for name in trusted:
             if name not in properties:
                 raise ValueError(f"trusted={name!r}: it has no such input{likely(name, properties, 'it has')}")
@@ -99,8 +99,7 @@ def _for_inputs(schema: Mapping[str, Any]) -> Schema:
     in_ways = {name for one in made.get("anyOf", ()) for name in inputs_of(one)}
     if in_ways - listed.keys() or ("properties" not in made and any(key in made for key in ("anyOf", "if", "not"))):
         raise ValueError("it does not list its arguments as properties")
-    if listed:
-        made["properties"] = listed
+    made["properties"] = listed
     for name in listed:
         if plain_line(name) != name or not name or "<" in name:
             raise ValueError(f"no input can have the name {name!r}")
@@ -114,7 +113,7 @@ def plain_line(text: str) -> str:
 
 def _inputs(schema: Schema) -> Iterator[tuple[str, Input]]:
     required = schema.get("required", ())
-    for name, one in schema.get("properties", {}).items():
+    for name, one in schema["properties"].items():
         # as in `missing`: many servers list inputs as required although they have a default
         default = one.get("default", REQUIRED if name in required else NO_VALUE)
         yield name, Input(SchemaType(one), default, plain_line(str(one.get("description", ""))))
