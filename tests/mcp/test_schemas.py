@@ -28,6 +28,7 @@ REFERS = {
     "allOf": [{"properties": {"color": {"$ref": "#/$defs/Color"}, "at": {"$ref": "#/$defs/At"}}, "required": ["color", "at"]}],
 }
 
+PATTERN = {"pattern": "^x"}
 TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (REFERS, {"at": {"x": 1}}, ['arguments.color: required, but missing (one of "red", "blue")']),
     (FILE, {"path": "a"}, []),
@@ -72,6 +73,12 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {}, ["arguments.b: required, but missing (any value)"]),
     ({"properties": {"o": {"properties": {"a": {"default": 1}}, "required": ["a"]}}}, {"o": {}}, []),
     ({"anyOf": [{"properties": {"a": {"default": 1}}, "required": ["a"]}, {"required": ["b"]}]}, {}, []),
+    # a pattern is never run, so whether it fits is unknown
+    *[({"properties": {"a": {**one, "type": "string"}, "n": {"type": "integer"}}}, {"a": "y", "n": "x"}, ['arguments.n: expected integer, received string "x"'])
+      for one in ({"not": PATTERN}, {"if": PATTERN, "then": False}, {"oneOf": [PATTERN, {"minLength": 1}]}, {"not": {"not": {"not": PATTERN}}})],
+    ({"properties": {"a": {"items": PATTERN, "contains": PATTERN, "maxContains": 0}}}, {"a": ["y"]}, []),
+    ({"properties": {"a": {"oneOf": [{**PATTERN, "type": "integer"}, {"type": "null"}]}}}, {"a": "y"},
+     ['arguments.a: expected integer or null, received string "y"']),
 ]
 #: arguments under a broken or hostile schema are left to the server
 UNCHECKED: list[dict[str, Any]] = [

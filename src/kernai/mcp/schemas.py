@@ -52,7 +52,9 @@ MAX_NESTING = 160
 _TEXT_STEP = 50
 
 _Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
-#: the steps and the levels that are left
+#: the keywords under which data may seem to fit only because something is never run
+_UNSURE = ("not", "if", "contains", "oneOf", "disallow")
+#: the steps and the levels that are left, and how often something was not run
 _left: ContextVar[list[int]] = ContextVar("left")
 
 
@@ -66,7 +68,7 @@ def found_faults(schema: Mapping[str, Any], data: Any) -> list[Found]:
     found: dict[Found, None] = {}
     with suppress(Exception):  # a limit is reached, or the schema cannot be used: the server must check
         checker = _checker(json.dumps(schema))
-        _left.set([MAX_STEPS, MAX_NESTING])
+        _left.set([MAX_STEPS, MAX_NESTING, 0])
         for error in checker.iter_errors(data) if checker is not None else ():
             found |= dict.fromkeys(islice(_explained(error, schema), MAX_FAULTS))
             if len(found) >= MAX_FAULTS:
@@ -310,7 +312,7 @@ def _checker(written: str) -> Any:
     try:
         schema = json.loads(written)
         kind = _bounded(validator_for(schema, default=Draft202012Validator))
-        _left.set([MAX_STEPS_FOR_SCHEMA, MAX_NESTING])
+        _left.set([MAX_STEPS_FOR_SCHEMA, MAX_NESTING, 0])
         if not _made(_bounded(validator_for(kind.META_SCHEMA)), kind.META_SCHEMA).is_valid(schema):
             return None
         return _made(kind, schema)
@@ -330,7 +332,7 @@ def _made(kind: Any, schema: Any) -> Any:
 def _bounded(kind: Any) -> Any:
     rules: dict[str, _Keyword] = dict(kind.VALIDATORS)
     rules |= {name: rule for name, rule in _OURS.items() if name in rules}
-    made = extend(kind, {name: _counted(rule, name in ("enum", "const")) for name, rule in rules.items()})
+    made = extend(kind, {name: _counted(rule, name) for name, rule in rules.items()})
     # the library's own `evolve` would switch to an unlimited validator at a "$schema" inside the schema
     made.evolve = lambda self, *, schema=None, _resolver=None: type(self)(
         self.schema if schema is None else schema, _resolver=_resolver or self._resolver
@@ -338,16 +340,19 @@ def _bounded(kind: Any) -> Any:
     return made
 
 
-def _counted(rule: _Keyword, compares: bool) -> _Keyword:
+def _counted(rule: _Keyword, name: str) -> _Keyword:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         length = len(value) if isinstance(value, Collection) and not isinstance(value, str) else 0
         left = _left.get()
         left[1] -= 1
+        not_run = left[2]
         try:
-            _count(left, (1 + length) * (_nodes(instance) if compares else 1))
+            _count(left, (1 + length) * (_nodes(instance) if name in ("enum", "const") else 1))
             for error in rule(validator, value, instance, schema) or ():
                 _count(left, 1 + len(error.message) // _TEXT_STEP)
-                yield error
+                # that nothing in a `oneOf` fits is sure in any case
+                if name not in _UNSURE or left[2] == not_run or (name == "oneOf" and error.context):
+                    yield error
         finally:
             left[1] += 1
 
@@ -363,6 +368,10 @@ def _count(left: list[int], steps: int) -> None:
 def _nodes(value: Any) -> int:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + sum(map(_nodes, inner))
+
+
+def _never_run(*_: Any) -> None:
+    _left.get()[2] += 1
 
 
 def _required(_: Any, __: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
@@ -414,5 +423,5 @@ _OURS: dict[str, _Keyword] = {
     "multipleOf": _multiple_of,
     "uniqueItems": _unique_items,
     "required": _required,
-    **dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems"), lambda *_: None),
+    **dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems"), _never_run),
 }
