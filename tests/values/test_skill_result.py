@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import PurePosixPath
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,9 +151,8 @@ def test_values_inside_data_become_json(value: object, expected: object) -> None
 
 
 def test_times_of_numpy_are_written_as_times() -> None:
-    numpy = pytest.importorskip("numpy")
-    at = numpy.datetime64("2020-01-02T03:04:05", "ns")  # as pandas has them
-    assert plain([at, numpy.array([at])]) == ["2020-01-02T03:04:05", ["2020-01-02T03:04:05"]]
+    at = np.datetime64("2020-01-02T03:04:05", "ns")  # as pandas has them
+    assert plain([at, np.array([at])]) == ["2020-01-02T03:04:05", ["2020-01-02T03:04:05"]]
 
 
 def test_the_text_of_data_is_not_escaped() -> None:
