@@ -472,7 +472,7 @@ def test_a_worker_ends_even_if_the_server_has_stopped_answering(store: PostgresS
     monkeypatch.setattr(procrastinate.App, "run_worker_async", stuck)
     monkeypatch.setattr(workers, "LATE", 0.01)
     with working(Workers(store, {}, grace=0.01)):
-        begun.wait(PATIENCE)
+        assert begun.wait(PATIENCE)
 
 
 def test_a_job_of_a_worker_that_only_seems_dead_is_left_alone(store: PostgresStore) -> None:

@@ -24,6 +24,7 @@ from kernai.values.result import StopReason
 _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": "yellow", "final": None}
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
 _NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))
+_LEAST_INPUT, _LONGEST_WHY = 20, 400  # characters
 _LONGEST_AGE = timedelta(days=365_000)  # no date is before the year 1
 
 
@@ -79,7 +80,7 @@ def _runs(options: Namespace) -> int:
         _show(runs)
         for one in infos:
             if one.why and all(call.reason != one.why for call in one.pending):
-                output.note(f"{one.run_id} is {one.status}: {one_line(one.why, 400)}")
+                output.note(f"{one.run_id} is {one.status}: {one_line(one.why, _LONGEST_WHY)}")
             if one.pending and one.status != RUNNING:
                 output.note(f"{one.run_id} waits for a decision: {stores.call_lines(one.pending)}")
     return OK
@@ -103,7 +104,7 @@ def _show(runs: list[dict[str, Any]]) -> None:
         for one in runs
     ]
     widths = [max(map(len, column)) for column in zip(_HEADS[:-1], *rows, strict=True)]
-    left = max(output.columns() - sum(widths) - 2 * len(widths), 20)
+    left = max(output.columns() - sum(widths) - 2 * len(widths), _LEAST_INPUT)
     inputs = ["-" if one["input"] is None else _shortened(one["input"], left) for one in runs]
     for line in (_HEADS, *((*row, given) for row, given in zip(rows, inputs, strict=True))):
         cells = [f"{cell:{align}{width}}" for cell, align, width in zip(line, "<<<>>><", widths, strict=False)]
