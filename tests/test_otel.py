@@ -199,13 +199,15 @@ def test_a_recording_without_its_start_or_its_end_still_results_in_spans() -> No
         for type, data in [
             ("run_resumed", {}), ("messages_sent", []), ("skill_result", {"call_id": "0.0", "skill": "x"}),
             ("workflow_start", {"goal": "", "strategy": "mixed", "tasks": []}), ("workflow_error", {"error": "no", "duration_ms": 4}),
+            ("quoted_call", {}), ("approval_given", {}), ("progress", {}), ("plan", "x"),
         ]:
             sink.record(Event(type, data, 0, run_id="r"))
     assert traced.parents() == {
         ("invoke_agent", None), *((name, "invoke_agent") for name in ("chat", "execute_tool x", "invoke_workflow"))}
     failed = traced.named("invoke_workflow")
     assert (failed.status.status_code, (failed.attributes or {})["error.type"]) == (StatusCode.ERROR, "workflow_error")
-    assert [event.name for event in traced.named("invoke_agent").events] == ["kernai.run_resumed"]
+    noted = [event.name for event in traced.named("invoke_agent").events]
+    assert noted == ["kernai.run_resumed", "kernai.quoted_call", "kernai.approval_given"]
 
 
 def test_an_event_whose_timestamp_is_not_a_time_is_refused_and_changes_no_span() -> None:

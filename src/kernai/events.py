@@ -9,9 +9,8 @@ attribute of its class, given in the class statement, so a new kind is one class
 - `stored_first`: the row must be in the run's store before anything else is performed.
 - `uncompared` names the fields that a replay does not compare. `open_fields` names those that may hold any object:
   `seal` copies them, `json` converts them. `usage` returns the usage of the model call that the row records.
-- `is_warning` says whether the log warns of the row, `is_note` whether it deserves a mark on a time line. `group` is
-  its category for a person, and its colour in the viewer. ``problem`` means that the model must be corrected, or that
-  something failed.
+- `is_warning` says whether the log warns of the row. `group` is its category for a person, and its colour in the
+  viewer. ``problem`` means that the model must be corrected, or that something failed.
 
 The fields are the parameters of `__init__`, except keyword-only ones. Fields without a default are always in the data;
 those with a default only if they are not None. Names that Python or this module already uses end in ``_``. Annotations
@@ -44,9 +43,7 @@ if TYPE_CHECKING:
         group: Group
         role: Role
         stored_first: bool
-        is_worded: bool
         is_warning: bool
-        is_note: bool
 
 #: the version of the recording format, recorded in each `run_start`; increased if older recordings would be misread
 RECORDING_FORMAT = 2
@@ -89,11 +86,8 @@ class Row:
     role: ClassVar[Role] = "decision"
     stored_first: ClassVar[bool] = True
     uncompared: ClassVar[frozenset[str]] = _DURATION
-    #: whether kernai words the `error`, so that a replay only compares whether there is one
-    is_worded: ClassVar[bool] = False
     open_fields: ClassVar[tuple[str, ...]] = ()
     is_warning: ClassVar[bool] = False
-    is_note: ClassVar[bool] = False
     group: ClassVar[Group] = "other"
     #: for a live row of a block: the block's number in the response, counted from 0
     block: int | None = None
@@ -274,7 +268,7 @@ class RunStartRow(Row, type="run_start", group="run"):
         self.metadata = copied(self.metadata)
 
 
-class InputAddedRow(Row, type="input_added", group="run", is_note=True):
+class InputAddedRow(Row, type="input_added", group="run"):
     """The user's next message in a run that had ended.
 
     Example: {"input": "Thank you!"}
@@ -296,7 +290,7 @@ class FinalRow(_TextRow, type="final", group="answer"):
     __slots__ = ()
 
 
-class AnswerRejectedRow(Row, type="answer_rejected", group="problem", is_worded=True, is_warning=True, is_note=True):
+class AnswerRejectedRow(Row, type="answer_rejected", group="problem", is_warning=True):
     """An answer that does not match the [agent's type](answers.md): what is wrong with it, and how many answers have
     been rejected so far.
 
@@ -309,7 +303,7 @@ class AnswerRejectedRow(Row, type="answer_rejected", group="problem", is_worded=
         self.error, self.attempt = error, attempt
 
 
-class StrayCloseRow(Row, type="stray_close", group="problem", is_warning=True, is_note=True):
+class StrayCloseRow(Row, type="stray_close", group="problem", is_warning=True):
     """An answer that contains its own closing tag, and therefore ends there. `text` has the first 400 characters after
     the tag. The model is asked to write the answer without that tag.
 
@@ -322,7 +316,7 @@ class StrayCloseRow(Row, type="stray_close", group="problem", is_warning=True, i
         self.text = text
 
 
-class ResultRow(Row, type="result", group="run", is_worded=True):
+class ResultRow(Row, type="result", group="run"):
     """The end of a run or sub-run; its last event. `truncated`: the vendor cut the answer off. `repaired`:
     mistakes that were fixed in a typed answer's JSON, and its unknown fields. `raised`: a `Stop` ended the run.
 
@@ -403,7 +397,7 @@ class MessagesSentRow(Row, type="messages_sent", group="model"):
         return cls(data)
 
 
-class TextChunkRow(_TextRow, type="text_chunk", role="live", stored_first=False):
+class TextChunkRow(_TextRow, type="text_chunk", role="live"):
     """A piece of prose.
 
     Example: "One mo"
@@ -412,7 +406,7 @@ class TextChunkRow(_TextRow, type="text_chunk", role="live", stored_first=False)
     __slots__ = ()
 
 
-class _BlockTagRow(Row, role="live", stored_first=False):
+class _BlockTagRow(Row, role="live"):
     __slots__ = ("block", "name", "type_")  # `block` instead of the class attribute None
 
     def __init__(self, type_: str, name: str | None, *, block: int | None = None) -> None:
@@ -428,7 +422,7 @@ class BlockStartRow(_BlockTagRow, type="block_start"):
     __slots__ = ()
 
 
-class BlockContentRow(_TextRow, type="block_content", role="live", stored_first=False):
+class BlockContentRow(_TextRow, type="block_content", role="live"):
     """A piece of a block's content.
 
     Example: "Foun"
@@ -450,9 +444,7 @@ class BlockEndRow(_BlockTagRow, type="block_end"):
     __slots__ = ()
 
 
-class ModelRestartedRow(
-    Row, type="model_restarted", group="problem", role="aside", stored_first=False, is_warning=True, is_note=True
-):
+class ModelRestartedRow(Row, type="model_restarted", group="problem", role="aside", is_warning=True):
     """The model started its response again: discard the pieces of this step shown so far.
 
     Example: {"reason": "the final content differs from what was streamed"}
@@ -464,7 +456,7 @@ class ModelRestartedRow(
         self.reason = reason
 
 
-class ModelWaitingRow(Row, type="model_waiting", group="model", role="live", stored_first=False, is_warning=True):
+class ModelWaitingRow(Row, type="model_waiting", group="model", role="live", is_warning=True):
     """A model call failed and is made again after `seconds`. `attempt` counts the retries from 1.
 
     Example: {"seconds": 20.0, "reason": "openai: HTTP 429 rate_limit_exceeded: slow down", "attempt": 1}
@@ -619,7 +611,7 @@ class JsonRow(_TextRow, type="json", group="model"):
     __slots__ = ()
 
 
-class PlanRejectedRow(Row, type="plan_rejected", group="problem", is_note=True):
+class PlanRejectedRow(Row, type="plan_rejected", group="problem"):
     """A plan that was not run; the reasons are listed in
     [workflows.md](workflows.md#when-a-plan-is-not-a-workflow).
 
@@ -632,7 +624,7 @@ class PlanRejectedRow(Row, type="plan_rejected", group="problem", is_note=True):
         self.reason, self.raw = reason, raw
 
 
-class _BlockRow(Row, group="problem", is_warning=True, is_note=True):
+class _BlockRow(Row, group="problem", is_warning=True):
     __slots__ = ("content", "name", "type_")
 
     def __init__(self, type_: str, name: str | None, content: str) -> None:
@@ -682,7 +674,7 @@ class QuotedCallRow(Row, type="quoted_call", group="problem", is_warning=True):
         self.call_id, self.type_, self.name, self.source = call_id, type_, name, source
 
 
-class InformationalOnlyRow(Row, type="informational_only", group="problem", is_note=True):
+class InformationalOnlyRow(Row, type="informational_only", group="problem"):
     """A response with no block that runs anything. `kinds` are the types of its blocks.
 
     Example: {"kinds": ["plan", "json"]}
@@ -695,7 +687,7 @@ class InformationalOnlyRow(Row, type="informational_only", group="problem", is_n
         self.kinds = kinds
 
 
-class NoBlocksStallRow(Row, type="no_blocks_stall", group="problem", is_warning=True, is_note=True):
+class NoBlocksStallRow(Row, type="no_blocks_stall", group="problem", is_warning=True):
     """A response without any block, from an agent that must use blocks; its first 400 characters.
 
     Example: {"prose_preview": "I will look that up."}
@@ -800,7 +792,7 @@ class SkillResultRow(CallEndedRow, type="skill_result"):
             self.metadata = copied(self.metadata)
 
 
-class SkillErrorRow(CallEndedRow, type="skill_error", is_worded=True, is_warning=True):
+class SkillErrorRow(CallEndedRow, type="skill_error", is_warning=True):
     """A skill's call that failed or was refused; `exception` is the exception's class, if there was one.
     `interrupted`: the call was cut short, and whether it took effect is unknown. `not_run`: it was never made.
     `stop_reason`: it raised a `Stop`.
@@ -847,7 +839,7 @@ class ProtocolResultRow(CallEndedRow, type="protocol_result"):
         self.metadata = metadata
 
 
-class ProtocolErrorRow(CallEndedRow, type="protocol_error", is_worded=True, is_warning=True):
+class ProtocolErrorRow(CallEndedRow, type="protocol_error", is_warning=True):
     """A protocol's call that failed or was refused; the fields are as in `skill_error`.
 
     Example: {"call_id": "0.1", "protocol": "sql", "error": "no such table", "exception": "ValueError", "duration_ms":
@@ -866,7 +858,7 @@ class ProtocolErrorRow(CallEndedRow, type="protocol_error", is_worded=True, is_w
         self.stop_reason = stop_reason
 
 
-class BuiltinResultRow(Row, type="builtin_result", group="call", role="outcome", is_note=True):
+class BuiltinResultRow(Row, type="builtin_result", group="call", role="outcome"):
     """What a built-in command returned.
 
     Example: {"command": "/skills", "result": "Available skills…"}
@@ -878,7 +870,7 @@ class BuiltinResultRow(Row, type="builtin_result", group="call", role="outcome",
         self.command, self.result = command, result
 
 
-class BuiltinErrorRow(Row, type="builtin_error", group="call", is_worded=True, is_warning=True, is_note=True):
+class BuiltinErrorRow(Row, type="builtin_error", group="call", is_warning=True):
     """A built-in command that does not exist.
 
     Example: {"command": "/help", "error": "Unknown command '/help'"}
@@ -943,7 +935,7 @@ class TaskCompleteRow(TaskEndedRow, type="task_complete"):
         self.task_id, self.result, self.duration_ms, self.drained = task_id, result, duration_ms, drained
 
 
-class TaskErrorRow(TaskEndedRow, type="task_error", is_worded=True, is_warning=True):
+class TaskErrorRow(TaskEndedRow, type="task_error", is_warning=True):
     """A task that failed. `not_run`: the run was stopped before the task began; `interrupted`: while it ran;
     `drained` as in `task_complete`.
 
@@ -973,7 +965,7 @@ class WorkflowCompleteRow(Row, type="workflow_complete", group="flow"):
         self.results, self.duration_ms = results, duration_ms
 
 
-class WorkflowErrorRow(Row, type="workflow_error", group="flow", is_worded=True, is_warning=True):
+class WorkflowErrorRow(Row, type="workflow_error", group="flow", is_warning=True):
     """A workflow was stopped before its end.
 
     Example: {"error": "the run was cancelled", "duration_ms": 40}
@@ -988,7 +980,7 @@ class WorkflowErrorRow(Row, type="workflow_error", group="flow", is_worded=True,
 # ------------------------------------------------------------------------------------------------ durable runs
 
 
-class ApprovalRequestedRow(Row, type="approval_requested", group="call", role="aside", is_note=True):
+class ApprovalRequestedRow(Row, type="approval_requested", group="call", role="aside"):
     """A call that [waits for a person](durable.md#a-person-in-the-loop). `until`: if nobody has decided by then, the
     call is made again.
 
@@ -1006,7 +998,7 @@ class ApprovalRequestedRow(Row, type="approval_requested", group="call", role="a
         self.until, self.untrusted = until, untrusted
 
 
-class UntrustedValueRow(Row, type="untrusted_value", group="call", role="aside", is_note=True):
+class UntrustedValueRow(Row, type="untrusted_value", group="call", role="aside"):
     """A value in a model's call that [must come from the user](security.md), but did not. The call waits for a person,
     or is refused.
 
@@ -1019,7 +1011,7 @@ class UntrustedValueRow(Row, type="untrusted_value", group="call", role="aside",
         self.call_id, self.skill, self.path, self.source = call_id, skill, path, source
 
 
-class TrustedValuesRow(Row, type="trusted_values", group="call", role="aside", is_note=True):
+class TrustedValuesRow(Row, type="trusted_values", group="call", role="aside"):
     """The values in a call that [must come from the user](security.md). `sources` says by input where the user or the
     host has mentioned each value.
 
@@ -1047,7 +1039,7 @@ class TrustAddedRow(Row, type="trust_added", role="aside"):
         self.texts, self.by = texts, by
 
 
-class ApprovalGivenRow(Row, type="approval_given", group="call", role="aside", is_note=True):
+class ApprovalGivenRow(Row, type="approval_given", group="call", role="aside"):
     """The decision on a call, and who made it. With `trusted` False, [trusted inputs](security.md) may not take values
     from its text: it came from a function, which may have quoted the model.
 
@@ -1061,7 +1053,7 @@ class ApprovalGivenRow(Row, type="approval_given", group="call", role="aside", i
         self.call_id, self.decision, self.by, self.trusted = call_id, decision, by, trusted
 
 
-class InFlightRow(Row, type="in_flight", group="call", role="aside", is_note=True):
+class InFlightRow(Row, type="in_flight", group="call", role="aside"):
     """The decision on a call whose outcome was lost in a crash: `skip` or `retry`. If a person made it, `by` says who,
     and `reason` why.
 
@@ -1107,7 +1099,7 @@ class ContextSavedRow(Row, type="context_saved", role="aside"):
         return cls(data)
 
 
-class RunResumedRow(Row, type="run_resumed", group="run", role="aside", stored_first=False, is_note=True):
+class RunResumedRow(Row, type="run_resumed", group="run", role="aside"):
     """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of entries that no
     longer count; `format` is the format's version from here on. `metadata` was passed to the resume. If they have
     changed, `rules` has the new rules for checking responses, by scope, and `definition` is the agent's new definition.

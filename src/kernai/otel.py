@@ -60,8 +60,11 @@ class _Open(NamedTuple):
     begun: int
 
 
-#: events that are added to the run's span
-_NOTES = frozenset(kind.type for kind in KINDS.values() if kind.is_note)
+#: events without a span of their own that are added to the run's span
+_NOTES = frozenset(
+    kind.type for kind in KINDS.values()
+    if kind.group in {"run", "call", "problem"} and kind is not events.ProgressRow  # a call may report much progress
+)
 
 
 #: the bucket boundaries that the conventions recommend

@@ -211,7 +211,7 @@ def _compared(data: Any, row: events.Row) -> Any:
     if not isinstance(data, Mapping):
         return data
     compared = {key: one for key, one in data.items() if key not in row.uncompared}
-    if row.is_worded and compared["error"] is not None:
+    if compared.get("error") is not None:
         compared["error"] = "possibly worded differently"
     return compared
 

@@ -29,7 +29,7 @@ from kernai._util.private_file import open_regular, write_private
 from kernai._util.redaction import printable
 from kernai.blocks.parser import parts_of
 from kernai.errors import KernaiError
-from kernai.events import KINDS, LlmResponseRow, Row
+from kernai.events import KINDS, LlmResponseRow, ProgressRow, Row
 from kernai.jsonio.json_data import dumps, jsonable
 from kernai.recording.recorder import Shortening
 from kernai.values.media import Media
@@ -248,7 +248,7 @@ def kinds() -> dict[str, dict[str, Any]]:
         facts: dict[str, Any] = {
             "problem": kind.is_problem(),
             "usage": kind.usage_in is not Row.usage_in,
-            "of_call": kind.is_note and kind.group == "call" and "call_id" in kind.__slots__,
+            "of_call": kind.role == "aside" and kind.group == "call" and kind is not ProgressRow,
         }
         found[kind.type] = {"group": kind.group} | {name: True for name, is_so in facts.items() if is_so}
     return found
