@@ -1,4 +1,4 @@
-"""All exceptions that kernai raises.
+"""All exceptions that kernai raises, and `StopReason`, why a run ended.
 
 ::
 
@@ -33,6 +33,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import copy
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,6 +46,31 @@ if TYPE_CHECKING:
     from kernai.values.result import Result
 
 AnyError = TypeVar("AnyError", bound=BaseException)
+
+
+class StopReason(StrEnum):
+    """Why a run ended. It compares, prints and serialises as the plain word."""
+
+    FINAL = "final"
+    MAX_STEPS = "max_steps"
+    MAX_TOKENS = "max_tokens"
+    MAX_COST = "max_cost"
+    MAX_CALLS = "max_calls"
+    TIMEOUT = "timeout"
+    MAX_DEPTH = "max_depth"
+    LOOP = "loop"
+    OUTPUT = "output"
+    GUARDRAIL = "guardrail"
+    INTERRUPT = "interrupt"
+    ERROR = "error"
+    CANCELLED = "cancelled"
+    CLOSED = "closed"
+
+
+def _check_reason(reason: str, also: str = "") -> None:
+    without_answer = [one for one in StopReason if one is not StopReason.FINAL]
+    if reason not in without_answer:
+        raise ValueError(f"reason must be {also}one of {', '.join(without_answer)}, got {reason!r}")
 
 
 class KernaiError(Exception):
@@ -212,16 +238,6 @@ class Control(BaseException):
 
 #: the error text of a run that Ctrl-C has ended
 INTERRUPTED = "the run was interrupted"
-#: the values of `StopReason`, except ``final``
-STOP_REASONS = (
-    "max_steps", "max_tokens", "max_cost", "max_calls", "timeout", "max_depth", "loop", "output", "guardrail",
-    "interrupt", "error", "cancelled", "closed",
-)
-
-
-def _check_reason(reason: str, also: str = "") -> None:
-    if reason not in STOP_REASONS:
-        raise ValueError(f"reason must be {also}one of {', '.join(STOP_REASONS)}, got {reason!r}")
 
 
 class Stop(Control):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kernai._util.api import Value, likely
 from kernai.errors import RunStoppedError, error_text
+from kernai.errors import StopReason as StopReason  # noqa: PLC0414 - most modules import it with `Result`
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -24,25 +24,6 @@ if TYPE_CHECKING:
 else:
     Output_co = TypeVar("Output_co", covariant=True)
 """The type of an agent's answers; `Agent` alone means ``Agent[str]``."""
-
-
-class StopReason(StrEnum):
-    """Why a run ended. It compares, prints and serialises as the plain word."""
-
-    FINAL = "final"
-    MAX_STEPS = "max_steps"
-    MAX_TOKENS = "max_tokens"
-    MAX_COST = "max_cost"
-    MAX_CALLS = "max_calls"
-    TIMEOUT = "timeout"
-    MAX_DEPTH = "max_depth"
-    LOOP = "loop"
-    OUTPUT = "output"
-    GUARDRAIL = "guardrail"
-    INTERRUPT = "interrupt"
-    ERROR = "error"
-    CANCELLED = "cancelled"
-    CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
