@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, get_args, overload
 
 from kernai._util.api import annotated_names, check_function, closest, is_async, is_generator, likely, signature_of
 from kernai.agents.setup import Key, Revision, Setup
@@ -370,10 +370,6 @@ def _answer_type(output: object) -> AnswerType | None:
     return AnswerType(output)
 
 
-#: the bundled functions that return a middleware but are not one themselves
-_FACTORIES = frozenset({"compact", "fallback", "guardrail", "redact", "retry", "timeout"})
-
-
 def _check_middleware(middleware: object) -> tuple[Middleware, ...]:
     if callable(middleware) or not isinstance(middleware, Iterable):
         hint = f": write middleware=[{getattr(middleware, '__name__', '...')}]" if callable(middleware) else ""
@@ -382,7 +378,9 @@ def _check_middleware(middleware: object) -> tuple[Middleware, ...]:
     for one in given:
         if isinstance(one, type):
             raise TypeError(f"middleware must hold instances: write {one.__name__}()")
-        if isinstance(one, FunctionType) and one.__qualname__ in _FACTORIES and one.__module__.startswith("kernai."):
+        # what the included functions return is a middleware, and has a dot in its `__qualname__`
+        is_included = isinstance(one, FunctionType) and one.__module__ == "kernai.middleware.bundled"
+        if is_included and "." not in one.__qualname__:
             raise TypeError(f"{one.__name__} makes a middleware: write {one.__name__}(...)")
         check_function("a middleware", one, "the effect (a plain generator, also under asyncio)", None)
     return given
@@ -453,7 +451,9 @@ def _flag(name: str) -> Callable[[object], bool]:
     return _instance(name, bool, "True or False")
 
 
-def _choice(name: str, *choices: str) -> Callable[[object], str]:
+def _choice(name: str, literal: object) -> Callable[[object], str]:
+    choices = get_args(literal)
+
     def check(given: Any) -> str:
         if given not in choices:
             raise ValueError(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {given!r}")
@@ -490,8 +490,8 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "skills": _optional(lambda skills: "all" if skills == "all" else _named("skills", Skill, "None, 'all',", skills)),
     "protocols": _optional(partial(_named, "protocols", Protocol, "None")),
     "generation": GenerationOptions.coerce,
-    "on_prose": _choice("on_prose", "accept", "correct", "correct_once"),
-    "on_truncated": _choice("on_truncated", "accept", "continue", "fail"),
+    "on_prose": _choice("on_prose", OnProse),
+    "on_truncated": _choice("on_truncated", OnTruncated),
     "parallel_skills": _flag("parallel_skills"),
     "list_skills": _optional(_flag("list_skills")),
     "workflows": _flag("workflows"),
@@ -499,9 +499,9 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "middleware": _optional(_check_middleware),
     "approve": _optional(lambda approve: check_function("approve", approve, "the call", None)),
     "constrain": _flag("constrain"),
-    "calls": _choice("calls", "blocks", "native"),
-    "quoted_calls": _choice("quoted_calls", "confirm", "refuse", "run"),
-    "dialects": _choice("dialects", "correct", "run"),
+    "calls": _choice("calls", Calls),
+    "quoted_calls": _choice("quoted_calls", OnQuotedCalls),
+    "dialects": _choice("dialects", OnDialects),
     "know_how": _optional(_check_know_how),
     "name": _optional(_instance("name", str, "text or None")),
     "output": lambda output: output,  # `_answer_type` checks it

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kernai._util.api import inside_partials
 from kernai.jsonio.json_data import digest, jsonable
 from kernai.registry.skill_definition import AgentSkill
 from kernai.values.limits import MAX_TASKS
@@ -150,8 +151,7 @@ def _plain(value: Any) -> Any:
 
 def _name_of(value: Any) -> str:
     """Returns the name of a function or of an instance's class; for a nested function, that of the outermost one."""
-    while isinstance(value, partial):
-        value = value.func
+    value = inside_partials(value)
     name: str = getattr(value, "__qualname__", type(value).__qualname__)
     return name.partition(".<locals>")[0]
 

@@ -14,6 +14,7 @@ from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import digest
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import SkillContext
+from kernai.values.media import KINDS
 from kernai.values.model import CAPABILITIES
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from kernai.registry.declarations import Credential, Setting
     from kernai.values.media import MediaStore
 
-PRODUCES = ("image", "audio", "video", "document", "text")
+PRODUCES = (*KINDS, "text")
 
 Params = ParamSpec("Params")
 Returned = TypeVar("Returned")

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 LARGEST_COUNT = 2**63  # more than any sum of what vendors report
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cache_write_tokens")
 #: finish reasons of a turn that the model has not ended
-UNFINISHED = frozenset({"tool", "other"})
+UNFINISHED = ("tool", "other")
 #: finish reasons of an answer that the vendor cut off, so that it may be incomplete
 CUT = ("length", "content_filter", "context", "refusal")
-FINISH_REASONS = ("stop", "length", "content_filter", "tool", "refusal", "context", "other")
+FINISH_REASONS = ("stop", *CUT, *UNFINISHED)
 
 
 @dataclass(slots=True, eq=False, repr=False)

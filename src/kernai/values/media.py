@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from kernai._util.api import Value, check_type
 from kernai.errors import KernaiError
 from kernai.jsonio.json_data import jsonable
 
-KINDS = ("image", "audio", "video", "document")
 Kind = Literal["image", "audio", "video", "document"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 FALLBACK_MIME = "application/octet-stream"
 MIME_TYPES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, get_args
 
 from kernai._util.api import Replaceable, check_type, read_only
 from kernai.jsonio.json_data import copied
@@ -20,10 +20,10 @@ Role = Literal["system", "user", "assistant"]
 By = Literal["user", "model", "tool", "runtime"]
 Part = str | Media
 
-ROLES = ("system", "user", "assistant")
+ROLES: tuple[Role, ...] = get_args(Role)
 #: the attributes that a message may have besides its role and content
 EXTRAS = ("reasoning", "blocks", "answers", "by", "outside")
-SPEAKERS = ("user", "model", "tool", "runtime")
+SPEAKERS: tuple[By, ...] = get_args(By)
 
 
 class Wording(str):
