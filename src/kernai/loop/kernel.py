@@ -75,6 +75,7 @@ from kernai.loop.effects import (
 )
 from kernai.loop.model_stream import ModelStream, ParsedResponse
 from kernai.loop.quoted_calls import confirmed, passed_on, record_untrusted_history
+from kernai.loop.root import Outbox
 from kernai.loop.run_state import Run, input_message, input_summary
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
 from kernai.values.llm_response import CUT, LlmResponse
@@ -82,7 +83,7 @@ from kernai.values.message import ConversationView, Message
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
-    from kernai.loop.root import Outbox, Root
+    from kernai.loop.root import Root
     from kernai.values.message import InputPart
 
 PROSE_PREVIEW = 400
@@ -194,7 +195,7 @@ def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, 
         work, outbox = run_loop(run, what.input), run.outbox
     else:
         # a call itself writes no rows; its parent does
-        work, outbox = alone(what), root.runs[""].outbox.sibling()
+        work, outbox = alone(what), Outbox(root.runs[""].outbox.delivery)
     return root.wrap(run, what, work), outbox
 
 

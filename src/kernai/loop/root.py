@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from kernai.durable.durable_run import DurableRun
     from kernai.durable.journal import Journal
     from kernai.events import Row
-    from kernai.inputs.table import Repair
     from kernai.loop.effects import Effect, Work
     from kernai.loop.run_state import Run
     from kernai.loop.trust import Trust
-    from kernai.registry.configuration import Resolver
+    from kernai.registry.configuration import Configuration
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.skill_registry import SkillRegistry
     from kernai.values.context import Context
@@ -64,12 +63,9 @@ class Cancellation:
         self._timeout: float | None = None
         #: in the clock's monotonic seconds; None without a timeout
         self.deadline: float | None = None
-        #: whether it is not set, and only a call to `set` can change that, so that it need not be polled
+        #: whether it is not set, and only a call to `set` in the run's thread can change that, so that it need not be
+        #: polled
         self.is_quiet = outer is None
-
-    def may_come_from_outside(self) -> None:
-        """Has this polled, because another thread may stop the run at any time."""
-        self.is_quiet = False
 
     def begin(self, timeout: float | None, spent: float = 0.0) -> None:
         """Sets the timeout, in seconds, and starts it. `spent` is how much the run had used before it was resumed."""
@@ -229,10 +225,6 @@ class Outbox:
         """Delivers a row immediately, from any thread, such as a streamed piece of a response or a skill's progress."""
         self.delivery.deliver_now(row, self)
 
-    def sibling(self) -> Outbox:
-        """Returns an outbox for concurrent work, with the same delivery."""
-        return Outbox(self.delivery)
-
 
 class Root:
     """Configuration and registries as they were when the run started. The loop never uses the global ones.
@@ -248,14 +240,11 @@ class Root:
         clock: Clock,
         cancellation: Cancellation,
         *,
-        wrap: Callable[[Run, Effect | None, Work], Work],
+        config: Configuration,
         skills: SkillRegistry,
         protocols: ProtocolRegistry,
-        allowed_skills: tuple[str, ...] | None = None,
-        credential_resolver: Resolver | None = None,
-        setting_resolver: Resolver | None = None,
-        repair: Repair = "json",
-        warn: Callable[..., None] = lambda *_, **__: None,
+        wrap: Callable[[Run, Effect | None, Work], Work],
+        warn: Callable[..., None],
         trace: Callable[..., None] | None = None,
     ) -> None:
         self.run_id = run_id
@@ -267,11 +256,11 @@ class Root:
         self.wrap = wrap
         self.skills = skills
         self.protocols = protocols
-        self.allowed_skills = allowed_skills
-        self.credential_resolver = credential_resolver
-        self.setting_resolver = setting_resolver
+        self.allowed_skills = config.allowed_skills
+        self.credential_resolver = config.credential_resolver
+        self.setting_resolver = config.setting_resolver
         #: which mistakes in a call's parameters are repaired
-        self.repair = repair
+        self.repair = config.repair
         self.warn = warn
         #: logs the traceback of a failed call; None if nobody wants it
         self.trace = trace

@@ -18,6 +18,7 @@ from kernai.jsonio.json_data import dumps
 from kernai.loop.effects import LimitStop, task_scope
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls, passed_on
+from kernai.loop.root import Outbox
 from kernai.registry.registry import CHANGES
 from kernai.registry.skill_context import SkillContext
 from kernai.values.limits import UsageMeter
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
     from kernai.agents.setup import Setup
     from kernai.blocks.block import Block
     from kernai.blocks.plan import Plan, Task
-    from kernai.inputs.answer_type import AnswerType
     from kernai.loop.effects import Work
-    from kernai.loop.root import Gate, Outbox, Root
+    from kernai.loop.root import Gate, Root
     from kernai.loop.trust import Trust
     from kernai.registry.protocol_registry import ProtocolAccess
     from kernai.registry.provider import Provider
@@ -64,11 +64,10 @@ class Run:
 
     def __init__(
         self, agent: Agent[Any], root: Root, outbox: Outbox, context: Context, *, provider: Provider | None,
-        model: Model, generation: GenerationOptions, scope: str = "", depth: int = 0, task_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None, middleware: tuple[Callable[[Any], Work], ...] = (),
-        answer_type: AnswerType | None = None,
-        output_check: Callable[[Any, Any], str | None] | None = None,
+        model: Model, generation: GenerationOptions, middleware: tuple[Callable[[Any], Work], ...] | None, depth: int,
+        task_id: str | None, scope: str = "", has_own_agent: bool = True, metadata: Mapping[str, Any] | None = None,
     ) -> None:
+        """`has_own_agent` is False for a workflow's task that its parent's agent runs: its answer is any text."""
         self.write_to(outbox)
         self._wall = root.clock.wall
         self.agent = agent
@@ -81,14 +80,13 @@ class Run:
         self.depth = depth
         self.task_id = task_id
         self.metadata = metadata or {}
-        self.middleware = middleware
+        self.middleware = middleware or ()
         #: whether plans are run: only in the root, unless the agent has switched them off
         self.may_plan = agent.workflows and depth == 0 and context.is_root
         self.clock = root.clock
-        #: the type of this run's answer; None for text
-        self.answer_type = answer_type
-        #: checks this run's answers; a workflow's task has none, unless it has an agent of its own
-        self.output_check = output_check
+        #: the type of this run's answer, None for text; and the function that checks the answers, if any
+        self.answer_type = agent.answer_type if has_own_agent else None
+        self.output_check = agent.output_check if has_own_agent else None
         self.quoted = QuotedCalls()
         self._set_up()
         self.gate: Gate = root.gate
@@ -366,17 +364,16 @@ class Run:
         child = Run(
             self.agent if other is None else other,
             self.root,
-            self.outbox.sibling(),
+            Outbox(self.outbox.delivery),
             context,
             provider=self.provider if other is None or other.provider is None else other.provider,
             model=self.model if other is None else other.model_under(self.model),
             generation=self.generation if other is None else self.generation.merge(other.generation),
-            scope=scope,
+            middleware=self.middleware if other is None or other.middleware is None else other.middleware,
             depth=self.depth + 1,
             task_id=task_id,
-            middleware=self.middleware if other is None or other.middleware is None else other.middleware,
-            answer_type=None if other is None else other.answer_type,
-            output_check=None if other is None else other.output_check,
+            scope=scope,
+            has_own_agent=other is not None,
         )
         child.quoted.begin_sub_run(self.quoted)
         if self.stop is not None:

@@ -228,14 +228,13 @@ class RunRequest:
         """Creates the root run, with the history in its conversation."""
         agent, context = self.agent, self._context
         root = Root(
-            self.run_id, Budget(self._limits), _CLOCK, self.cancellation, wrap=wrap, skills=SKILLS,
-            protocols=PROTOCOLS, allowed_skills=config.allowed_skills, credential_resolver=config.credential_resolver,
-            setting_resolver=config.setting_resolver, repair=config.repair, warn=self._log.warn, trace=self._log.trace,
+            self.run_id, Budget(self._limits), _CLOCK, self.cancellation, config=config, skills=SKILLS,
+            protocols=PROTOCOLS, wrap=wrap, warn=self._log.warn, trace=self._log.trace,
         )
         run = Run(
             agent, root, Outbox(delivery), context, provider=self._provider, model=self._model,
-            generation=agent.generation, depth=context.depth, task_id=context.task_id, metadata=self._metadata,
-            middleware=agent.middleware or (), answer_type=agent.answer_type, output_check=agent.output_check,
+            generation=agent.generation, middleware=agent.middleware, depth=context.depth, task_id=context.task_id,
+            metadata=self._metadata,
         )
         run.given_plan, run.task_agents = self._plan, self._task_agents
         for message in self._history:
@@ -291,7 +290,7 @@ class RunRequest:
         cancellation = self.cancellation
         held = HeldRun(self._store, self.run_id, self._lease, lambda why: cancellation.stop(Stop("cancelled", why)))
         if held.has_leases:
-            cancellation.may_come_from_outside()
+            cancellation.is_quiet = False  # another thread renews the lease, and may stop the run at any time
         root.journal = self.writer.journal = Journal(held, self._context.media_store, **stored)
 
 

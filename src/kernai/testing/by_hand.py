@@ -68,9 +68,7 @@ class ByHand:
         cancellation = Cancellation(clock, None if cancelled is None else SimpleNamespace(is_set=cancelled))
         cancellation.begin(limits.timeout)
         self.root = Root(
-            "run-1", Budget(limits), clock, cancellation, wrap=wrap, skills=skills, protocols=protocols,
-            allowed_skills=config.allowed_skills, credential_resolver=config.credential_resolver,
-            setting_resolver=config.setting_resolver, repair=config.repair,
+            "run-1", Budget(limits), clock, cancellation, config=config, skills=skills, protocols=protocols, wrap=wrap,
             warn=lambda name, **fields: self.warnings.append((name, fields)),
         )
         context = Context() if context is None else context
@@ -78,8 +76,8 @@ class ByHand:
         self.outbox = Outbox(self)
         self.state = Run(
             agent, self.root, self.outbox, context, provider=agent.provider if provider is None else provider,
-            model=agent.model, generation=agent.generation, depth=context.depth, middleware=agent.middleware or (),
-            answer_type=agent.answer_type, output_check=agent.output_check,
+            model=agent.model, generation=agent.generation, middleware=agent.middleware, depth=context.depth,
+            task_id=context.task_id,
         )
         self._driver = Driver(self.root)
         self.state.conversation.messages.extend(history)
