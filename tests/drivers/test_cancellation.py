@@ -20,9 +20,9 @@ from kernai import (
     LimitReachedError,
     Limits,
     LlmResponse,
+    MemoryStore,
     Message,
     MockProvider,
-    Model,
     Provider,
     ProviderError,
     Recorder,
@@ -35,6 +35,7 @@ from kernai import (
     arun,
     astream,
     execute,
+    resume,
     run,
     skill,
 )
@@ -349,19 +350,29 @@ def test_an_interrupt_in_a_call_beside_others_ends_them_and_reaches_the_caller(w
     assert len(recorder.for_event("skill_error")) == 2
 
 
-def test_an_interrupt_in_a_sub_agents_provider_ends_both_runs() -> None:
-    recorder = Recorder()
+@ways.WAYS
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("where", ["provider", "instructions", "output_check"])
+def test_an_interrupt_in_a_sub_agents_own_code_ends_both_runs_and_a_resume_calls_it_again(
+    way: ways.Way, where: str, parallel: bool
+) -> None:
+    recorder, store, reasons = Recorder(), MemoryStore(), ["not as expected"]
 
-    def answer(messages: Sequence[Message], _: Model) -> str:
-        if messages[0].text.startswith("helper"):
-            raise KeyboardInterrupt
-        return command("helper", "help")
+    def stop(*_: object) -> Any:
+        if reasons:
+            pytest.fail(reasons.pop())
+        return {"instructions": "helper", "provider": final("1"), "output_check": None, "approve": True}[where]
 
-    helper = Agent(instructions="helper").as_skill("helper", "helps")
-    agent = Agent(instructions="x", skills=[helper], provider=MockProvider().on_call(answer))
-    with pytest.raises(KeyboardInterrupt):
-        run(agent, "go", recorder=recorder)
-    assert results(recorder) == {"0.0": "cancelled", "": "cancelled"}
+    given: dict[str, Any] = {"instructions": "helper", "provider": MockProvider(command("look"), final("1")), "output": int}
+    given[where] = MockProvider().on_call(stop) if where == "provider" else stop
+    helper = Agent(skills=[Skill("look", execute=lambda: "seen")], **given).as_skill("helper", "helps")
+    script = MockProvider(command("helper", "help") * (2 if parallel else 1), final("done"))
+    agent = Agent(instructions="x", skills=[helper], provider=script, parallel_skills=parallel)
+    with pytest.raises(pytest.fail.Exception, match="not as expected"):
+        way(agent, recorder=recorder, store=store, run_id="r")
+    assert results(recorder)[""] == "cancelled"
+    resumed = resume(agent, "r", store=store)
+    assert (resumed.text, "error" in resumed.messages[2].text) == ("done", False)
 
 
 @WAYS

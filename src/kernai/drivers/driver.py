@@ -279,11 +279,17 @@ class Driver:
             ended = RunStoppedError if isinstance(effect, CallModel) else RunCancelledError  # `on_chunk` raises either
             if isinstance(error, ended) and self.root.cancellation.is_set():
                 return Cancelled()  # because the run must stop: the call may or may not have taken effect
-        if is_spawned and not isinstance(error, (Exception, Control, SystemExit)):
-            self.failure, is_spawned = self.failure or error, False
-        if not is_spawned and not isinstance(error, (Exception, Control)):
+        if is_spawned:
+            self.spawned_failed(error)
+        elif not isinstance(error, (Exception, Control)):
             self.stop()
         return error
+
+    def spawned_failed(self, error: BaseException) -> None:
+        """Ends the run if spawned work, or a call in it, has raised Ctrl-C or a similar exception."""
+        if not isinstance(error, (Exception, Control, SystemExit)):
+            self.failure = self.failure or error
+            self.stop()
 
     def _trace(self, raised: BaseException, effect: CallModel | CallSkill | CallProtocol) -> None:
         from traceback import format_exception

@@ -225,6 +225,7 @@ class ThreadsDriver(Driver):
         except TakenOver:
             return  # the thread that has taken over the stack does the rest
         except BaseException as raised:  # noqa: BLE001 - recorded by the parent
+            self.spawned_failed(raised)
             spawned.completion = Completion(spawned.key, error=raised)
         stack.completions.put(spawned.completion)
 

@@ -312,7 +312,7 @@ class DurableRun:
                 raise answer
             decision = answer if isinstance(answer, Decision) else Decision(answer, by="approve")
             decision.check_for(asked.params)
-        except Control:
+        except (Control, SystemExit):
             raise
         except Exception as error:  # noqa: BLE001 - without approval the call is not made; the model reads why
             run.root.warn("approve.failed", run_id=run.root.run_id, call_id=call.call_id, error=error_text(error))

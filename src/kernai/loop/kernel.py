@@ -177,6 +177,8 @@ def _ended(run: Run, error: BaseException) -> Result[Any]:
         if isinstance(error, Exception):  # the user's own code failed, such as an instructions function
             run.finish(StopReason.ERROR, error=KernaiError(f"{type(error).__name__}: {error_text(error)}"))
         else:
+            if not isinstance(error, SystemExit):  # in a task, that is only the task's failure
+                run.root.cancellation.set()
             run.finish(StopReason.CANCELLED, error=RunCancelledError(INTERRUPTED))
         raise error
     finally:
