@@ -352,7 +352,7 @@ def test_an_interrupt_in_a_call_beside_others_ends_them_and_reaches_the_caller(w
 
 @ways.WAYS
 @pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize("where", ["provider", "instructions", "output_check"])
+@pytest.mark.parametrize("where", ["provider", "instructions", "output_check", "approve"])
 def test_an_interrupt_in_a_sub_agents_own_code_ends_both_runs_and_a_resume_calls_it_again(
     way: ways.Way, where: str, parallel: bool
 ) -> None:

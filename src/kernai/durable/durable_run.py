@@ -87,6 +87,8 @@ class DurableRun:
         #: whether an input has not been added to the conversation yet
         self._is_input_left = False
         self._failing: list[PendingCall] = []
+        #: the Ctrl-C at the first question of `approve` that had one, raised when the run has ended
+        self._interrupt: BaseException | None = None
 
     def _wrap(self, run: Run, what: Effect | None, work: Work) -> Work:
         """Wraps the work of a scope or of a spawned call, for a driver."""
@@ -318,9 +320,10 @@ class DurableRun:
             run.root.warn("approve.failed", run_id=run.root.run_id, call_id=call.call_id, error=error_text(error))
             why = f"{type(error).__name__}: {error_text(error)}"
             return Decision(f"approval could not be asked for: {why}", by="approve")
-        except BaseException:  # Ctrl-C and the like
+        except BaseException as interrupt:  # noqa: BLE001 - Ctrl-C and the like: the call has not begun
             run.root.cancellation.set()
-            raise
+            self._interrupt = self._interrupt or interrupt
+            raise effects.NotBegun from None
         if not doubts or decision.refusal is not None or decision.trusted:
             return decision
         if self._root.journal is None:
@@ -354,8 +357,9 @@ class DurableRun:
         assert ended is not None
         if not scope.run.scope and self._root.journal is not None:
             yield effects.Commit()
-        if ended.error is not None:
-            raise ended.error
+        error = ended.error if scope.run.scope else self._interrupt or ended.error
+        if error is not None:
+            raise error
         return ended.value
 
     def end_parked(self, scope: DurableScope) -> Work:
