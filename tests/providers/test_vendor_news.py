@@ -45,12 +45,13 @@ def ran(vendor: str, body: Sequence[bytes], limits: Limits | None = None, **agen
     *((f"openai/{id}", ResponsesProvider) for id in (
         "o1-pro", "o3-pro-2025-06-10", "gpt-5-pro", "gpt-5.2-pro", "gpt-5.1-codex", "codex-mini-latest",
         "o4-mini-deep-research", "computer-use-preview", "gpt-5.6-cyber", "gpt-6-cyber", "gpt-6-rosalind",
-        "gpt-6.2-astra-law", "gpt-daybreak-blue-latest", "gpt-daybreak-red-latest", "gpt-rosalind-research")),
+        "gpt-6.2-astra-law", "gpt-daybreak-blue-latest", "gpt-daybreak-red-latest", "gpt-rosalind-research",
+        "gpt-5.4", "gpt-5.6-sol", "gpt-6.1-sol")),  # which think before calls only there
     *((f"openai-responses/{id}", ResponsesProvider) for id in ("gpt-4o", "gpt-5")),
     *((f"openai/{id}", OpenAIProvider) for id in (
-        "gpt-5", "gpt-4o", "o3", "o4-mini", "gpt-5-chat-latest", "gpt-6.1-sol", "gpt-6-cyberia")),
+        "gpt-5", "gpt-5.2", "gpt-4o", "o3", "o4-mini", "gpt-5-chat-latest", "gpt-daybreak-redder")),
 ])  # fmt: skip
-def test_models_that_only_the_responses_api_has_are_sent_there(name: str, adapter: type) -> None:
+def test_models_that_need_the_responses_api_are_sent_there(name: str, adapter: type) -> None:
     provider, model = resolve(name, api_key="k")
     assert type(provider) is adapter
     assert model.id == name.partition("/")[2]
