@@ -92,7 +92,7 @@ PARTS: list[tuple[list[str], Any, list[Any]]] = [
      [{"name": "tea"}, {"name": "tea", "price": 3.5}, {**TEA, "tags": ["a"]}, TEA, TEA, TEA]),
     (["<final>blue</final>"], Literal["red", "blue"], ["blue"]), (["<final>abc</final>"], str, ["a", "ab", "abc"]),
     (["<final>[1, 2, 3]</final>", '<final>["a"]</final>'], list[str], [[1], [1, 2], [1, 2, 3], ["a"], ["a"]]),
-    (["```json\n[1, 2]\n```"], list[int], [[1, 2]]),
+    (["```json\n[1, 2]\n```"], list[int], [[1, 2]]), (["<final>5</final>"], str | None, [5, "5"]),
     *(([f"<final>{said}</final>"], list[int], [[1], [1, 2]]) for said in ("```\n[1, 2]```", "```json\n[1, 2]\n```", "[1, 2]")),
 ]
 

@@ -18,7 +18,6 @@ from kernai.events import (
     ModelRestartedRow,
     ResultRow,
 )
-from kernai.inputs.table import read_json
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class PartialAnswer:
 
     def __init__(self, answer_type: AnswerType | None) -> None:
         self._text = AnswerText()
-        self._is_text = answer_type is None or answer_type.is_text
+        self._type = None if answer_type is None or answer_type.is_text else answer_type
         self._begin()
 
     def _begin(self) -> None:
@@ -116,7 +115,7 @@ class PartialAnswer:
         for piece in self._text.take(event):
             if piece is TAKEN_BACK:
                 self._begin()
-            elif self._is_text:
+            elif self._type is None:
                 self._said += piece
                 yield self._said
             else:
@@ -126,8 +125,8 @@ class PartialAnswer:
             return
         if self._json is not None:
             yield from self._more(self._json, self._json.end)
-        if not self._is_text and row.stop_reason == StopReason.FINAL:
-            whole, parser = _whole(str(row.text)), self._json
+        if self._type is not None and row.stop_reason == StopReason.FINAL:
+            whole, parser = self._type.data_of(str(row.text)), self._json
             if parser is None or not parser.completed or parser.value() != whole:
                 yield whole  # the text was repaired or is not JSON, so the parts yielded so far differ
 
@@ -150,17 +149,6 @@ class PartialAnswer:
         read()
         if parser.completed > before:
             yield parser.value()
-
-
-def _whole(text: str) -> Any:
-    """The data of an accepted answer."""
-    from kernai.inputs.answer_type import unfenced
-
-    bare = unfenced(text)
-    try:
-        return read_json(bare, repair=True)[0]
-    except ValueError:
-        return bare
 
 
 def _after_fence(text: str) -> str | None:

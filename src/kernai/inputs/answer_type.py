@@ -79,6 +79,11 @@ class AnswerType:
         as_text = [(bare, ())] if self._may_be_text(bare) and (repairs or not isinstance(data, str)) else []
         return [*as_text, (data, repairs)] if repairs else [(data, repairs), *as_text]
 
+    def data_of(self, text: str) -> Any:
+        """The JSON data that an accepted answer's text means."""
+        data, *others = (data for data, _ in self._readings(text, True))
+        return others[0] if others and not self._type.takes(data) else data
+
     def is_surely(self, prose: str, media_store: MediaStore | None, *, repair: Repair) -> bool:
         """Whether prose is certainly an answer, not a thought or a call. If any text is an answer, only JSON counts."""
         try:
