@@ -180,6 +180,7 @@ FITS: list[tuple[Any, object, object]] = [
     (Union[list[int], list[str]], ["a"], ["a"]),  # noqa: UP007
     (date | str, "2024-02-29", date(2024, 2, 29)),
     (date | str, "soon", "soon"), (str | date, "2024-02-29", "2024-02-29"),
+    (Loose | Options, {"retries": 1}, {"retries": 1}), (Loose | Lowering | Options, {"unknown": 1}, {}),
     (Literal["a", 1, None], None, None),
     (Literal[Level.LOW, "x"], "low", Level.LOW),
     (Level, "low", Level.LOW), (Level, "LOW", Level.LOW), (Level, "ALSO_LOW", Level.LOW), (Level, 2, Level.HIGH),
@@ -238,6 +239,7 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Set | Annotated[Append, Predicate(bool)], {"op": "append", "value": 5, "at": 1}, "x.value", "string", "(read as Append"),
     (Set | Lifting, {"op": "lift", "value": 5}, "x.value", "string", "(read as Lifting object)"),
     (Lifting | Lowering, {"op": "low", "value": 5}, "x.value", "string", "(read as Lowering object)"),
+    (Set | Even, {"number": 3}, "x", "number must be even", "(read as Even object)"),
     (Set | Append, 1, "x", "Set object or Append object", "integer 1"),
     (Literal["a", "b"], "c", "x", 'one of "a", "b"', 'string "c"'),
     (Literal[1], True, "x", "1", "boolean true"),

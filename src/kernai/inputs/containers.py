@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kernai._util.api import Once, close_matches
 from kernai.errors import error_text
-from kernai.inputs.schema import NO_VALUE, WORDS, Definition, Schema, adopted, tags_of
+from kernai.inputs.schema import NO_VALUE, WORDS, Definition, Schema, adopted, resolved, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
 from kernai.jsonio.json_data import MAX_DEPTH, copy_of
 from kernai.values.skill_result import plain
@@ -105,7 +105,8 @@ class DictType(InputType):
 class UnionType(InputType):
     """`X | Y`: the first member that fits the value. Members of the value's own JSON type are tried before the others.
 
-    So 1 is an int for ``float | int``, and a text that is a date becomes a date for ``date | str``.
+    So 1 is an int for ``float | int``, and a text that is a date becomes a date for ``date | str``. Records that have
+    every field of an object are tried first, since another one would drop some.
     """
 
     def __init__(self, members: Sequence[InputType]) -> None:
@@ -137,6 +138,8 @@ class UnionType(InputType):
     def _tried(
         self, value: object, natural: tuple[InputType, ...], validation: Validation
     ) -> tuple[Any, list[Fault]]:
+        if type(value) is dict and len(natural) > 1:
+            natural = tuple(sorted(natural, key=lambda one: not _has_fields(one, value)))
         members = [*natural, *(one for one in self.members if one not in natural)]
         trials: list[tuple[InputType, list[Fault]]] = []
         for member in members:
@@ -156,17 +159,18 @@ class UnionType(InputType):
         """The faults to report if no member fits, given the faults of the members of the value's own JSON type."""
         if len(trials) == 1:
             return trials[0][1]
-        inside = [(member, faults) for member, faults in trials if all(fault.path for fault in faults)]
+        # a fault without a path: a value of a wrong type, or a record whose own check refuses it
+        inside = {one: found for one, found in trials if one.natural == {dict} or all(fault.path for fault in found)}
         if not inside:
             return [Fault((), f"expected {self.label}, received {shown(value)}")]
         # the member that was most likely meant: not one whose tag has the value of another member's tag
-        tags = {member: tags_of(member.schema) for member, _ in inside}
-        right = {tag for member, found in inside for tag in tags[member] - {fault.path[0] for fault in found}}
-        strays = {member: any(one.path[0] in right & tags[member] for one in found) for member, found in inside}
-        member, faults = min(inside, key=lambda trial: (strays[trial[0]], len(trial[1])))
+        tags = {one: tags_of(one.schema) for one in inside}
+        wrong = {one: {key for fault in found for key in fault.path[:1]} for one, found in inside.items()}
+        right = {tag for one in inside for tag in tags[one] - wrong[one]}
+        member = min(inside, key=lambda one: (bool(wrong[one] & tags[one] & right), len(inside[one])))
         return [
             fault if _READ_AS in fault.message else Fault(fault.path, f"{fault.message} ({_READ_AS} {member.label})")
-            for fault in faults
+            for fault in inside[member]
         ]
 
     @Once
@@ -178,6 +182,12 @@ class UnionType(InputType):
         if {} in members:  # one of them is `Any`
             return {}
         return members[0] if len(members) == 1 else {"anyOf": members}
+
+
+def _has_fields(kind: InputType, value: dict[str, Any]) -> bool:
+    """Whether a record among the types that a value may have has every field of the object."""
+    records = (resolved(one.schema)[1].get("properties", {}) for one in ways_of(kind, set()))
+    return any(value.keys() <= fields.keys() for fields in records)
 
 
 class ReferenceType(WrapperType):
