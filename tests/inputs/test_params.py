@@ -226,6 +226,7 @@ def test_any_text_is_read_or_refused_in_linear_time(opening: str, piece: str, cl
 
 @pytest.mark.parametrize("content", [
     '{"x": "/var/a",}', "{'x': '/var/a'}", '```json\n{"x": "/var/a"}\n```', '{x: "/var/a"}',
+    '{ // old\n "x": "/var/a"}', '{ # old\n/* "x" * */ "x" /**/ : "/var/a"}',
 ])
 def test_json_that_names_the_input_is_never_its_text(content: str) -> None:
     assert ONE.call(content) == {"x": "/var/a"}

@@ -378,8 +378,9 @@ def change_form(params: Any, path: Sequence[str | int]) -> None:
 
 
 _JSON_BEGINS = ("{", "[")
+_GAP = r"(?:\s|//.*|#.*|/\*(?:[^*]|\*(?!/))*+\*/)*+"  # white space and comments
 _FIRST_KEY = (  # compiled only when a call is not valid JSON
-    r"""\s*+(?:```\w*+\s*+)?\{\s*+(?:"((?:[^"\\]|\\.)*+)"|'([^'\\]*+)'|([^\W\d][\w$-]*+))\s*+:"""
+    rf"""\s*+(?:```\w*+\s*+)?\{{{_GAP}(?:"((?:[^"\\]|\\.)*+)"|'([^'\\]*+)'|([^\W\d][\w$-]*+)){_GAP}:"""
 )
 
 
