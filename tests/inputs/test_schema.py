@@ -350,7 +350,7 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     # what a field's schema says, its label, its sample in the usage
     ({"type": "integer"}, "integer", 1), ({"type": "number"}, "number", 1.5),
     ({"type": "boolean"}, "boolean", True), ({"type": "null"}, "null", None),
-    ({"type": "string", "format": "date"}, "string (date)", "2024-01-31"),
+    ({"type": "string", "format": "date"}, "string (date)", "2024-01-31"), ({"type": "string", "format": "duration"}, "string (duration)", "PT1H"),
     ({"type": "string", "examples": ["e"]}, "string", "e"), ({"type": "integer", "examples": {"e": 5}}, "integer", 1),
     ({"const": 5}, "5", 5), ({"enum": ["a", "b"]}, 'one of "a", "b"', "a"),
     ({"type": "array"}, "list", ["..."]), ({"type": "array", "items": True}, "list", ["..."]),

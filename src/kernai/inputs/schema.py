@@ -75,7 +75,8 @@ _TYPED = frozenset().union(*_OF_TYPE.values())
 _NOTES = {"title", "description", "default"}
 _FORMS = {
     "date": "2024-01-31", "date-time": "2024-01-31T12:00:00Z", "time": "12:00:00Z", "email": "name@example.com",
-    "uri": "https://example.com/", "uuid": "123e4567-e89b-42d3-a456-426614174000",
+    "uri": "https://example.com/", "uuid": "123e4567-e89b-42d3-a456-426614174000", "duration": "PT1H",
+    "ipv4": "192.0.2.1", "ipv6": "2001:db8::1", "hostname": "example.com",
 }
 
 
