@@ -226,7 +226,7 @@ def _wait(child: int, patience: float | None) -> int:
 
 
 class Chooser:
-    """Chooses of the tests that cover a mutant its package's own, the quickest, and those that run most of its file.
+    """Chooses of the tests that cover a mutant those of its package and module, the quickest, and the closest.
 
     First come those in the files with the most of them, and at the end the package's tests of processes, since coverage
     does not see what runs in another process.
@@ -249,7 +249,8 @@ class Chooser:
         names = sorted(covering & set(self._seconds), key=self._seconds.__getitem__)
         closest = sorted(names, key=lines.__getitem__, reverse=True)
         folder = f"tests/{mutant.package.rpartition('/')[2].removeprefix('kernai_')}\\w*/"
-        own, processes = re.compile(folder), re.compile(rf"{folder}test_\w*processes\.py")
+        own = re.compile(rf"{folder}|tests/(\w+/)?test_{Path(mutant.path).stem}\.py")
+        processes = re.compile(rf"{folder}test_\w*processes\.py")
         chosen = list(dict.fromkeys([
             *filter(own.match, names), *self._within(BUDGET / 2, names), *self._within(BUDGET / 2, closest),
             *filter(processes.match, self._seconds),
