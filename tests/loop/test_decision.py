@@ -11,6 +11,7 @@ import pytest
 
 import kernai
 from kernai import Agent, MockProvider, Models, Recorder, Skill, SkillContext, configure, execute, parse, skill
+from kernai.agents.definition import Rules
 from kernai.loop.decision import Answer, Calls, Correction, Decision, decide
 from kernai.loop.effects import CallModel, CallSkill, Effect
 from kernai.loop.model_stream import ParsedResponse
@@ -26,7 +27,8 @@ Summary = tuple[Any, ...]
 def asked(text: str, *, can_call: bool = True, finish: str | None = None, answers: int = 2) -> Decision:
     parsed = parse(text)
     response = ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain, finish)
-    return decide(response, {"mcp"}, True, "accept", can_call, answers=answers, checks_close=True)
+    rules = Rules.of(Agent(instructions="", on_prose="accept"))._replace(answers=answers)
+    return decide(response, rules, {"mcp"}, may_plan=True, can_call=can_call)
 
 
 def summary(decision: Decision) -> Summary:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, get_args
 
 from kernai._util.redaction import one_line
-from kernai.agents.agent import OnProse
+from kernai.agents.agent import Agent, OnProse
+from kernai.agents.definition import Rules
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse, parts_of
 from kernai.blocks.plan import Plan
@@ -90,7 +91,8 @@ def judge(
     """Returns what the loop would do with the response, for an agent that has skills or protocols to call."""
     parsed = parse(text)
     response = ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain)
-    decision = loop.decide(response, protocols, may_plan, on_prose, can_call=True, checks_close=on_prose != "accept")
+    rules = Rules.of(Agent(instructions="", on_prose=on_prose))
+    decision = loop.decide(response, rules, protocols, may_plan=may_plan, can_call=True)
     remarks = list(_remarks(decision, response, protocols))
     plans = [(Plan.validate(block.content, MODEL_MAX_TASKS).reason or "valid") if may_plan else loop.NESTED
              for block in response.blocks if block.type == "plan"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernai.agents.definition import CHECKED_CLOSE, CHECKED_FIELDS
+from kernai.agents.definition import CHECKED_FIELDS
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
 from kernai.errors import LimitReachedError, ProviderError, SkillInputError
@@ -88,16 +88,12 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
     is_typed = None  # whether prose is already a value of the output type, and so an answer whatever `on_prose` says
     if kind is not None:
         is_typed = partial(kind.is_surely, media_store=run.context.media_store, repair=run.root.repair)
-    is_last = run.step + 1 >= run.first_step + rules.max_steps
-    on_prose = rules.on_prose
-    if response.blocks or not setup.has_calls or (on_prose == "correct_once" and is_last):
-        on_prose = "accept"  # there is nothing to call, or a correction would come too late
-    # an answer that contains its own closing tag is corrected once per turn
-    checks_close = rules.on_prose != "accept" and rules.answers >= CHECKED_CLOSE and not run.was_stray and not is_last
+    is_once, is_last = rules.on_prose == "correct_once", run.step + 1 >= run.first_step + rules.max_steps
     decision = decide(
-        response, run.protocols, run.may_plan, on_prose, setup.can_call, is_typed,
-        rules.dialects, rules.answers, was_corrected=run.was_corrected and rules.on_prose == "correct_once",
-        max_tasks=rules.max_tasks, checks_close=checks_close,
+        response, rules, run.protocols, is_typed, may_plan=run.may_plan, can_call=setup.can_call,
+        # neither if the correction would come too late; the second is made once per turn
+        corrects_prose=setup.has_calls and not (is_once and is_last),
+        checks_close=not (run.was_stray or is_last), was_corrected=run.was_corrected and is_once,
     )
     if response.is_unfinished and rules.answers > 1:  # corrected once per turn, if the model can call something
         if run.was_silent or not setup.can_call:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kernai.agents.definition import ANSWERS
+from kernai.agents.definition import CHECKED_CLOSE
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse, text_with_stray_close
-from kernai.values.limits import MODEL_MAX_TASKS
 
 if TYPE_CHECKING:
-    from kernai.agents.agent import OnDialects, OnProse
+    from kernai.agents.definition import Rules
     from kernai.blocks.block import Block
     from kernai.blocks.dialects import DialectCalls
     from kernai.blocks.plan import Plan, PlanResult
@@ -102,20 +101,20 @@ Decision = Workflow | Calls | Answer | Correction
 
 
 def decide(
-    response: ParsedResponse, callable_types: Container[str], may_plan: bool, on_prose: OnProse, can_call: bool,
-    is_answer: Callable[[str], bool] | None = None, dialects: OnDialects = "correct", answers: int = ANSWERS,
-    *, was_corrected: bool = False, max_tasks: int = MODEL_MAX_TASKS, checks_close: bool,
+    response: ParsedResponse, rules: Rules, callable_types: Container[str],
+    is_answer: Callable[[str], bool] | None = None, *, may_plan: bool, can_call: bool, corrects_prose: bool = True,
+    checks_close: bool = True, was_corrected: bool = False,
 ) -> Decision:
     """Returns the first of these that applies: a workflow, calls, an answer, a correction.
 
     - `callable_types`: the block types that protocols handle.
-    - `may_plan`: whether plans are run, which is so only in the root run.
-    - `on_prose`, `dialects`, `max_tasks`: the agent's options.
-    - `can_call`: whether the agent has anything to call. If not, its text is the answer, including any tags that it
-      mentions, unless it has only plans and drafts (`answers`, see `Rules`).
     - `is_answer`: recognises prose that is an answer in any case, because it is a value of the agent's output type.
+    - `may_plan`: whether plans are run, which is so only in the root run.
+    - `can_call`: whether the agent has anything to call. If not, its text is the answer, including any tags that it
+      mentions, unless it has only plans and drafts (`Rules.answers`).
+    - `corrects_prose`, `checks_close`: whether prose, or a final that contains its own closing tag, may be corrected if
+      the rules say so. If not, it is the answer.
     - `was_corrected`: the previous response was corrected for being prose or only a draft; another one is the answer.
-    - `checks_close`: whether a final that contains its own closing tag is corrected.
     """
     plan: Plan | None = None
     plan_block: Block | None = None
@@ -134,7 +133,7 @@ def decide(
             final = final or block
         elif kind in INFORMATIONAL or kind in FORGED:
             if kind == "plan" and plan_block is None and not rejected:
-                plan, plan_block, rejected = _find_plan(blocks, max_tasks if may_plan else 0)
+                plan, plan_block, rejected = _find_plan(blocks, rules.max_tasks if may_plan else 0)
             if block is not plan_block:
                 others.append(block)
         elif kind in callable_types:
@@ -143,23 +142,25 @@ def decide(
     if others or rejected or response.incomplete or uncertain:
         extras = Extras(rejected, others, response.incomplete, uncertain)
     if plan is not None and plan_block is not None:
-        return Workflow(plan, _not_run(blocks, calls, plan_block, max_tasks), extras, plan_block)
+        return Workflow(plan, _not_run(blocks, calls, plan_block, rules.max_tasks), extras, plan_block)
     if calls:
         return Calls(calls, final, extras)
     if final is not None:
-        is_end = final is response.blocks[-1] and response.incomplete is None and not response.is_cut
+        checks_close = checks_close and rules.on_prose != "accept" and rules.answers >= CHECKED_CLOSE
         # a final at the end of a response may continue after its first closing tag
+        is_end = final is response.blocks[-1] and response.incomplete is None and not response.is_cut
         is_stray = checks_close and is_end and text_with_stray_close(response.content) is not None
         answer = Answer(final.content.strip(ASCII_SPACE), final, extras)
         return Correction("stray", (), extras) if is_stray else answer
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
         return Answer(response.content, None, extras, cut=response.is_cut)
-    return _without_a_request(response, extras, on_prose, can_call, dialects, answers, was_corrected)
+    is_over = rules.on_prose == "correct_once" and (was_corrected or response.is_cut)
+    corrects_prose = corrects_prose and rules.on_prose != "accept" and not is_over
+    return _without_a_request(response, extras, rules, can_call, corrects_prose, was_corrected)
 
 
 def _without_a_request(
-    response: ParsedResponse, extras: Extras, on_prose: OnProse, can_call: bool, dialects: OnDialects, answers: int,
-    was_corrected: bool,
+    response: ParsedResponse, extras: Extras, rules: Rules, can_call: bool, corrects_prose: bool, was_corrected: bool
 ) -> Calls | Answer | Correction:
     """Decides on a response with nothing to run and no complete final."""
     if extras.uncertain and can_call:
@@ -169,7 +170,7 @@ def _without_a_request(
         return Answer(incomplete.content.strip(ASCII_SPACE), incomplete, extras, cut=True)
     if incomplete is not None and (can_call or incomplete.type not in (*INFORMATIONAL, *FORGED)):
         return Correction("incomplete", (), extras)
-    if response.blocks and (can_call or (answers > 1 and not was_corrected and _is_only_a_draft(response))):
+    if response.blocks and (can_call or (rules.answers > 1 and not was_corrected and _is_only_a_draft(response))):
         return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), extras)
     if response.ends_turn and not response.blocks and response.content.strip(ASCII_SPACE):
         return Answer(response.content, None, extras, cut=response.is_cut)
@@ -178,11 +179,10 @@ def _without_a_request(
 
         found = recognise(response.content)
         if found is not None:
-            if dialects == "run" and found.blocks:
+            if rules.dialects == "run" and found.blocks:
                 return _translated(found)
             return Correction("dialect", (), extras, found)
-    corrects = on_prose == "correct" or (on_prose == "correct_once" and not (was_corrected or response.is_cut))
-    if (corrects or response.is_unfinished) and can_call:
+    if (corrects_prose or response.is_unfinished) and can_call:
         return Correction("stall", (), extras)
     return Answer(response.content, None, extras, cut=response.is_cut)
 
