@@ -44,7 +44,7 @@ from kernai.loop.effects import (
 from kernai.loop.quoted_calls import content_keys, passed_on, skill_keys
 from kernai.registry.skill_definition import AgentSkill
 from kernai.values.media import Media
-from kernai.values.message import Message, Part
+from kernai.values.message import By, Message, Part
 from kernai.values.result import Result, StopReason
 from kernai.values.skill_result import SkillResult
 
@@ -71,7 +71,7 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
         for index, block in enumerate(blocks[:MAX_CALLS]):
             prepared = _prepare(run, index, block)
             if isinstance(prepared, _Call):
-                run.inject((yield from _perform(prepared)), block, by="runtime" if _is_listing(prepared) else None)
+                run.inject((yield from _perform(prepared)), block, by=prepared.by)
             else:
                 run.inject(prepared, block, by="runtime")
     if len(blocks) > MAX_CALLS:
@@ -131,7 +131,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
     calls: dict[int, _Call] = {}
     payloads: dict[int, Payload] = {}
     running: set[int] = set()
-    own: set[int] = set()  # calls that the runtime itself answers
+    by: dict[int, By] = {}
 
     def join_all() -> Generator[Effect, Any, None]:
         while running:
@@ -143,12 +143,11 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
     try:
         for index, block in enumerate(blocks):
             prepared = _prepare(run, index, block)
+            by[index] = prepared.by if isinstance(prepared, _Call) else "runtime"
             if not isinstance(prepared, _Call):
                 payloads[index] = prepared
-                own.add(index)
             elif isinstance(prepared, _BuiltinCall):
                 payloads[index] = prepared.end((yield prepared.effect))
-                own.update({index} if _is_listing(prepared) else ())
             else:
                 calls[index] = prepared
         for index, call in calls.items():
@@ -172,7 +171,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
                 calls[index].fail(Cancelled() if index in running else NotPerformed())
         raise
     for index, block in enumerate(blocks):
-        run.inject(payloads[index], block, by="runtime" if index in own else None)
+        run.inject(payloads[index], block, by=by[index])
     if stops:
         raise stops[0]
 
@@ -311,9 +310,11 @@ def recorded_result(result: SkillResult) -> str | list[Any]:
 
 
 class _Call:
-    """One call, from its `*_execute` event to its outcome."""
+    """One call, from its `*_execute` event to its outcome. `by` is who writes the message about it."""
 
     __slots__ = ("_started", "call_id", "effect", "name", "run", "stop")
+
+    by: By = "tool"
 
     def __init__(self, run: Run, call_id: str, name: str, effect: Effect) -> None:
         self.run = run
@@ -412,14 +413,14 @@ class _BuiltinCall(_Call):
 
     __slots__ = ()
 
+    @property
+    def by(self) -> By:  # type: ignore[override]  # nothing sets it
+        return "runtime" if self.name in LISTINGS else "tool"
+
     def end(self, value: Any) -> Payload:
         self.run.write(BuiltinResultRow(self.name, value))
         self.run.quoted.record_untrusted(self.name, passed_on(value))
         return result_block(self.name, value)
-
-
-def _is_listing(call: _Call) -> bool:
-    return isinstance(call, _BuiltinCall) and call.name in LISTINGS
 
 
 class _AgentCall(_Call):
