@@ -165,4 +165,4 @@ def _reject(run: Run, faults: str, why_cut: str, correction: str, answer: Answer
             f"the model answered {times} and never with what Agent(output=..., output_check=...) asks for: {faults}",
             StopReason.OUTPUT,
         )
-    run.inject(correction, answer.final, by="runtime")
+    run.inject(correction, answer.final)

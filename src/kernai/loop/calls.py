@@ -73,7 +73,7 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
             if isinstance(prepared, _Call):
                 run.inject((yield from _perform(prepared)), block, by=prepared.by)
             else:
-                run.inject(prepared, block, by="runtime")
+                run.inject(prepared, block)
     if len(blocks) > MAX_CALLS:
         run.inject(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
 

@@ -125,9 +125,9 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
                     try:
                         value = yield call.effect
                     except BaseException as error:  # noqa: BLE001 - raised again unless it is the call's own
-                        run.inject(failed(call, error), response.only)
+                        run.inject(failed(call, error), response.only, by="tool")
                     else:
-                        run.inject(call.end(value), response.only)
+                        run.inject(call.end(value), response.only, by="tool")
                     del call, response  # not needed while the next model call is waited for
                     continue
                 accepted = yield from _act(run, response)
@@ -257,7 +257,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
 
             yield from run_workflow(run, decision.plan, decision.not_run, decision.block)
         else:
-            run.inject(quoted, decision.block, by="runtime")
+            run.inject(quoted, decision.block)
     elif isinstance(decision, Correction):
         _correct(run, decision, response)
     else:
@@ -271,7 +271,7 @@ def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:
         return False
     quoted = None if answer.final is None else refuse_quoted_block(run, answer.final)
     if quoted is not None:
-        run.inject(quoted, answer.final, by="runtime")
+        run.inject(quoted, answer.final)
         return False
     return is_valid(run, answer, response)
 

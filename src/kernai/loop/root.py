@@ -196,6 +196,9 @@ class Delivery(Protocol):
 
     `kept` is the recorder's own list if only the recorder and the log need the rows, else None. Rows are written
     directly to that list; only rows for the log still wait for their delivery.
+
+    `deliver_now` delivers one row immediately, from any thread, such as a streamed piece of a response or a skill's
+    progress.
     """
 
     listening: bool
@@ -220,10 +223,6 @@ class Outbox:
         #: whether rows are written directly to the recorder's list
         self.is_kept = kept is not None
         self.rows: deque[Row] | list[Row] = self.waiting if kept is None else kept
-
-    def now(self, row: Row) -> None:
-        """Delivers a row immediately, from any thread, such as a streamed piece of a response or a skill's progress."""
-        self.delivery.deliver_now(row, self)
 
 
 class Root:

@@ -242,7 +242,7 @@ class Run:
         run's last event.
         """
         if self.result is None:
-            self.outbox.now(self.sealed(row))
+            self.outbox.delivery.deliver_now(self.sealed(row), self.outbox)
 
     def sealed(self, row: Row) -> Row:
         """Completes a row of this run, for somebody else to deliver."""
@@ -262,13 +262,11 @@ class Run:
                 self.quoted.record_untrusted(source, passed_on(part))
         self.conversation.messages.append(message)
 
-    def inject(self, content: Part | list[Part] | Message, block: Block | None = None, *, by: By | None = None) -> None:
+    def inject(self, content: Part | list[Part] | Message, block: Block | None = None, *, by: By = "runtime") -> None:
         """Adds a message to the conversation: text of the runtime, or a `Message` by a protocol's handler.
 
-        `block` is the block that the message answers, if any. `by` is ``"tool"`` for an answer by default, otherwise
-        ``"runtime"``.
+        `block` is the block that the message answers, if any.
         """
-        by = by or ("runtime" if block is None else "tool")
         answers = None
         if self.native_calls:
             answers = next((at for at, one in enumerate(self.native_calls) if one is block), None)

@@ -102,7 +102,7 @@ class ByHand:
         return out
 
     def deliver_now(self, row: Row, outbox: Outbox) -> None:
-        """See `Outbox.now`."""
+        """See `Delivery`."""
         del outbox
         self.events.append(Event.of(row))
 
