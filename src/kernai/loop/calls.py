@@ -41,7 +41,8 @@ from kernai.loop.effects import (
     SubRun,
     how_broken_off,
 )
-from kernai.loop.quoted_calls import content_keys, passed_on, skill_keys
+from kernai.loop.quoted_calls import called_name, content_keys, passed_on, skill_keys
+from kernai.loop.run_state import recorded_parts
 from kernai.registry.skill_definition import AgentSkill
 from kernai.values.media import Media
 from kernai.values.message import By, Message, Part
@@ -207,7 +208,7 @@ def _refused(
 
 def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Payload:
     name = skill.name
-    quoted = _refuse_quoted(run, call_id, block, (block.name or "").strip(ASCII_SPACE), skill_keys(run, skill))
+    quoted = refuse_quoted(run, block, call_id, skill_keys(run, skill))
     if quoted is not None:
         return quoted
     run.held[name] = skill
@@ -243,7 +244,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
 
 
 def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Payload:
-    quoted = _refuse_quoted(run, call_id, block, block.name and block.name.strip(ASCII_SPACE), content_keys)
+    quoted = refuse_quoted(run, block, call_id)
     if quoted is not None:
         return quoted
     protocol = run.protocols.find(block.type)
@@ -258,13 +259,16 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Payload:
     return _Call(run, call_id, name, CallProtocol(run.scope, call_id, name, block))
 
 
-def _refuse_quoted(
-    run: Run, call_id: str, block: Block, name: str | None, keys_of: Callable[[str], Keys]
+def refuse_quoted(
+    run: Run, block: Block, call_id: str, keys_of: Callable[[str], Keys] = content_keys
 ) -> str | None:
-    """Refuses a call that is quoted and not confirmed. Returns what the model reads; None if the call may be made."""
+    """Refuses a call, a plan or a final that is quoted and not confirmed.
+
+    Returns what the model reads; None if the block counts.
+    """
     if run.quoted.knows_none:
         return None
-    rules, source = run.gate.rules(run), None
+    rules, name, source = run.gate.rules(run), called_name(block), None
     mode = rules.quoted_calls
     if mode == "refuse" and block.type == "final":
         mode = "confirm"  # a result that contains the right answer must not make that answer impossible
@@ -278,11 +282,6 @@ def _refuse_quoted(
         _check_repeats(run, block.type, name or "", block.content)
     run.write(QuotedCallRow(call_id, block.type, name, source))
     return corrections.quoted_call(block, source, may_confirm=mode == "confirm")
-
-
-def refuse_quoted_block(run: Run, block: Block) -> str | None:
-    """Refuses a quoted plan or final, as `_refuse_quoted` does for calls; the names of these blocks mean nothing."""
-    return _refuse_quoted(run, run.call_id(0), block, None, content_keys)
 
 
 def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
@@ -299,14 +298,6 @@ _STOPPED = {
     "not_run": "not run: the run was stopped before this call",
     "interrupted": "interrupted: the run was stopped during this call; whether it took effect is unknown",
 }
-
-
-def recorded_result(result: SkillResult) -> str | list[Any]:
-    """Returns a result as it is recorded: a text, or a list of texts and media references."""
-    parts = result.parts
-    if len(parts) <= 1 and not any(isinstance(part, Media) for part in parts):
-        return result.text
-    return [part if isinstance(part, str) else part.to_dict() for part in parts]
 
 
 class _Call:
@@ -347,7 +338,7 @@ class _Call:
             self._keep(media)
         except Exception as error:  # noqa: BLE001 - the model reads whatever a call raises
             return self.fail(error)
-        recorded = recorded_result(result)
+        recorded = recorded_parts(result.parts or ("",))
         self._write_result(recorded, result.metadata)
         run.quoted.record_untrusted(name, result.text)
         run.quoted.record_untrusted(name, dumps([one.to_dict() for one in media]))  # a file's name is untrusted too

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kernai.blocks.block import Block, error_block, escape_attribute, neutralize
+from kernai.blocks.block import Block, error_block, neutralize
 from kernai.blocks.parser import parse_one
 from kernai.errors import SkillInputError
 from kernai.jsonio.json_data import quoted
@@ -33,8 +33,7 @@ def _error(name: str | None, text: str, native: str) -> str:
 
 def incomplete(block: Block, *, cut: bool) -> str:
     """For a response that ends inside a block; `cut`: the vendor cut it off there."""
-    named = f' name="{escape_attribute(block.name)}"' if block.name is not None else ""
-    tag = f'<block type="{escape_attribute(block.type)}"{named}>'
+    tag = str(Block(block.type, block.name)).removesuffix("</block>")
     call = f"call of {block.name}" if block.name else block.type
     if cut:
         shorter = "The same text would be cut off again: make it shorter, or work in smaller steps."

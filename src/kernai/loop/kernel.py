@@ -59,7 +59,7 @@ from kernai.events import (
 )
 from kernai.loop import corrections
 from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid, note_correction
-from kernai.loop.calls import failed, plain_call, refuse_quoted_block, run_calls
+from kernai.loop.calls import failed, plain_call, refuse_quoted, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Workflow
 from kernai.loop.effects import (
     CallModel,
@@ -76,7 +76,7 @@ from kernai.loop.effects import (
 from kernai.loop.model_stream import ModelStream, ParsedResponse
 from kernai.loop.quoted_calls import confirmed, passed_on, record_untrusted_history
 from kernai.loop.root import Outbox
-from kernai.loop.run_state import Run, input_message, input_summary
+from kernai.loop.run_state import Run, input_message, recorded_parts
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
 from kernai.values.llm_response import CUT, LlmResponse
 from kernai.values.message import ConversationView, Message
@@ -207,7 +207,7 @@ def begin(run: Run, content: tuple[InputPart, ...]) -> None:
     if not run.scope:
         root.budget.begin_input(is_plan=plan is not None)
     run.write(RunStartRow(
-        root.run_id, input_summary(content), [one.to_dict() for one in run.conversation.messages], run.model.id,
+        root.run_id, recorded_parts(content), [one.to_dict() for one in run.conversation.messages], run.model.id,
         run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
         agents=None if plan is None else sorted(run.task_agents),
         rules={**run.setup.recorded_rules, "repair": root.repair},
@@ -219,7 +219,7 @@ def begin(run: Run, content: tuple[InputPart, ...]) -> None:
 def _continue(run: Run, content: tuple[InputPart, ...]) -> None:
     run.begin_turn()
     run.root.budget.begin_input()
-    run.write(InputAddedRow(input_summary(content)))
+    run.write(InputAddedRow(recorded_parts(content)))
 
 
 def take(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -> None:
@@ -251,7 +251,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
     elif isinstance(decision, Answer):
         return decision if _is_accepted(run, decision, response) else None
     elif isinstance(decision, Workflow):
-        quoted = refuse_quoted_block(run, decision.block)
+        quoted = refuse_quoted(run, decision.block, run.call_id(0))
         if quoted is None:
             from kernai.loop.workflow import run_workflow  # most runs have no workflow
 
@@ -269,7 +269,7 @@ def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:
     """Whether an answer ends the run; if not, the model reads why."""
     if answer.cut and is_continued(run, response):
         return False
-    quoted = None if answer.final is None else refuse_quoted_block(run, answer.final)
+    quoted = None if answer.final is None else refuse_quoted(run, answer.final, run.call_id(0))
     if quoted is not None:
         run.inject(quoted, answer.final)
         return False

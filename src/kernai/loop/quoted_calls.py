@@ -163,9 +163,7 @@ def confirmed(run: Run, blocks: Sequence[Block]) -> Callable[[Asked], bool]:
     """Returns a function that says whether all `blocks` are calls that the model was asked to confirm."""
 
     def keys_of(block: Block) -> tuple[str | None, Keys]:
-        if block.type in ("final", "plan"):
-            return None, content_keys(block.content)
-        name = block.name and block.name.strip(ASCII_SPACE)
+        name = called_name(block)
         skill = run.skills.look_up(name or "")[0] if block.type == "command" else None
         return name, content_keys(block.content) if skill is None else skill_keys(run, skill)(block.content)
 
@@ -177,6 +175,11 @@ def confirmed(run: Run, blocks: Sequence[Block]) -> Callable[[Asked], bool]:
         return is_asked and 0 < len(found) == len(set(found))  # one confirmation is for one call
 
     return confirms
+
+
+def called_name(block: Block) -> str | None:
+    """Returns the name that a block calls. The name of a final or a plan means nothing."""
+    return None if block.type in ("final", "plan") else block.name and block.name.strip(ASCII_SPACE)
 
 
 def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:

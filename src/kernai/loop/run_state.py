@@ -474,8 +474,8 @@ def input_message(parts: tuple[InputPart, ...], by: By) -> Message:
     return Message("user", content, by=by, outside=marked)
 
 
-def input_summary(parts: tuple[InputPart, ...]) -> str | list[str | Mapping[str, Any]]:
-    """Returns an input as it is recorded: a single text unchanged, otherwise a list, with references to media."""
+def recorded_parts(parts: tuple[InputPart, ...]) -> str | list[str | Mapping[str, Any]]:
+    """Returns an input or a result as it is recorded: a text, or a list of texts and references to media."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
     return [part if isinstance(part, str) else part.to_dict() for part in parts]

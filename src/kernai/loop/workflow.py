@@ -40,9 +40,9 @@ _SHARED = frozenset({StopReason.TIMEOUT, StopReason.MAX_CALLS, StopReason.MAX_TO
 
 def run_workflow(
     run: Run, plan: Plan, not_run: Sequence[Block], block: Block | None = None
-) -> Generator[Effect, Any, Workflow]:
+) -> Generator[Effect, Any, RunningTasks]:
     """Runs the plan of `block` and injects its results; `not_run` are blocks that are not run because of the plan."""
-    workflow = Workflow(run, plan, is_given=block is None)
+    workflow = RunningTasks(run, plan, is_given=block is None)
     started = run.clock.monotonic()
     run.context.plan = plan
     run.context.task_results = {}
@@ -97,8 +97,8 @@ def planned(plan: Mapping[str, Any]) -> Message:
     return Message("assistant", str(Block("plan", None, json.dumps(plan).replace("<", "\\u003c"))))
 
 
-class Workflow:
-    """The running tasks of one plan, and their results: JSON data from a typed agent, otherwise text.
+class RunningTasks:
+    """The tasks of one plan while they run, and their results: JSON data from a typed agent, otherwise text.
 
     `is_given`: the caller wrote the plan, not the model.
     """

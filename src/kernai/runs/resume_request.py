@@ -34,9 +34,8 @@ from kernai.errors import (
     error_text,
 )
 from kernai.events import Event, RunStartRow, SkillErrorRow, SkillResultRow
-from kernai.loop.calls import recorded_result as recorded_skill_result
 from kernai.loop.effects import CallSkill, Completion, Effect, Raise, Sleep, Work, advance, alone
-from kernai.loop.run_state import Run
+from kernai.loop.run_state import Run, recorded_parts
 from kernai.middleware.chain import wrap
 from kernai.recording_file import read_recording
 from kernai.registry.skill_context import SkillContext
@@ -353,7 +352,8 @@ class _SkillChecks:
         try:
             if effect.error is not None:
                 raise effect.error
-            return False, recorded_skill_result(context.scrub(SkillResult.of(context.scrub(effect.value))))
+            result = context.scrub(SkillResult.of(context.scrub(effect.value)))
+            return False, recorded_parts(result.parts or ("",))
         except (Exception, SystemExit, Control) as failure:  # noqa: BLE001 - compared with the recorded failure
             return True, f"{type(failure).__name__}: {context.scrub(error_text(failure))}"
 

@@ -19,7 +19,7 @@ import pytest
 from kernai._util.redaction import one_line, printable
 from kernai.agents.agent import Agent
 from kernai.events import RunStartRow
-from kernai.loop.run_state import input_summary
+from kernai.loop.run_state import recorded_parts
 from kernai.recording.recorder import JsonlSink, Recorder
 from kernai.runs.run_request import RunOptions, check_options
 from kernai.runs.running import execute
@@ -107,7 +107,7 @@ def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
             pytest.fail(f"there is no recording {path}: make it with pytest --kernai-record", pytrace=False)
         inputs = (one["data"]["input"] for one in JsonlSink.read(path) if one["event"] == RunStartRow.type)
         recorded = _texts(next(inputs, []))
-        texts = _texts(input_summary(as_parts(input, "input", INPUT_PARTS)))
+        texts = _texts(recorded_parts(as_parts(input, "input", INPUT_PARTS)))
         if texts != recorded:
             pytest.fail(
                 f"the input is {texts!r}, and in {path} it was {recorded!r}: pytest --kernai-record", pytrace=False
