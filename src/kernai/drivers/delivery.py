@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -114,18 +114,16 @@ class ThreadsDelivery:
     """Delivers events for the synchronous driver."""
 
     def __init__(
-        self,
-        writer: EventWriter,
-        on_event: Callback | None = None,
-        on_task_complete: TaskHook | None = None,
+        self, writer: EventWriter, callbacks: Sequence[Callback] = (), on_task_complete: TaskHook | None = None,
         channel: Channel | None = None,
     ) -> None:
+        self.listening = bool(callbacks)
         self._writer = writer
-        self._on_event = on_event
+        self._callbacks = callbacks
         self._on_task_complete = on_task_complete
+        #: where one of the callbacks puts events for the consumer of a stream
         self._channel = channel
-        self._observed = on_event is not None or on_task_complete is not None or channel is not None
-        self.listening = on_event is not None or channel is not None
+        self._observed = self.listening or on_task_complete is not None
         self.kept = None if self._observed else writer.kept
         # reentrant: a callback may emit an event through a skill context
         self._lock = threading.RLock()
@@ -163,12 +161,10 @@ class ThreadsDelivery:
             self._channel.wait_until_taken()
 
     def _notify(self, event: Row) -> None:
-        if self._on_event is not None:
-            self._call(event, self._on_event, Event.of(event))
+        for callback in self._callbacks:
+            self._call(event, callback, Event.of(event))
         if self._on_task_complete is not None and (arguments := arguments_of(event)) is not None:
             self._call(event, self._on_task_complete, **arguments)
-        if self._channel is not None:
-            self._channel.put(Event.of(event))
 
     @calls_out
     def _call(self, event: Row, observer: Callable[..., Any], *given: Any, **named: Any) -> None:

@@ -185,14 +185,17 @@ class RunRequest:
         from kernai.drivers.asyncio_delivery import AsyncioDelivery
         from kernai.drivers.asyncio_driver import AsyncioDriver
 
-        callbacks = streams if self._on_event is None else (self._on_event, *streams)
-        delivery = AsyncioDelivery(self.writer, callbacks, self._on_task_complete)
+        delivery = AsyncioDelivery(self.writer, self._callbacks(*streams), self._on_task_complete)
         run, work = self.begin(delivery)
         return run, AsyncioDriver(run.root, delivery).run(Stack(work, run.outbox, breakable=False))
 
     def _delivery(self, channel: Channel | None = None) -> ThreadsDelivery:
         self.check_observers_are_plain()
-        return ThreadsDelivery(self.writer, self._on_event, self._on_task_complete, channel)
+        callbacks = self._callbacks() if channel is None else self._callbacks(channel.put)
+        return ThreadsDelivery(self.writer, callbacks, self._on_task_complete, channel)
+
+    def _callbacks(self, *streams: Callable[[Event], Any]) -> tuple[Callable[[Event], Any], ...]:
+        return streams if self._on_event is None else (self._on_event, *streams)
 
     def check_observers_are_plain(self) -> None:
         """Raises `TypeError` for an async function, which only the asyncio driver can call."""
