@@ -53,6 +53,8 @@ class Vendor:
     call_ids: re.Pattern[str] | None = None
     #: whether it supports the option to send usage in a stream; the others send usage anyway
     stream_options: bool = True
+    #: whether its streams end with ``[DONE]``
+    done_marker: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,7 +87,7 @@ class CompatibleProvider(OpenAIProvider):
         self.enforces = "nullable" if self.is_openai else None
         self.call_ids = vendor.call_ids or self.call_ids
         self._vendor = vendor
-        super().__init__(api_key, **options)
+        super().__init__(api_key, **{"done_marker": vendor.done_marker, **options})
 
     def _default_base_url(self) -> str:
         return _base_url(self._vendor, {}) or ""
@@ -139,7 +141,8 @@ VENDORS = (
     _like_openai("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", merges_roles=True, stream_options=False,
                  call_ids=re.compile("[A-Za-z0-9]{9}")),
     _like_openai("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-    _like_openai("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY", merges_roles=True),
+    _like_openai("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY", merges_roles=True,
+                 done_marker=False),  # only some of its models send the marker
     _like_openai("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
     _like_openai("vercel", "https://ai-gateway.vercel.sh/v1", "AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN"),
     _like_openai(

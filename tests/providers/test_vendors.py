@@ -255,8 +255,9 @@ def test_options_go_to_the_provider_or_the_model_and_an_unknown_one_is_an_error(
     with pytest.raises(TypeError, match="resolve takes text such as 'openai/gpt-4o-mini', got Model"):
         resolve(Model("openai/gpt-4o"))  # type: ignore[arg-type]  # the subject
     unmarked = MemoryTransport(MemoryReply(200, {"content-type": "text/event-stream"}, WIRES["openai"].stream(["Hi"])[:-1]))
-    provider, model = resolve("groq/m", api_key="k", transport=unmarked, done_marker=False)
-    assert provider.call(HELLO, model, GenerationOptions(), print).content == "Hi"
+    asked_so = resolve("groq/m", api_key="k", transport=unmarked, done_marker=False)
+    for provider, model in (asked_so, resolve("perplexity/sonar", api_key="k", transport=unmarked)):
+        assert provider.call(HELLO, model, GenerationOptions(), print).content == "Hi"
     with pytest.raises(TypeError, match="anthropic has no option 'done_marker'"):
         resolve("anthropic/m", api_key="k", done_marker=False)
 
