@@ -22,8 +22,9 @@ from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, HttpProvider, dat
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn, is_whole
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
 
-#: models that think before they answer, and accept only `max_completion_tokens`
+#: models that think before they answer, and accept only `max_completion_tokens`; those of them that accept `stop`
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
+STOPS = re.compile(r"(?:.*/)?(?:ft:)?(?:o1|o3-mini)")
 
 #: the first version whose requests may set the lifetime of the cache, and the longer of the two lifetimes
 CACHE_LIFETIME, LONG_CACHE = (5, 6), "12h"
@@ -73,6 +74,8 @@ class OpenAIProvider(HttpProvider):
     calls_natively = True
     enforces: Literal["nullable"] | None = "nullable"
     joins_texts = True
+    #: whether the format has the option `stop`
+    has_stop = True
 
     def __init__(self, api_key: str | None = None, *, done_marker: bool = True, **options: Any) -> None:
         super().__init__(api_key, **options)
@@ -142,12 +145,14 @@ class OpenAIProvider(HttpProvider):
             yield {"role": "user", "content": one_text(self.encode(parts, model))}
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Returns a thinking budget, which no model accepts, and sampling options while a reasoning model may think."""
+        """Returns a thinking budget, which no model accepts, and what reasoning models reject."""
         thinking = generation.thinking or {}
         refused = ["thinking"] if "budget" in thinking else []
         reasons = self.is_openai and REASONING_MODEL.match(model.id) and "-chat" not in model.id
         if reasons and thinking.get("effort") != "none":
             refused += self.sampling_options(generation)
+        if generation.stop and (not self.has_stop or (reasons and not STOPS.match(model.id))):
+            refused.append("stop")
         return refused
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
@@ -360,6 +365,7 @@ class ResponsesProvider(OpenAIProvider):
     endpoint = "/responses"
     conversation_field = "input"
     takes_media_in_results = True
+    has_stop = False
 
     def __init__(self, api_key: str | None = None, **options: Any) -> None:
         HttpProvider.__init__(self, api_key, **options)  # this API has no `done_marker`
@@ -410,10 +416,6 @@ class ResponsesProvider(OpenAIProvider):
             yield {"type": "function_call_output", "call_id": result.call.id, "output": output}
         if parts := self.parts_after_results(turn):
             yield {"role": "user", "content": one_text(self.encode(parts, model))}
-
-    def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
-        """Returns the same as `OpenAIProvider`, and `stop`, which this API does not have."""
-        return [*super().refused_options(model, generation), *(["stop"] if generation.stop else [])]
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):

@@ -37,9 +37,9 @@ BY_BUDGET = ("claude-sonnet-4-5", "claude-haiku-4-5-20251001", "claude-opus-4-20
 
 @pytest.mark.parametrize("vendor,id,generation,not_sent", [
     *(("anthropic", id, {"temperature": 0.5, "top_p": 0.9, "max_tokens": 9}, ["temperature", "top_p"]) for id in ADAPTIVE_ALONE),
-    *(("openai", id, {"temperature": 0.5, "stop": "x"}, ["temperature"]) for id in ("gpt-5", "o3", "gpt-6.1-sol")),
+    *(("openai", id, {"temperature": 0.5, "stop": "x"}, ["temperature", "stop"]) for id in ("gpt-5", "o3", "gpt-6.1-sol")),
     *(("openai-responses", id, {"top_p": 0.5, "stop": "x"}, ["top_p", "stop"]) for id in ("gpt-5", "o3-pro", "gpt-6.1-sol")),
-    ("openai-responses", "gpt-4o", {"temperature": 0.5, "stop": "x"}, ["stop"]), ("openai", "o3", {"stop": "x"}, None),
+    ("openai-responses", "gpt-4o", {"temperature": 0.5, "stop": "x"}, ["stop"]), ("openai", "o3-mini", {"stop": "x"}, None),
     *(("anthropic", id, {"temperature": 0.5}, None) for id in (*BY_BUDGET, "claude-opus-4-6", "claude-sonnet-4-6", "other")),
     *(("anthropic", "claude-sonnet-4-6", {"temperature": 0.5, "thinking": how}, ["temperature"]) for how in ({"effort": "low"}, {"budget": 2000})),
     *(("openai", id, {"temperature": 0.5}, None) for id in ("gpt-4o", "gpt-5-chat-latest", "gpt-5.3-chat-latest")),
