@@ -128,7 +128,7 @@ class Turn:
         await self.close(keep=True)
         return failure(
             response.status, response.headers, body[:MAX_ERROR_BODY], self._exchange.vendor, time.time(),
-            key_hint=self._exchange.key_hint, secrets=self._exchange.secrets,
+            url=self._exchange.request.url, key_hint=self._exchange.key_hint, secrets=self._exchange.secrets,
         )
 
     async def _read(self, reader: Reader) -> None:

@@ -84,14 +84,15 @@ def failure(
     vendor: str,
     now: float,
     *,
+    url: str = "",
     key_hint: str | None = None,
     secrets: Sequence[str] = (),
 ) -> ProviderError:
     """Returns the error for a response with a status other than 200. Never raises, whatever the body contains.
 
-    `now` is in seconds since 1970, for a `retry-after` that is a date. `key_hint` is the variable that should contain
-    the key, for the advice after a 401 or 403. Each of `secrets` is replaced by ``[hidden]``, however it is escaped,
-    unless it has fewer than 6 characters.
+    `now` is in seconds since 1970, for a `retry-after` that is a date. `url` is that of the request, and `key_hint` the
+    variable that should contain the key, for the advice after a 404, or after a 401 or 403. Each of `secrets` is
+    replaced by ``[hidden]``, however it is escaped, unless it has fewer than 6 characters.
     """
     redact = redactor(secrets)
     given = {name.lower(): value for name, value in headers.items()}
@@ -115,7 +116,7 @@ def failure(
     named = f" {code}" if code and code != str(status) else ""
     said = f": {message or _reason(status)}" if message or named else f" {_reason(status)}"
     return ProviderError(
-        f"{vendor}: HTTP {status}{named}{said}{numbered}{_advice(status, error, key_hint)}",
+        f"{vendor}: HTTP {status}{named}{said}{numbered}{one_line(_advice(status, error, url, key_hint), redact)}",
         status=status, code=code, retryable=_retryable(status, error, given),
         retry_after=retry_after_of(given, data, now), vendor=vendor,
     )
@@ -214,14 +215,15 @@ def _reason(status: int) -> str:
         return _OWN_REASONS.get(status, "without an explanation")
 
 
-def _advice(status: int, error: _ErrorBody, key_hint: str | None) -> str:
+def _advice(status: int, error: _ErrorBody, url: str, key_hint: str | None) -> str:
     where = key_hint or "api_key"
     wrong_key = any(one.get("reason") == "API_KEY_INVALID" for one in error.details)
     if status == _UNAUTHORIZED or (status == _BAD_REQUEST and wrong_key):
         return f"; check that {where} holds a valid key for this address"
     if status == _FORBIDDEN:
         return f"; check that the key in {where} may use this model, project and region"
-    return "; check the model's name and base_url" if status == _NOT_FOUND else ""
+    went_to = url and f": the request went to {url.partition('?')[0]}"
+    return f"; check the model's name and base_url{went_to}" if status == _NOT_FOUND else ""
 
 
 # ------------------------------------------------------------------------------------------- is a retry useful

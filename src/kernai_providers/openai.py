@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from kernai import GenerationOptions, Media, Message, Model
+from kernai_providers.exchange import Exchange
 from kernai_providers.failures import at, failure_in_stream, objects
 from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, HttpProvider, data_uri, known, media_reference, one_text
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn, is_whole
@@ -25,6 +26,8 @@ from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of
 #: models that think before they answer, and accept only `max_completion_tokens`; those of them that accept `stop`
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
 STOPS = re.compile(r"(?:.*/)?(?:ft:)?(?:o1|o3-mini)")
+#: models that Chat Completions does not let think before they call a tool
+CALLS_IN_RESPONSES = re.compile(r"(?:ft:)?gpt-(?:5\.[4-9]|[6-9])")
 
 #: the first version whose requests may set the lifetime of the cache, and the longer of the two lifetimes
 CACHE_LIFETIME, LONG_CACHE = (5, 6), "12h"
@@ -80,6 +83,20 @@ class OpenAIProvider(HttpProvider):
     def __init__(self, api_key: str | None = None, *, done_marker: bool = True, **options: Any) -> None:
         super().__init__(api_key, **options)
         self._done_marker = done_marker
+        #: for native calls of models that this format does not let think before them
+        self._responses: ResponsesProvider | None = None
+        if type(self) is OpenAIProvider:
+            same = {**options, "base_url": self.base_url, "transport": self.transport}
+            self._responses = ResponsesProvider(self._key, **same)
+
+    def _exchange(
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None
+    ) -> Exchange:
+        thinks = (GenerationOptions.coerce(generation).thinking or {}).get("effort") != "none"
+        is_native = getattr(on_chunk, "tools", None) is not None
+        if self._responses is not None and is_native and thinks and CALLS_IN_RESPONSES.match(model.id):
+            return self._responses._exchange(messages, model, generation, on_chunk)  # noqa: SLF001 - the same method
+        return super()._exchange(messages, model, generation, on_chunk)
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         system, turns = self.turns(messages, model)
@@ -369,6 +386,7 @@ class ResponsesProvider(OpenAIProvider):
 
     def __init__(self, api_key: str | None = None, **options: Any) -> None:
         HttpProvider.__init__(self, api_key, **options)  # this API has no `done_marker`
+        self._responses = None
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         spoken = [message for message in messages if message.role != "system"]

@@ -97,10 +97,10 @@ def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vend
     return Vendor(name, OpenAIProvider, variables, base_url, **more)
 
 
-#: OpenAI's models that exist only in its Responses API, or think before calls only there; in November 2026
-RESPONSES = re.compile(
-    r"o\d-pro|o\d(?:-mini)?-deep-research|gpt-5[\d.]*-(?:pro|codex)|codex-|computer-use|gpt-(?:5\.[4-9]|[6-9])(?!\d)"
-    r"|gpt-(?:daybreak-(?:blue|red)|rosalind-research)(?![a-z0-9])"
+#: models of OpenAI that exist only in its Responses API, in November 2026
+RESPONSES_ONLY = re.compile(
+    r"o\d-pro|o\d(?:-mini)?-deep-research|gpt-\d[\d.]*-(?:pro|codex)|codex-|computer-use"
+    r"|gpt-(?:\d[\d.]*-(?:cyber|rosalind|astra-law)|daybreak-(?:blue|red)|rosalind-research)(?![a-z0-9])"
 )
 #: a value that becomes part of a host's name
 _PLACE = re.compile(r"[A-Za-z0-9-]+")
@@ -188,7 +188,7 @@ def resolve(
         provider, model_id = in_process
         return provider, Model(model_id, ("text",) if given is None else tuple(given), cost)
     vendor, model_id = _split(name)
-    if vendor.name == "openai" and RESPONSES.match(model_id):
+    if vendor.name == "openai" and RESPONSES_ONLY.match(model_id):
         vendor = BY_NAME["openai-responses"]
     known = {"api_key", *dict(vendor.places), *(["grammar"] if vendor.name == "local" else [])}
     for adapter in (HttpProvider, vendor.adapter):

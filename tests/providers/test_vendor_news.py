@@ -22,7 +22,7 @@ from kernai import (
     ProviderError,
     skill,
 )
-from kernai_providers import OpenAIProvider, ResponsesProvider, capabilities_of, resolve
+from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider, ResponsesProvider, capabilities_of, resolve
 from vendor_wires import WIRES, anthropic, anthropic_text, gemini
 from wire_format import Turn
 from wire_openai import ENCRYPTED, ResponsesWire, responses
@@ -45,17 +45,30 @@ def ran(vendor: str, body: Sequence[bytes], limits: Limits | None = None, **agen
     *((f"openai/{id}", ResponsesProvider) for id in (
         "o1-pro", "o3-pro-2025-06-10", "gpt-5-pro", "gpt-5.2-pro", "gpt-5.1-codex", "codex-mini-latest",
         "o4-mini-deep-research", "computer-use-preview", "gpt-5.6-cyber", "gpt-6-cyber", "gpt-6-rosalind",
-        "gpt-6.2-astra-law", "gpt-daybreak-blue-latest", "gpt-daybreak-red-latest", "gpt-rosalind-research",
-        "gpt-5.4", "gpt-5.6-sol", "gpt-6.1-sol")),  # which think before calls only there
+        "gpt-6.2-astra-law", "gpt-daybreak-blue-latest", "gpt-daybreak-red-latest", "gpt-rosalind-research")),
     *((f"openai-responses/{id}", ResponsesProvider) for id in ("gpt-4o", "gpt-5")),
     *((f"openai/{id}", OpenAIProvider) for id in (
-        "gpt-5", "gpt-5.2", "gpt-4o", "o3", "o4-mini", "gpt-5-chat-latest", "gpt-daybreak-redder")),
+        "gpt-5", "gpt-4o", "o3", "o4-mini", "gpt-5-chat-latest", "gpt-6.1-sol", "gpt-6-cyberia")),
 ])  # fmt: skip
-def test_models_that_need_the_responses_api_are_sent_there(name: str, adapter: type) -> None:
+def test_models_that_only_the_responses_api_has_are_sent_there(name: str, adapter: type) -> None:
     provider, model = resolve(name, api_key="k")
     assert type(provider) is adapter
     assert model.id == name.partition("/")[2]
     assert provider.path(model) == ("/responses" if adapter is ResponsesProvider else "/chat/completions")
+
+
+@pytest.mark.parametrize("id,effort,calls,path", [
+    ("gpt-5.4", "low", "native", "responses"), ("ft:gpt-5.6-sol:acme", None, "native", "responses"),
+    ("gpt-6.1-sol", "none", "native", "chat/completions"), ("gpt-6.1-sol", None, "blocks", "chat/completions"),
+    ("gpt-5.2", "low", "native", "chat/completions"),
+])  # fmt: skip
+def test_native_calls_of_models_that_think_go_where_openai_accepts_them(id: str, effort: Any, calls: Any, path: str) -> None:
+    server = MemoryTransport(MemoryReply(404))
+    provider, generation = OpenAIProvider("k", transport=server), {"thinking": {"effort": effort}} if effort else {}
+    agent = Agent(instructions="", provider=provider, model=Model(id), skills=[], calls=calls, generation=generation)
+    url = f"https://api.openai.com/v1/{path}"
+    assert f"check the model's name and base_url: the request went to {url}" in str(kernai.execute(agent, "Hi").error)
+    assert [request.url for request in server.requests] == [url]
 
 
 @pytest.mark.parametrize("id, reasons", [("gpt-6-cyber", True), ("gpt-daybreak-blue-latest", False), ("gpt-rosalind-research", False)])
@@ -140,7 +153,8 @@ def test_models_that_take_a_lifetime_for_the_cache_get_the_longer_one(model_id: 
 @pytest.mark.parametrize("calls", ["blocks", "native"])
 def test_the_end_of_a_prompt_with_an_image_is_its_last_part(calls: Any) -> None:
     image, provider = Media.from_bytes(b"x", mime_type="image/png"), replying("openai", WIRES["openai"].stream(["Hi"]))
-    agent = Agent(instructions="x", provider=provider, model=Model("gpt-6", ("text", "vision")), calls=calls, generation={"cache": "1h"})
+    agent = Agent(instructions="x", provider=provider, model=Model("gpt-6", ("text", "vision")), calls=calls,
+                  generation={"cache": "1h", "thinking": {"effort": "none"}})
     kernai.execute(agent, ["look", image, "closely"])
     system, asked = bodies_to(provider)[0]["messages"]
     assert [part["type"] for part in asked["content"]] == ["text", "image_url", "text"]
