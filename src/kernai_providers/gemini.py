@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai.values.media import FALLBACK_MIME
+from kernai.values.media import FALLBACK_MIME, kind_of
+from kernai.values.message import placeholder
 from kernai_providers.failures import at, objects
 from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_reference
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn
@@ -155,6 +156,8 @@ class GeminiReader(SseReader):
             (self.think if part.get("thought") is True else self.say)(part.get("text"))
             if "functionCall" in part:
                 self._on_call(part)
+            elif mime := at(part, "inlineData", "mimeType"):  # as for media that a model cannot read
+                self.say(placeholder(kind_of(str(mime)), mime))
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
             self.end_with(reason, FINISH_REASONS, candidate.get("finishMessage"))

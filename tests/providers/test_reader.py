@@ -413,6 +413,12 @@ def test_the_marker_that_gateways_put_behind_an_answer_of_gemini_ends_it() -> No
         whole("gemini", wire("gemini", [_said("Hello, ")]) + done)
 
 
+def test_an_image_that_gemini_made_is_named_in_its_place() -> None:
+    parts = [{"text": "A cat: "}, {"inlineData": {"mimeType": "image/png", "data": "iVBO"}}, {"text": "."}]
+    said, response = whole("gemini", wire("gemini", [{"candidates": [{"content": {"parts": parts}, **STOP}]}]))
+    assert said == response.content == "A cat: [image unavailable: image/png]."
+
+
 def test_an_error_of_gemini_after_a_finish_reason_is_an_error() -> None:
     error = {"error": {"code": 503, "message": "boo", "status": "UNAVAILABLE"}}
     with pytest.raises(ProviderError, match="UNAVAILABLE: boo"):
