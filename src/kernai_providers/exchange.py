@@ -102,8 +102,9 @@ class Turn:
                 broken = ProviderError(why, status=OK, code="response_too_large", vendor=vendor)
             else:
                 began_to_come = " after part of the answer had come" if reader.has_given else ""
-                broken = ProviderError(
-                    f"{vendor}: {error}{began_to_come}", code=error.kind, retryable=error.retryable, vendor=vendor)
+                advice = "; if the model needs longer, raise the provider's timeout" if error.kind == "timeout" else ""
+                why = f"{vendor}: {error}{began_to_come}{advice}"
+                broken = ProviderError(why, code=error.kind, retryable=error.retryable, vendor=vendor)
         else:
             await self.close(keep=True)
             return reader.response(int((time.monotonic() - began) * 1000))

@@ -186,7 +186,7 @@ def faults_before_the_answer(wire: Wire) -> Iterator[Case]:
     yield Case("silence before the headers", lambda gate: [good.stall(Gate()), good], TEXT, requests=2, options=patient)
     yield Case(
         "silence before the headers, and no retries", lambda gate: [good.stall(Gate()), good], pieces=(),
-        fields=silent, options=once, says=["silent", f"{SHORT:g}"],
+        fields=silent, options=once, says=["silent", f"{SHORT:g}", "raise the provider's timeout"],
     )
     middle = len(wire.opening(Turn())) + len(wire.middle(Turn(PIECES[:1])))
     yield Case(
