@@ -51,9 +51,10 @@ FINISH_REASONS = {
     "stop": "stop", "length": "length", "content_filter": "content_filter",
     "tool_calls": "tool", "function_call": "tool",
     "eos": "stop", "model_length": "context",  # from Together and Mistral
+    "sensitive": "content_filter", "model_context_window_exceeded": "context",  # from Z.ai
 }
-#: reported by routers and by DeepSeek when the answer was abandoned
-BROKEN_OFF = ("error", "insufficient_system_resource")
+#: reported by routers, DeepSeek and Z.ai when the answer was abandoned
+BROKEN_OFF = ("error", "insufficient_system_resource", "network_error")
 
 
 class OpenAIProvider(HttpProvider):
@@ -259,7 +260,7 @@ class OpenAIReader(SseReader):
             is_free = isinstance(index, int) and index not in self._calls
             key = self._newest[index] = index if is_free else f"{len(self._calls)}.{number}"
         elif key is None:
-            key = self._newest[index] = next(reversed(self._calls), index)
+            key = self._newest[index] = next(reversed(self._calls), 0)
         elif not name:
             self._continued.add(key)
         self.call(key, name=name, id=call.get("id"), text=at(call, "function", "arguments"))

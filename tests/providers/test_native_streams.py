@@ -159,6 +159,7 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
         piece('{"q": ', index=0, id="1", name="search"), piece('"a"}', index=0, id="1", name="search")), ["a"]),
     "arguments before the name": ("openai", openai(
         piece('{"q": ', index=0, id="1"), piece('"a"}', index=0, id="1", name="search")), ["a"]),
+    "arguments before the name, and no number": ("openai", openai(piece('{"q": ', id="1"), piece('"a"}', id="1", name="search")), ["a"]),
     "every call is number 0": ("openai", openai(
         piece(A, index=0, id="1", name="search"), piece(B, index=0, id="2", name="search")), ["a", "b"]),
     "every call is number 0, in pieces": ("openai", openai(

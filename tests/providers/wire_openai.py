@@ -87,11 +87,13 @@ class OpenAIWire(Wire):
 
     def errors(self) -> dict[str, list[bytes]]:
         error = json.loads(self.error_body(500, "the server had an error", "server_error"))
-        failed = [{"index": 0, "delta": {"content": ""}, "finish_reason": "error", "native_finish_reason": "error"}]
+        failed, lost = (
+            [{"index": 0, "delta": {"content": ""}, "finish_reason": reason}] for reason in ("error", "network_error"))
         return {
             "a chunk with an error": [sse(error)],
             "an error event": [sse(error, "error")],
             "finish_reason error": [self._chunk(failed, Turn()), sse("[DONE]")],
+            "finish_reason network_error": [self._chunk(lost, Turn()), sse("[DONE]")],
         }
 
     def refusals(self) -> dict[str, tuple[list[bytes], str | None]]:
