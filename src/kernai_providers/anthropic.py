@@ -16,16 +16,16 @@ from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, HttpProvider, kno
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, is_recursive
 from kernai_providers.reader import SseReader, count_of, key_of, sum_of
 
-#: `max_tokens` is required by the vendor
-DEFAULT_MAX_TOKENS = 4096
+#: `max_tokens` is required by the vendor, and counts thinking, too, even if the model decides how much it thinks
+DEFAULT_MAX_TOKENS, ADAPTIVE_ALLOWANCE = 4096, 16_384
 MIN_THINKING_BUDGET = 1024
 #: the vendor compiles all strict schemas of a request into one grammar. It rejects the request if the grammar is too
 #: large, as with seven small tools, or if the schemas have more unions than this
 MOST_STRICT_TOOLS, MOST_UNIONS = 6, 16
 BLANK_LINE = {"type": "text", "text": "\n\n"}
-#: the first version that accepts an effort for thinking, and the first one that rejects a budget and sampling options;
-#: in November 2026
-ADAPTIVE, ADAPTIVE_ONLY = (4, 6), (4, 7)
+#: the first version that accepts an effort for thinking, the first one that rejects a budget and sampling options, and
+#: the first one that thinks by default; in November 2026
+ADAPTIVE, ADAPTIVE_ONLY, ADAPTIVE_BY_DEFAULT = (4, 6), (4, 7), (5, 0)
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
 #: the vendor places the breakpoint itself, at the end of the conversation
 _CACHE_CONTROL: Mapping[object, dict[str, str]] = {
@@ -44,8 +44,8 @@ class AnthropicProvider(HttpProvider):
     """The Messages API. `base_url`, by default the variable `ANTHROPIC_BASE_URL`, may include the version or not.
 
     Takes jpeg, png, gif and webp images and PDF and text documents (also https URLs), if the model declares them.
-    Without `generation.max_tokens` an answer has at most 4096 tokens in addition to the thinking. For everything else
-    see `HttpProvider`.
+    Without `generation.max_tokens` an answer has at most 4096 tokens, and 16384 more if the model decides how much it
+    thinks, or the thinking budget. For everything else see `HttpProvider`.
     """
 
     vendor = "anthropic"
@@ -70,7 +70,9 @@ class AnthropicProvider(HttpProvider):
         thinking = _thinking(generation, model)
         budget = thinking.get("budget_tokens", 0) if thinking else 0
         effort = (generation.thinking or {}).get("effort")
-        max_tokens = generation.max_tokens if generation.max_tokens is not None else DEFAULT_MAX_TOKENS + budget
+        adapts = effort is not None or (_version(model) or ADAPTIVE) >= ADAPTIVE_BY_DEFAULT
+        allowance = ADAPTIVE_ALLOWANCE if adapts else budget
+        max_tokens = generation.max_tokens if generation.max_tokens is not None else DEFAULT_MAX_TOKENS + allowance
         if budget >= max_tokens:
             raise ValueError(f"generation.thinking budget ({budget}) must be below max_tokens ({max_tokens})")
         options = {

@@ -17,7 +17,8 @@ from vendor_wires import WIRES
 
 @pytest.mark.parametrize("vendor,generation,adds", [
     ("openai", {"temperature": 0}, {"temperature": 0}),
-    ("anthropic", {"thinking": {"effort": "high"}}, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
+    ("anthropic", {"thinking": {"effort": "high"}},
+     {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}, "max_tokens": 20480}),
     ("anthropic", {"cache": True}, {"cache_control": {"type": "ephemeral"}}),
     *((vendor, {"cache": False}, {}) for vendor in ADAPTERS),
     ("openai-responses", {"extra": {"store": True, "reasoning": {"summary": "auto"}}}, {"store": True, "reasoning": {"summary": "auto"}}),
@@ -69,6 +70,15 @@ def test_openai_reasoning_models_get_the_new_name_of_the_limit(name: str, limit:
     provider, model = resolve(name, api_key="k", **needs)
     body = body_of(asked(provider, model, generation={"max_tokens": 7}))
     assert {one: body[one] for one in body if "tokens" in one} == {limit: 7}
+
+
+@pytest.mark.parametrize("id,generation,limit", [
+    ("claude-sonnet-5-5", {}, 20480), ("claude-opus-5", {"max_tokens": 9}, 9), ("claude-opus-4-8", {}, 4096), ("other", {}, 4096),
+    ("claude-opus-4-8", {"thinking": {"effort": "low"}}, 20480),
+])  # fmt: skip
+def test_a_claude_that_decides_how_much_it_thinks_has_tokens_for_it(id: str, generation: Any, limit: int) -> None:
+    provider, model = resolve(f"anthropic/{id}", api_key="k")
+    assert body_of(asked(provider, model, generation=generation))["max_tokens"] == limit
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
