@@ -67,7 +67,10 @@ GRAMMAR_FIELDS = {"llamacpp": "grammar", "vllm": "structured_outputs.grammar", "
 
 
 class CompatibleProvider(OpenAIProvider):
-    """Chat Completions of a vendor other than OpenAI. `grammar`: the kind of server, if it accepts a grammar."""
+    """Chat Completions of a vendor other than OpenAI. `grammar`: the kind of server, if it accepts a grammar.
+
+    `options` are those of `OpenAIProvider`, and the places in the vendor's address.
+    """
 
     def __init__(
         self, vendor: Vendor, api_key: str | None = None, *, grammar: str | None = None, **options: Any
@@ -87,10 +90,11 @@ class CompatibleProvider(OpenAIProvider):
         self.enforces = "nullable" if self.is_openai else None
         self.call_ids = vendor.call_ids or self.call_ids
         self._vendor = vendor
+        self._places = {name: options.pop(name, None) for name, _ in vendor.places}
         super().__init__(api_key, **{"done_marker": vendor.done_marker, **options})
 
     def _default_base_url(self) -> str:
-        return _base_url(self._vendor, {}) or ""
+        return _base_url(self._vendor, self._places)
 
 
 def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vendor:
@@ -195,9 +199,6 @@ def resolve(
         known.update(adapter.__init__.__kwdefaults__ or {})
     _check_options(vendor.name, options, known)
     model = Model(model_id, capabilities_of(model_id) if given is None else tuple(given), cost)
-    base_url = _base_url(vendor, options)
-    if base_url is not None:
-        options["base_url"] = base_url
     if vendor.adapter is OpenAIProvider and vendor.name != "openai":
         return CompatibleProvider(vendor, **options), model
     return vendor.adapter(**options), model
@@ -253,28 +254,23 @@ def _check_options(vendor: str, options: dict[str, Any], known: set[str]) -> Non
         raise TypeError(f"resolve: {vendor} has no option {unknown[0]!r}{likely(unknown[0], names, 'it takes')}")
 
 
-def _base_url(vendor: Vendor, options: dict[str, Any]) -> str | None:
-    """Returns the vendor's address, None if the caller gives one. Removes the options for its places from `options`."""
-    given = {name: options.pop(name, None) for name, _ in vendor.places}
-    if options.get("base_url") is not None:
-        return None
+def _base_url(vendor: Vendor, places: dict[str, Any]) -> str:
+    """Returns the vendor's address with these places. Those that are not given are in variables."""
     for variable, suffix in vendor.base_url_variables:
         if os.environ.get(variable, "").strip():
             url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
             return url if url.endswith(suffix) else url + suffix
-    if vendor.places:
-        values = {name: _value(vendor, name, variables, given[name]) for name, variables in vendor.places}
-        # https://cloud.google.com/vertex-ai/docs/general/locations: the global endpoint has no region in its name
-        region = values.get("region", "")
-        host = "aiplatform.googleapis.com" if region == "global" else f"{region}-aiplatform.googleapis.com"
-        return vendor.base_url.format_map({"host": host, **values})
-    if vendor.base_url or vendor.adapter is not OpenAIProvider or vendor.name == "openai":
-        return vendor.base_url or None
-    variables = [f", or set the environment variable {name}" for name, _ in vendor.base_url_variables]
-    raise MissingSettingError(
-        f"{vendor.name} needs an address: give base_url='http://localhost:8000/v1'{''.join(variables)}",
-        code="missing_base_url",
-    )
+    if not vendor.base_url:
+        variables = [f", or set the environment variable {name}" for name, _ in vendor.base_url_variables]
+        raise MissingSettingError(
+            f"{vendor.name} needs an address: give base_url='http://localhost:8000/v1'{''.join(variables)}",
+            code="missing_base_url",
+        )
+    values = {name: _value(vendor, name, variables, places[name]) for name, variables in vendor.places}
+    # https://cloud.google.com/vertex-ai/docs/general/locations: the global endpoint has no region in its name
+    region = values.get("region", "")
+    host = "aiplatform.googleapis.com" if region == "global" else f"{region}-aiplatform.googleapis.com"
+    return vendor.base_url.format_map({"host": host, **values})
 
 
 def _value(vendor: Vendor, place: str, variables: tuple[str, ...], given: object) -> str:
