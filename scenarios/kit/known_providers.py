@@ -1,4 +1,4 @@
-"""The providers that can run a scenario: the vendors of `kernai_providers`, those registered here, and the tape.
+"""The providers that can run a scenario: those of `kernai_providers`, those registered here, and the tape.
 
 An Ollama server on this machine is asked for its models; `--list-providers` shows them all.
 """
@@ -24,6 +24,8 @@ from kit.definition import UsageError, named_error
 from kit.model_tables import DEFAULT_MODELS, price_of
 
 TAPE = "tape"
+#: the models in this process that `resolve` knows, with their default
+IN_PROCESS = {"smollm2": "135m", "gguf": None}
 Factory = Callable[[], kernai.Provider]
 
 
@@ -71,7 +73,7 @@ def registered() -> Sequence[Registered]:
 def known_name(name: str) -> str | None:
     """A provider's main name, given any of its names; None if it is not known."""
     wanted = name.strip().lower()
-    if wanted in _REGISTERED or wanted == TAPE:
+    if wanted in _REGISTERED or wanted in IN_PROCESS or wanted == TAPE:
         return wanted
     return BY_NAME[wanted].name if wanted in BY_NAME else None
 
@@ -83,14 +85,14 @@ def checked_name(name: str) -> str:
         return found
     close = get_close_matches(name.lower(), [*_REGISTERED, *BY_NAME, TAPE], 1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    known = ", ".join([*_REGISTERED, *(one.name for one in VENDORS), TAPE])
+    known = ", ".join([*_REGISTERED, *(one.name for one in VENDORS), *IN_PROCESS, TAPE])
     raise UsageError(f"unknown provider {name!r}: {hint}known are {known}")
 
 
 def default_model(name: str) -> str | None:
     """The model that is used if none is named; None if one must be named."""
     own = _REGISTERED.get(name)
-    return DEFAULT_MODELS.get(name) if own is None else own.default_model
+    return DEFAULT_MODELS.get(name, IN_PROCESS.get(name)) if own is None else own.default_model
 
 
 def capabilities_of(name: str, model_id: str) -> tuple[str, ...]:
@@ -108,8 +110,8 @@ def made(name: str, model_id: str, capabilities: tuple[str, ...]) -> tuple[kerna
         cost = own.cost if model_id == own.default_model else None
         provider = _made_by(own)
         return provider, kernai.Model(model_id, capabilities, cost)
-    vendor = BY_NAME[name]
-    if vendor.needs_key and key_that_is_set(vendor.variables) is None:
+    vendor = BY_NAME.get(name)
+    if vendor is not None and vendor.needs_key and key_that_is_set(vendor.variables) is None:
         raise UsageError(f"{name} needs a key: set {' or '.join(vendor.variables)}; --list-providers shows who has one")
     try:
         return resolve(f"{name}/{model_id}", capabilities=capabilities, cost=price_of(name, model_id))
@@ -199,6 +201,7 @@ def listing(tape: Path) -> str:
         (one.name, default_model(one.name) or "none: name one", _ollama() if one.name == "ollama" else _key(one))
         for one in VENDORS if one.name not in own
     ]
+    rows += [(name, default or "none: name a file", "in this process") for name, default in IN_PROCESS.items()]
     rows.append((TAPE, "as recorded", "bundled" if tape.is_file() else "there is none: make it with --save-tape"))
     widths = [max(len(row[at]) for row in rows) for at in range(2)]
     return "\n".join(f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}" for row in rows)

@@ -82,7 +82,7 @@ def perform(
     verdicts = judged(outcome, definition.expectations)
     ended = ["interrupted by Ctrl-C"] if interrupted else broken or _ended(result)
     failed = [str(one) for one in verdicts if one.holds is False]
-    tape_faults, notes = _of_tape(choice.tape, ended)
+    tape_faults, notes = ([], []) if interrupted else _of_tape(choice.tape, ended)
     return Run(
         definition, choice, outcome, started_at, seconds, verdicts, [*ended, *failed, *tape_faults], notes, interrupted
     )

@@ -233,7 +233,7 @@ def _split(name: object) -> tuple[Vendor, str]:
     if not isinstance(name, str):
         raise TypeError(f"resolve takes text such as 'openai/gpt-4o-mini', got {type(name).__name__}")
     vendor_name, slash, model_id = name.strip().partition("/")
-    known = ", ".join(one.name for one in VENDORS)
+    known = ", ".join([*(one.name for one in VENDORS), "smollm2", "gguf"])
     if not slash or not vendor_name or not model_id.strip():
         raise UnknownVendorError(f"{name!r} is not 'vendor/model', such as 'openai/gpt-4o-mini'; known: {known}")
     vendor = BY_NAME.get(vendor_name.strip().lower())

@@ -229,6 +229,7 @@ def test_ctrl_c_results_in_status_130_and_a_log_of_what_happened_so_far(tmp_path
     assert (process.returncode, errors) == (130, "")
     assert "FAILED: interrupted by Ctrl-C" in rest
     assert "Traceback" not in rest
+    assert "diverged" not in rest
     log = demo.log
     assert (log["stop_reason"], log["passed"], log["faults"]) == ("cancelled", False, ["interrupted by Ctrl-C"])
     assert [entry["event"] for entry in log["events"]][-1] == "result"

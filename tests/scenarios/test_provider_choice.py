@@ -85,6 +85,7 @@ def test_the_choice_is_the_argument_then_the_environment_then_a_key_then_the_tap
     (["openai/"], {"OPENAI_API_KEY": "k"}, "'openai/' lacks its model: name one, or say 'openai' alone"),
     (["m", "local"], {}, "LOCAL_BASE_URL"),
     (["m"], {}, "no model vendor is configured, so nothing can run 'm'"),
+    (["smollm2/360m"], {}, "the only size is smollm2/135m"),
     (["", "azure"], {"AZURE_OPENAI_API_KEY": "k"}, "azure has no default model: name one"),
     (["m", "tape"], {}, "leave 'm' out"),
     (["m", "openai", "--tape", "x.json"], {}, "--tape replays a tape: leave 'm' out"),
@@ -265,6 +266,7 @@ def test_the_providers_are_listed_with_their_models_and_whether_a_key_is_set(tmp
     assert rows["groq"] == "groq openai/gpt-oss-120b no key: set GROQ_API_KEY"
     assert rows["local"] == "local none: name one LOCAL_BASE_URL is set"
     assert rows["ollama"] == f"ollama llama3.2 answers at http://{server.host}: qwen3:8b[31m"
+    assert rows["smollm2"] == "smollm2 135m in this process"
     assert rows["tape"] == "tape as recorded there is none: make it with --save-tape"
     assert {vendor.name for vendor in VENDORS} <= set(rows)
     assert SECRET not in done.stdout
