@@ -201,7 +201,7 @@ def divergence(recorded: Recorded, expected: str, got: str) -> ReplayDivergenceE
     return ReplayDivergenceError(
         f"the agent decides differently from the recording: event {recorded.seq} ({row.type}, step "
         f"{row.place[0]} of {scope})\n  recorded: {expected}\n  now:      {got}\n"
-        "Use the agent that made the recording, or fork the run at an earlier step.",
+        "Resume with the agent that made the recording, or fork the run at an earlier step; in a test, record again.",
         seq=recorded.seq, event=row.type, expected=expected, got=got,
     )
 
