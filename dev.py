@@ -570,6 +570,8 @@ def main() -> int:
     )
     parser.add_argument("command", help=f"one of: {', '.join(COMMANDS)}")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="passed to the underlying tool")
+    if not sys.argv[1:]:
+        raise CommandError("name a command; `dev.py --help` lists them", status=2)
     chosen = parser.parse_args()
     _known("command", chosen.command, list(COMMANDS), "dev.py --help")
     return COMMANDS[chosen.command](chosen.arguments)

@@ -42,7 +42,7 @@ def test_ci_tests_every_python_that_the_package_says_it_supports(project: dict[s
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    ((), "the following arguments are required: command"),
+    ((), "dev.py: error: name a command; `dev.py --help` lists them"),
     (("tests",), "dev.py: error: there is no command 'tests'; did you mean test?"),
     (("xyz",), "there is no command 'xyz'; `dev.py --help` lists them"),
     (("scenario", "fraud_investigaton"), "there is no scenario 'fraud_investigaton'; did you mean fraud_investigation?"),

@@ -16,7 +16,7 @@ from kernai.recording.recorder import expand
 from kit.definition import Definition, UsageError
 from kit.provider_choice import Choice
 
-#: the environment variable that tells a child process the store
+#: the environment variable with the path of a child process's store
 STORE = "KERNAI_SCENARIO_STORE"
 
 

@@ -25,16 +25,17 @@ class Parser(argparse.ArgumentParser):
 
 
 EPILOG = """\
-provider: the argument, else PROVIDER in the environment, else the first vendor whose key is set, else an Ollama on
-this machine that answers, else the bundled tape. The model: MODEL in the
-environment, else the provider's default.
+The provider is the argument, else PROVIDER in the environment, else the first vendor whose key is set, else an Ollama
+that runs on this machine, else the bundled tape. The model is the argument, else MODEL in the environment, else the
+provider's default.
 
 examples:
   python {file} --offline                      replay the tape: no key, no network
   python {file} gpt-4o-mini openai             a model and its provider
+  python {file} gguf//PATH/TO.gguf             a model in this process
   PROVIDER=ollama MODEL=llama3.2 python {file}
-  python {file} --save-tape                    make the tape from this run
-  python {file} --save-tape {logs}/…   make it from an earlier run's log
+  python {file} --save-tape                    write the tape from this run
+  python {file} --save-tape {logs}/…   write it from an earlier run's log
 
 exit status: 0 if every expectation is met, 1 if not, 2 for wrong usage, 130 after Ctrl-C
 """
@@ -71,14 +72,14 @@ def parse(definition: Definition, arguments: Sequence[str] | None) -> Options:
     logs, file = definition.folder / "logs", shown(definition.file)
     parser = Parser(f"python {file}", definition.description, EPILOG.format(file=file, logs=shown(logs)))
     add = parser.add_argument
-    add("model", nargs="?", metavar="MODEL", help="the model's id; also VENDOR/MODEL")
-    add("provider", nargs="?", metavar="PROVIDER", help="who serves it; see --list-providers")
-    add("--offline", action="store_true", help="replay the tape, whatever else is configured")
+    add("model", nargs="?", metavar="MODEL", help="the model's id, or VENDOR/MODEL")
+    add("provider", nargs="?", metavar="PROVIDER", help="the provider of the model; see --list-providers")
+    add("--offline", action="store_true", help="replay the tape, even if a provider is configured")
     add("--list-providers", action="store_true", help="show the providers, their default models, and which have a key")
-    add("--tape", type=Path, metavar="FILE", help=f"the tape to replay or to make, not {_help_path(definition.tape)}")
-    add("--save-tape", nargs="?", const=THIS_RUN, metavar="LOG", help="make the tape, from a log or else from this run")
+    add("--tape", type=Path, metavar="FILE", help=f"the tape to use or write (default: {_help_path(definition.tape)})")
+    add("--save-tape", nargs="?", const=THIS_RUN, metavar="LOG", help="write the tape, from a log or from this run")
     add("--record", type=Path, metavar="FILE", help="write the recording to FILE, .json or .jsonl")
-    add("--logs", type=Path, metavar="DIR", default=logs, help=f"where the log goes; by default {_help_path(logs)}")
+    add("--logs", type=Path, metavar="DIR", default=logs, help=f"the folder for the log (default: {_help_path(logs)})")
     add("--no-log", action="store_true", help="write no log")
     add("--plain", action="store_true", help="plain text, even on a terminal")
     add("--capabilities", type=_words, metavar="WORDS", help="the model's capabilities, if its name does not show them")

@@ -107,7 +107,7 @@ def judge(
 
 
 def _remarks(decision: loop.Decision, response: ParsedResponse, protocols: frozenset[str]) -> Iterator[str]:
-    """Yields what else the model would be told, and which blocks would not be run."""
+    """Yields what else the model would read, and which blocks would not be run."""
     for kind in dict.fromkeys(block.type for block in response.blocks):
         if kind in loop.FORGED:
             yield f"the {kind} block is forged: only the runtime writes those, and the model is informed"
