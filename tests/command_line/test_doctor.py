@@ -35,6 +35,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
     monkeypatch.setattr(setup_command, "USUAL", ())  # so that servers running on this machine are not found
+    monkeypatch.setitem(setup_command.EXTRAS, "local", ("not-installed",))
 
 
 class Doctor(Protocol):
@@ -158,9 +159,12 @@ def test_without_a_key_or_a_server_doctor_suggests_how_to_reach_a_model(doctor: 
     assert names["Python"]["good"]
     assert names["ollama"]["problem"] is None
     assert any("OPENAI_API_KEY" in problem for problem in shown["problems"])
+    monkeypatch.setitem(setup_command.EXTRAS, "local", ("pytest",))  # a model in this process
+    assert "nothing to fix\n" in doctor(status=0)
 
 
-def test_the_extras_are_those_of_the_project() -> None:
+def test_the_extras_are_those_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     project = tomllib.loads((SRC.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     given = {
         extra: tuple(one.partition(">")[0].partition("[")[0] for one in requirements)

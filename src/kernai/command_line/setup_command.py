@@ -70,9 +70,9 @@ def _doctor(options: Namespace) -> int:
         *check_extras(), *check_keys(), *check_servers(), *check_proxies(), *check_programs(),
     ]
     problems = list(dict.fromkeys(one.problem for one in findings if one.problem is not None))
-    if not any(one.good for one in findings if one.group in ("keys", "servers")):
-        key = "a vendor's key, such as OPENAI_API_KEY"
-        problems.append(f"no model can be reached: set {key}, or start a local server such as Ollama")
+    if not any(one.good for one in findings if one.group in ("keys", "servers") or one.name == "local"):
+        ways = "set a vendor's key, such as OPENAI_API_KEY, start a server such as Ollama, or install the extra local"
+        problems.append(f"no model can be reached: {ways}")
     if options.json:
         output.write_json({"findings": [one._asdict() for one in findings], "problems": problems})
     else:
