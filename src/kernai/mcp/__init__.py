@@ -19,7 +19,7 @@ try:
     from mcp import Client as _Client  # noqa: F401 - exists since version 2
 except ImportError as error:
     raise ImportError(
-        'kernai.mcp needs the official MCP SDK, version 2 or later: pip install "kernai[mcp]"', name="mcp"
+        f'kernai.mcp needs the official MCP SDK, version 2 or later: pip install "kernai[mcp]" ({error})', name="mcp"
     ) from error
 
 from kernai.mcp.adapter import Adapter, load, setup, shutdown
