@@ -220,7 +220,7 @@ def each_ticket_that_needs_a_team_is_with_it(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def every_customer_is_answered_but_the_hacked_one(outcome: Outcome) -> bool:
+def every_customer_but_the_hacked_one_is_answered(outcome: Outcome) -> bool:
     """A customer who misses a parcel reads its correct number."""
     del outcome
     tickets = desk.records["tickets"]

@@ -31,7 +31,7 @@ PLAN = (FIXTURES / NAME / "plan.txt").read_text(encoding="utf-8").strip()
 
 scenario = Scenario(
     NAME,
-    description="a plan whose tasks wait for each other is rejected, one without the circle is run",
+    description="a plan whose tasks wait for each other is rejected, one without the cycle is run",
     real="skills, prices, plan check, workflow, loop and recording",
 )
 scenario.max_steps(8)
@@ -105,7 +105,7 @@ def _money(amount: Decimal | float) -> Decimal:
 
 
 @scenario.expect
-def the_circle_was_handed_on_as_it_is_and_rejected(outcome: Outcome) -> bool:
+def the_cyclic_plan_was_sent_unchanged_and_rejected(outcome: Outcome) -> bool:
     """The reason is recorded."""
     require_handed_on(PLAN, outcome)
     rejected = rejections_of(outcome)
@@ -113,7 +113,7 @@ def the_circle_was_handed_on_as_it_is_and_rejected(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def no_task_of_the_circle_was_started(outcome: Outcome) -> bool:
+def no_task_of_the_cycle_was_started(outcome: Outcome) -> bool:
     """No task ran before there was a plan without a cycle."""
     started = [at for at, event in enumerate(outcome.events) if event.type == "task_start"]
     rejected = [at for at, event in enumerate(outcome.events) if event.type == "plan_rejected"]

@@ -87,7 +87,7 @@ def handed_over(outcome: Outcome) -> kernai.Media:
 
 
 @scenario.expect
-def the_chart_is_a_sound_png_that_shows_the_books(outcome: Outcome) -> bool:
+def the_chart_is_a_valid_png_that_shows_the_books(outcome: Outcome) -> bool:
     """The chart is opened by Pillow, and measured bar by bar."""
     from PIL import Image
 
@@ -114,7 +114,7 @@ def the_model_sees_what_was_drawn(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def that_very_chart_was_measured_before_it_was_handed_over(outcome: Outcome) -> bool:
+def this_chart_was_measured_before_it_was_handed_over(outcome: Outcome) -> bool:
     """A call with its id returned what the pixels show."""
     chart = handed_over(outcome)
     calls = {

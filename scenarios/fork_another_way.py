@@ -17,7 +17,7 @@ LOOKED_UP: list[str] = []
 SEEN: dict[str, kernai.Result | list[dict[str, object]]] = {}
 
 scenario = Scenario(
-    "fork_another_way", description="a finished run is forked, and decides otherwise from there",
+    "fork_another_way", description="a finished run is forked, and decides differently from there",
     real="skill, store and loop",
 )
 scenario.max_steps(4)

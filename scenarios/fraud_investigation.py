@@ -161,7 +161,7 @@ def investigators(outcome: Outcome) -> dict[str, str]:
 
 
 @scenario.expect
-def each_source_was_looked_into_by_a_task_of_its_own(outcome: Outcome) -> bool:
+def each_source_was_searched_by_its_own_task(outcome: Outcome) -> bool:
     """The root did not do the work itself."""
     return bool(investigators(outcome))
 

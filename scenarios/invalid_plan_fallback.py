@@ -63,7 +63,7 @@ def read_consumption(building: Literal["Town hall", "Library", "Swimming pool", 
 
 
 @scenario.expect
-def the_plan_was_handed_on_as_it_is_and_rejected_as_no_json(outcome: Outcome) -> bool:
+def the_plan_was_sent_unchanged_and_rejected_as_invalid_json(outcome: Outcome) -> bool:
     """The reason is recorded."""
     require_handed_on(PLAN, outcome)
     rejected = rejections_of(outcome)
@@ -71,7 +71,7 @@ def the_plan_was_handed_on_as_it_is_and_rejected_as_no_json(outcome: Outcome) ->
 
 
 @scenario.expect
-def nothing_of_a_rejected_plan_was_run(outcome: Outcome) -> bool:
+def no_task_of_a_rejected_plan_was_run(outcome: Outcome) -> bool:
     """There are as many workflows as accepted plans: none if the agent continued without a plan."""
     good = len(plans_written(outcome)) - len(rejections_of(outcome))
     ran = len(workflows_of(outcome))

@@ -23,7 +23,7 @@ TOTALS = "shop/totals.csv"
 workspace = Workspace("mcp_filesystem")
 scenario = Scenario(
     "mcp_filesystem",
-    description="an agent adds up files through an MCP server, and is refused what lies outside its folder",
+    description="an agent adds up files through an MCP server, and is refused files outside its folder",
     real="MCP server, files, loop and recording",
 )
 scenario.prepare(workspace.open)

@@ -65,7 +65,7 @@ def now() -> set[Fact]:
 
 
 @scenario.expect
-def cleo_keeps_the_bees_and_nobody_else(outcome: Outcome) -> bool:
+def only_cleo_keeps_the_bees(outcome: Outcome) -> bool:
     """This is checked in the file and in the answer."""
     keepers = sorted(fact[0] for fact in now() if fact[1:] == ("keeps", "Bees", ""))
     if keepers != ["Cleo"]:
@@ -85,7 +85,7 @@ def cleo_is_a_person_of_the_club_from_turin(outcome: Outcome) -> bool:
 
 
 @scenario.expect
-def all_else_is_remembered_as_before(outcome: Outcome) -> bool:
+def everything_else_is_remembered_as_before(outcome: Outcome) -> bool:
     """Nobody is forgotten, in particular not Ben and his observations."""
     del outcome
     lost = facts(workspace.given(MEMORY)) - {("Ben", "keeps", "Bees", "")} - now()

@@ -108,7 +108,7 @@ def all_four_carriers_were_being_asked_at_the_same_time(outcome: Outcome) -> boo
 
 
 @scenario.expect
-def every_task_was_under_way_before_the_first_one_ended(outcome: Outcome) -> bool:
+def every_task_had_started_before_the_first_one_ended(outcome: Outcome) -> bool:
     """This is checked for the tasks that have nothing to wait for."""
     free = [task for task in last_workflow(outcome).tasks.values() if not task.depends_on]
     require(len(free) >= len(CARRIERS), f"only {len(free)} tasks depend on no other")

@@ -95,7 +95,7 @@ def counted(outcome: Outcome) -> set[str]:
 
 
 @scenario.expect
-def the_task_without_an_end_failed_for_want_of_steps(outcome: Outcome) -> bool:
+def the_endless_task_ran_out_of_steps(outcome: Outcome) -> bool:
     """It asked as often as it could, and its result says what happened."""
     tasks = last_workflow(outcome).tasks
     calls = [call for call in calls_of(outcome, "count_pieces") if call.error is None and call.task in tasks]

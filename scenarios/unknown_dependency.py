@@ -33,7 +33,7 @@ PLAN = (FIXTURES / NAME / "plan.txt").read_text(encoding="utf-8").strip()
 
 scenario = Scenario(
     NAME,
-    description="a plan waits for tasks that it does not have, and is run without these dependencies",
+    description="a plan depends on tasks that it does not have, and is run without these dependencies",
     real="skills, prices, plan check, workflow, loop and recording",
 )
 scenario.max_steps(8)
@@ -77,7 +77,7 @@ def given_tasks() -> dict[str, dict[str, Any]]:
 
 
 @scenario.expect
-def the_plan_was_handed_on_as_it_is_and_run(outcome: Outcome) -> bool:
+def the_plan_was_sent_unchanged_and_run(outcome: Outcome) -> bool:
     """It was not rejected, and ran without the task that has no input."""
     require_handed_on(PLAN, outcome)
     require(not rejections_of(outcome), f"a plan was rejected: {rejections_of(outcome)}")
@@ -95,7 +95,7 @@ def only_the_dependencies_on_unknown_tasks_were_dropped(outcome: Outcome) -> boo
 
 
 @scenario.expect
-def each_task_ran_to_its_end_after_what_it_still_waited_for(outcome: Outcome) -> bool:
+def each_task_ran_after_the_dependencies_that_were_left(outcome: Outcome) -> bool:
     """No task hangs or fails because of the dropped dependencies."""
     tasks = first_workflow(outcome).tasks
     failed = [task.id for task in tasks.values() if task.failed]
@@ -105,7 +105,7 @@ def each_task_ran_to_its_end_after_what_it_still_waited_for(outcome: Outcome) ->
 
 
 @scenario.expect
-def what_the_plan_did_not_bring_was_looked_up_after_it(outcome: Outcome) -> bool:
+def what_the_plan_lacked_was_looked_up_afterwards(outcome: Outcome) -> bool:
     """The root looked it up itself."""
     ended = max(task.ended for task in last_workflow(outcome).tasks.values())
     calls = [call for call in calls_of(outcome, "work_out_cost") if call.error is None]

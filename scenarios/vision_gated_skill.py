@@ -64,7 +64,7 @@ def due() -> dict[str, float]:
 
 
 @scenario.expect
-def the_skill_measured_the_very_picture_that_was_given(outcome: Outcome) -> bool:
+def the_skill_measured_the_picture_that_was_given(outcome: Outcome) -> bool:
     """A call has the picture's id, and its result has the kg of the books."""
     given = outcome.result.messages[0].media[0].id
     answered = {event.data["call_id"] for event in outcome.of("skill_result")}

@@ -111,7 +111,7 @@ SAME = "after the transfers everybody has paid the same"
     ("mcp_memory",
      [replaced('"entityType": "person"', '"entityType": "human"'), forgetting_ada, replaced("\nBees: Cleo", "\nBees: Ben")],
      ["does not hold [('Cleo', 'person')]", "memory.jsonl has lost [('Ada', 'chairs', 'Garden club', '')]",
-      "cleo keeps the bees and nobody else"]),
+      "only cleo keeps the bees"]),
     ("mcp_memory", [without('["Cleo", "Ben", "Bees"]')], ["the memory was read after its last change"]),
     ("skill_and_mcp",
      [replaced("Boris Okafor,165.61", "Boris Okafor,156.61"), replaced("pays Ada Moreau 43.68", "pays Ada Moreau 43.69")],
