@@ -38,7 +38,7 @@ def calls_line(outcome: Outcome, kind: str) -> str:
     """The number of calls of a ``skill`` or a ``protocol``, including calls that could not begin; blank if none."""
     begun, failed = ({event.data["call_id"] for event in outcome.of(f"{kind}_{end}")} for end in ("execute", "error"))
     number = len(begun | failed)
-    return f"{number}, {len(failed)} of them answered by an error" if number else ""
+    return f"{number}, {len(failed)} failed" if number else ""
 
 
 def _named(label: str, who: str, what: str, width: int = WIDTH) -> Callable[[Any], Line]:
@@ -77,7 +77,7 @@ def _task_start(data: Any) -> Line:
 def _complete(data: Any) -> Line:
     results = data["results"]
     failed = sum(isinstance(one, str) and one.startswith("error: ") for one in results.values())
-    return "workflow", f"complete: {_tasks(len(results))}, {failed} of them failed"
+    return "workflow", f"complete: {_tasks(len(results))}, {failed} failed"
 
 
 def _decision(data: Any) -> Line:
@@ -90,7 +90,7 @@ def _decision(data: Any) -> Line:
 LINES: Mapping[str, Callable[[Any], Line]] = {
     "llm_response": _tokens,
     "plan": _value("plan"),
-    "plan_rejected": _value("plan", "reason", "not run as a workflow: "),  # the plan itself comes next
+    "plan_rejected": _value("plan", "reason", "counts as notes: "),  # the plan itself comes next
     "json": _value("json"),
     "skill_execute": lambda data: ("call", f"{one_line(data['skill'], WIDTH)} {one_line(data['params'], WIDTH)}"),
     "skill_result": _named("result", "skill", "result"),

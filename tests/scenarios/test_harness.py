@@ -152,7 +152,7 @@ ENDINGS: dict[str, tuple[str, list[Any], int, str]] = {
     ),
     "calls that could not be made": (
         "", ['<block type="command" name="triple">14</block><block type="command">x</block>', *TURNS], 0,
-        "skill calls: 3, 2 of them answered by an error; tokens",
+        "skill calls: 3, 2 failed; tokens",
     ),
     "a call without a name": ("", ['<block type="command">x</block>', *TURNS], 0, "    error     no name: Command block missing skill name\n"),
     "reported tokens": (
