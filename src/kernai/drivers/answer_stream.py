@@ -121,11 +121,10 @@ class PartialAnswer:
             else:
                 yield from self._read(piece)
         row = event.row
-        if not isinstance(row, ResultRow) or event.scope:
+        if self._type is None or not isinstance(row, ResultRow) or event.scope:
             return
-        if self._json is not None:
-            yield from self._more(self._json, self._json.end)
-        if self._type is not None and row.stop_reason == StopReason.FINAL:
+        yield from self._read(" ")  # which ends a number
+        if row.stop_reason == StopReason.FINAL:
             whole, parser = self._type.data_of(str(row.text)), self._json
             if parser is None or not parser.completed or parser.value() != whole:
                 yield whole  # the text was repaired or is not JSON, so the parts yielded so far differ
@@ -141,12 +140,8 @@ class PartialAnswer:
 
             parser, piece = PartialJson(), rest
             self._json = parser
-        yield from self._more(parser, lambda: parser.push(piece))
-
-    @staticmethod
-    def _more(parser: PartialJson, read: Any) -> Iterator[Any]:
         before = parser.completed
-        read()
+        parser.push(piece)
         if parser.completed > before:
             yield parser.value()
 

@@ -192,7 +192,7 @@ class JsonBuilder(JsonValue):
 class PartialJson(JsonBuilder):
     """Reads JSON in pieces. `value` is the complete part of it, without a string or number that is still being written.
 
-    After text that cannot be JSON, `value` stays as it is.
+    A number is complete once a space follows. After text that cannot be JSON, `value` stays as it is.
     """
 
     def __init__(self) -> None:
@@ -206,11 +206,6 @@ class PartialJson(JsonBuilder):
                 self._is_done = self.feed(text) is not None
             except ValueError:
                 self._is_done = True
-
-    def end(self) -> None:
-        """Ends the text, and so completes a number at its end."""
-        if self._quote == "":
-            self.push(" ")
 
     def value(self) -> Any:
         """A copy of the complete part, which later pieces do not change; None if nothing is complete."""
