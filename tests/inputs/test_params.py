@@ -283,7 +283,8 @@ def test_a_single_input_of_any_structure_accepts_json_that_does_not_name_it(
     ({"x": int, "y": int}, '{"x": "5"}', '{"x": 1, "y": 1}'),
     *(({"x": int}, content, '{"x": 1}') for content in ('{"x": "five"}', '{"x": "1.5"}', '{"x": [5]}', '{"status": 1}')),
     *(({"x": list[str]}, content, '{"x": ["..."]}') for content in ("[1]", '["a"')),
-    ({"x": Literal["a"]}, '{"x": 5}', '{"x": "a"}'),
+    ({"x": Literal["a"]}, '{"x": 5}', '{"x": "a"}'), ({"x": str}, '{"x": 3.10}', '{"x": "..."}'),
+    ({"x": Decimal}, '{"x": 3.10}', '{"x": "3.1"}'),
 ])
 def test_json_with_another_structure_or_with_wrong_quotes_is_an_error_that_shows_the_call_to_copy(
     inputs: dict[str, Any], content: str, shown: str

@@ -267,10 +267,13 @@ class InputTable:
             whole = dict(params)
             for value in (whole, json.dumps(whole, ensure_ascii=False)):
                 yield {only: value}, f"the JSON object {unnamed}"
-        given: Any = copy_of({name: value for name, value in params.items() if name in self.inputs})
+        known = {name: value for name, value in params.items() if name in self.inputs}
+        given, other = copy_of(known), copy_of(known)
         for fault in faults:
-            change_form(given, fault.path)
-        yield given, "strings need quotes, numbers and booleans must not have them, as in the call below"
+            change_form(given, fault.path, "")
+            change_form(other, fault.path, "?")
+        if given == other or not self._is_right(other):  # if any text fits, 3.1 may have been 3.10
+            yield given, "strings need quotes, numbers and booleans must not have them, as in the call below"
 
     def _is_right(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> bool:
         validation = Validation(media_store)
@@ -361,17 +364,21 @@ def _place(path: Sequence[str | int]) -> str:
     return dotted(path) if len(path) > 1 else str(path[0])
 
 
-def change_form(params: Any, path: Sequence[str | int]) -> None:
-    """Replaces a text in `params` by the number or boolean in it, and one of these by its text. Raises for others."""
+def change_form(params: Any, path: Sequence[str | int], after_fraction: str | None = None) -> None:
+    """Replaces a text in `params` by the number or boolean in it, and one of these by its text. Raises for others.
+
+    The text of a number with a fraction ends in `after_fraction`. Without that it raises, since the text is not known.
+    """
     from kernai.jsonio.tolerant_json import read_tolerantly  # most parameters are of the right type
 
     *above, last = path
     holder = reduce(getitem, above, params)
     value = holder[last]
     scalar = read_tolerantly(value).value if isinstance(value, str) else value
-    if not isinstance(scalar, (bool, int, float)):
-        raise TypeError("no number or boolean")
-    holder[last] = scalar if isinstance(value, str) else json.dumps(value)
+    after = after_fraction if isinstance(value, float) else ""
+    if not isinstance(scalar, (bool, int, float)) or after is None:
+        raise TypeError("no number or boolean, or a number whose text is not known")
+    holder[last] = scalar if isinstance(value, str) else json.dumps(value) + after
 
 
 # ----------------------------------------------------------------------------------------------- a call's parameters
