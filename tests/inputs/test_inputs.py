@@ -256,7 +256,7 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Node, {"name": "a", "children": [{"name": "b", "parent": {}}]}, "x.children[0].parent.name", "string", "nothing"),
     (Media, "media_000000000000", "x", "the id of a media in this conversation", "string"),
     (Media, "/etc/passwd", "x", "the id of a media", 'string "/etc/passwd"'),
-    (Media, 5, "x", "media id", "integer 5"),
+    (Media, 5, "x", "the id of a media", "integer 5"),
     (Broken, {"number": 1}, "x", "WordlessError", "object"),
     (set[Broken], [{"number": 0}], "x[0]", "a value that a set can hold", "object"),
     (set, [1, [2]], "x[1]", "a value that a set can hold", "list of 1 item"),

@@ -50,8 +50,7 @@ class ListType(InputType):
                     validation.faults.append(Fault((at,), message))
                 found.add(one)
             except Exception:  # noqa: BLE001 - a list for `set[Any]`, or a class of the author's own that has no hash
-                fault = f"expected a value that a set can hold, received {shown(value[at])}"
-                validation.faults.append(Fault((at,), fault))
+                validation.refuse("a value that a set can hold", value[at], (at,))
 
     @Once
     def schema(self) -> Schema:
@@ -135,11 +134,9 @@ class UnionType(InputType):
         validation.faults.extend(faults)
         return made
 
-    def _tried(
-        self, value: object, natural: tuple[InputType, ...], validation: Validation
-    ) -> tuple[Any, list[Fault]]:
+    def _tried(self, value: object, natural: Sequence[InputType], validation: Validation) -> tuple[Any, list[Fault]]:
         if type(value) is dict and len(natural) > 1:
-            natural = tuple(sorted(natural, key=lambda one: not _has_fields(one, value)))
+            natural = sorted(natural, key=lambda one: not _has_fields(one, value))
         members = [*natural, *(one for one in self.members if one not in natural)]
         trials: list[tuple[InputType, list[Fault]]] = []
         for member in members:

@@ -60,7 +60,7 @@ class Validation:
         self.memo: dict[tuple[int, int, bool], tuple[object, Any, list[Fault]]] = {} if memo is None else memo
         self.faults: list[Fault] = []
 
-    def refuse(self, expected: str, received: object, path: tuple[str, ...] = ()) -> Any:
+    def refuse(self, expected: str, received: object, path: tuple[str | int, ...] = ()) -> Any:
         """Notes a fault, and returns None in place of a value."""
         self.faults.append(Fault(path, f"expected {expected}, received {shown(received)}"))
 
@@ -296,8 +296,7 @@ class MediaType(InputType):
         store = validation.media_store
         if isinstance(value, str) and store is not None and (found := store.get(value.strip(ASCII_SPACE))) is not None:
             return found
-        expected = "the id of a media in this conversation" if isinstance(value, str) else self.label
-        return validation.refuse(expected, value)
+        return validation.refuse(self.schema["description"], value)
 
 
 class ChoiceType(InputType):
