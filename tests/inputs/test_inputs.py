@@ -185,6 +185,8 @@ FITS: list[tuple[Any, object, object]] = [
     (Literal[Level.LOW, "x"], "low", Level.LOW),
     (Level, "low", Level.LOW), (Level, "LOW", Level.LOW), (Level, "ALSO_LOW", Level.LOW), (Level, 2, Level.HIGH),
     (Set | Append, {"op": "append", "value": "a", "at": 1}, Append("append", "a", 1)),
+    *((Annotated[Set | Lifting, one], {"op": "lift", "value": "a"}, Lifting(op="lift", value="a"))
+      for one in (pydantic.Field(discriminator="op"), pydantic.Discriminator("op"))),
     (Level, "ODD", Level.ODD), (Colour, "red", Colour.RED), (Access, 1, Access.READ), (Access, 3, Access.ALL), (Rate, 1, Rate.FULL),
     (Options, {"retries": 1, "note": "n", "unknown": 2}, {"retries": 1, "note": "n"}),
     (Ticket, {"title": "t", "labels": ["x"], "estimate": 3, "more": 1}, Ticket("t", labels=["x"], estimate=3)),

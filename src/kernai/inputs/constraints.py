@@ -23,10 +23,10 @@ from kernai.values.skill_result import plain
 _NUMBERS = (PLAIN[int], PLAIN[float])
 _TEXT = PLAIN[str]
 _WITH_ZONE = "2024-01-31T12:00:00Z"
-#: attributes of pydantic's `Field` that describe a value without constraining it
-_DESCRIPTIVE = {"description", "title", "examples", "annotation"}
-#: constraints of annotated-types that refuse no value
-_HINTS = {"unit", "documentation"}
+#: attributes of pydantic's `Field` that describe a value without constraining it; a union looks for a tag in any case
+_DESCRIPTIVE = {"description", "title", "examples", "annotation", "discriminator"}
+#: constraints of annotated-types and pydantic that refuse no value
+_HINTS = {"unit", "documentation", "discriminator"}
 #: values to try if the sample of a schema does not satisfy the constraints
 _SAMPLES: tuple[Any, ...] = ("text", "TEXT", "1", "12345", "2024-01-31", "name@example.com", "", 0, 2, 10, [], {})
 _LENGTHS = ("min_length", "max_length")
