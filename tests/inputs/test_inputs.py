@@ -180,7 +180,7 @@ FITS: list[tuple[Any, object, object]] = [
     (Union[list[int], list[str]], ["a"], ["a"]),  # noqa: UP007
     (date | str, "2024-02-29", date(2024, 2, 29)),
     (date | str, "soon", "soon"), (str | date, "2024-02-29", "2024-02-29"),
-    (Loose | Options, {"retries": 1}, {"retries": 1}), (Loose | Lowering | Options, {"unknown": 1}, {}),
+    (Loose | Annotated[Options | None, ""], {"retries": 1}, {"retries": 1}), (Loose | Lowering | Options, {"unknown": 1}, {}),
     (Literal["a", 1, None], None, None),
     (Literal[Level.LOW, "x"], "low", Level.LOW),
     (Level, "low", Level.LOW), (Level, "LOW", Level.LOW), (Level, "ALSO_LOW", Level.LOW), (Level, 2, Level.HIGH),
