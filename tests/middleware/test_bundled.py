@@ -20,7 +20,7 @@ from kernai.loop.effects import CallModel
 from kernai.middleware import compact, fallback, guardrail, redact, retry, timeout
 from kernai.middleware.bundled import _compacted
 from kernai.testing import ByHand
-from kernai.values.message import Conversation, ConversationView
+from kernai.values.message import ConversationView
 from tests.loop.loop_cases import command, plan, task
 from tests.middleware.asking import BOTH, FINAL, RETRYABLE, Script, agent_with, data_of, echo, types
 from tests.middleware.test_model_calls import AsyncWaits, Waits
@@ -280,10 +280,10 @@ def test_compact_keeps_the_input_of_a_task_after_the_results_it_depends_on() -> 
 def test_shortened_results_stay_shortened_and_results_without_a_response_are_complete(
     steps: list[tuple[list[tuple[str, int]], int]], most: int
 ) -> None:
-    conversation = Conversation([Message("user", "go")])
+    conversation = [Message("user", "go")]
     before: list[str] = []
     for results, answer in steps:
-        whole = list(ConversationView(Message("system", "s" * 500), conversation.messages))
+        whole = list(ConversationView(Message("system", "s" * 500), conversation))
         sent = [message.text for message in _compacted(whole, most)]
         unanswered = next((at for at in range(len(whole) - 1, -1, -1) if whole[at].role == "assistant"), 0)
         assert sent[unanswered:] == [message.text for message in whole[unanswered:]]
@@ -293,9 +293,9 @@ def test_shortened_results_stay_shortened_and_results_without_a_response_are_com
         if sum(len(message.text) for message in whole[1:]) <= most:
             assert sent[1:] == [message.text for message in whole[1:]]
         before = sent
-        conversation.messages.append(Message("assistant", "a" * answer))
+        conversation.append(Message("assistant", "a" * answer))
         for kind, characters in results:
-            conversation.messages.append(Message("user", result_of(characters) if kind == "r" else '<block type="error">x</block>'))
+            conversation.append(Message("user", result_of(characters) if kind == "r" else '<block type="error">x</block>'))
 
 
 @pytest.mark.parametrize("characters, first, spare, shortened", [

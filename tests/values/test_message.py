@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Agent, Context, KernaiError, Media, MediaStore, Message, MockProvider, execute, outside, stream
-from kernai.values.message import ROLES, Conversation, ConversationView, MessageDicts
+from kernai.testing import ByHand
+from kernai.values.message import ROLES, ConversationView, MessageDicts
 
 IMAGE = Media.from_bytes(b"image", mime_type="image/png")
 REPORT = Media.from_file("report.pdf")
@@ -159,19 +160,19 @@ SYSTEM = Message("system", "Be brief.")
 PICTURE = Media.from_url("https://example.org/a.png?token=hidden")
 
 
-def conversation_of(*texts: str) -> Conversation:
-    return Conversation(Message("user", text) for text in texts)
+def conversation_of(*texts: str) -> list[Message]:
+    return [Message("user", text) for text in texts]
 
 
-def view_of(conversation: Conversation) -> ConversationView:
-    return ConversationView(SYSTEM, conversation.messages)
+def view_of(conversation: list[Message]) -> ConversationView:
+    return ConversationView(SYSTEM, conversation)
 
 
 @given(st.lists(st.text(), max_size=5), st.integers(-8, 8), st.integers(-8, 8), st.sampled_from([None, 1, 2, -1, -2]))
 def test_a_view_is_indexed_like_a_list(texts: list[str], start: int, stop: int, step: int | None) -> None:
     conversation = conversation_of(*texts)
-    view, dicts = view_of(conversation), MessageDicts(SYSTEM, conversation.messages)
-    conversation.messages.append(Message("user", "later"))
+    view, dicts = view_of(conversation), MessageDicts(SYSTEM, conversation)
+    conversation.append(Message("user", "later"))
     wanted = [SYSTEM, *[Message("user", text) for text in texts]]
     assert view[start:stop:step] == wanted[start:stop:step]
     assert dicts[start:stop:step] == [one.to_dict() for one in wanted[start:stop:step]]
@@ -190,8 +191,8 @@ def test_a_view_compares_like_a_list() -> None:
     same = view_of(conversation_of("a"))
     assert view == same == [SYSTEM, Message("user", "a")]
     assert view not in (view_of(conversation_of("b")), "a")
-    dicts = MessageDicts(SYSTEM, conversation_of("a").messages)
-    assert dicts == MessageDicts(SYSTEM, conversation_of("a").messages) == [SYSTEM.to_dict(), {"role": "user", "content": "a"}]
+    dicts = MessageDicts(SYSTEM, conversation_of("a"))
+    assert dicts == MessageDicts(SYSTEM, conversation_of("a")) == [SYSTEM.to_dict(), {"role": "user", "content": "a"}]
     assert dicts != 3
     assert "Be brief." in repr(view)
     assert "2" in repr(dicts)
@@ -205,7 +206,7 @@ def test_a_view_copies_no_messages() -> None:
     conversation = conversation_of(*"a" * 10_000)
     tracemalloc.start()
     try:
-        kept = [MessageDicts(SYSTEM, conversation.messages) for _ in range(100)]
+        kept = [MessageDicts(SYSTEM, conversation) for _ in range(100)]
         assert tracemalloc.get_traced_memory()[0] < 100_000  # a copy of the list alone would be 80,000 a view
     finally:
         tracemalloc.stop()
@@ -213,17 +214,18 @@ def test_a_view_copies_no_messages() -> None:
 
 
 def test_message_dicts_hold_references_to_media() -> None:
-    conversation = Conversation([Message("user", ["look: ", PICTURE])])
-    [_, made] = MessageDicts(SYSTEM, conversation.messages)
+    conversation = [Message("user", ["look: ", PICTURE])]
+    [_, made] = MessageDicts(SYSTEM, conversation)
     assert made == {"role": "user", "content": ["look: ", PICTURE.to_dict()]}
     assert "hidden" not in repr(made)
-    assert MessageDicts(SYSTEM, conversation.messages).to_dict() == list(MessageDicts(SYSTEM, conversation.messages))
+    assert MessageDicts(SYSTEM, conversation).to_dict() == list(MessageDicts(SYSTEM, conversation))
 
 
 @given(st.lists(st.one_of(st.text(), st.just(PICTURE)), max_size=6))
 def test_the_conversation_counts_the_characters_of_its_messages(parts: list[str | Media]) -> None:
-    conversation = Conversation()
-    conversation.messages.append(Message("user", parts))
+    run = ByHand(Agent(instructions="")).state
+    assert run.characters() == 0
+    run.messages.append(Message("user", parts))
     texts = sum(len(part) for part in parts if isinstance(part, str))
     # only vendors know how many tokens media take; their marks in the text may be counted
-    assert texts <= conversation.characters <= texts + len(parts) * len(Message("user", PICTURE).text)
+    assert texts <= run.characters() <= texts + len(parts) * len(Message("user", PICTURE).text)

@@ -142,7 +142,7 @@ class ReplayCursor(Gate):
         return self._system
 
     def as_recorded(self, run: Run, message: Message) -> Message:
-        at = len(run.conversation.messages)
+        at = len(run.messages)
         if at >= len(self._messages) or self._messages[at][1].get("role") != message.role:
             return message
         recorded, known = self._messages[at]

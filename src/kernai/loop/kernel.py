@@ -149,7 +149,7 @@ def _finished(run: Run, stop: Stop) -> Answer | None:
     if not stop.is_final:
         raise stop
     answer = Answer(stop.message, Block("final", None, stop.message), NOTHING)
-    run.conversation.messages.append(Message("assistant", final_block(stop.message)))
+    run.messages.append(Message("assistant", final_block(stop.message)))
     return answer if is_valid(run, answer, None) else None
 
 
@@ -207,7 +207,7 @@ def begin(run: Run, content: tuple[InputPart, ...]) -> None:
     if not run.scope:
         root.budget.begin_input(is_plan=plan is not None)
     run.write(RunStartRow(
-        root.run_id, recorded_parts(content), [one.to_dict() for one in run.conversation.messages], run.model.id,
+        root.run_id, recorded_parts(content), [one.to_dict() for one in run.messages], run.model.id,
         run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
         agents=None if plan is None else sorted(run.task_agents),
         rules={**run.setup.recorded_rules, "repair": root.repair},
@@ -225,7 +225,7 @@ def _continue(run: Run, content: tuple[InputPart, ...]) -> None:
 def take(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -> None:
     """Adds the input to the conversation, and its media to the store. Call it after the input has been recorded."""
     if not again:
-        for earlier in run.conversation.messages:
+        for earlier in run.messages:
             record_untrusted_history(run, earlier)
     run.keep(input_message(content, "model" if run.scope else "user"))
     if run.depth and not again:  # for the root run, the request has checked all this
@@ -286,7 +286,7 @@ def _call_model(run: Run, step: int) -> CallModel:
         run.system = system
         if system.may_quote:
             run.quoted.record_untrusted("the instructions", passed_on(system.message.text))
-    sent = ConversationView(system.message, run.conversation.messages)
+    sent = ConversationView(system.message, run.messages)
     if run.provider is None:
         run.check_provider()
     if run.trust is not None and not run.gate.is_on_record():
@@ -356,12 +356,12 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     if run.root.budget.needs_tokens:
         _spend_tokens(run, answer, effect.messages[0], cost)
     run.put(row, BlocksParsedRow(response.blocks))
-    run.conversation.messages.append(answer.message())
+    run.messages.append(answer.message())
     return response
 
 
 def _spend_tokens(run: Run, answer: LlmResponse, system: Message, cost: float | None) -> None:
-    characters = run.conversation.characters + len(system.text) + len(answer.content)
+    characters = run.characters() + len(system.text) + len(answer.content)
     estimate = -(-characters // CHARACTERS_PER_TOKEN)
     if run.root.budget.spend_tokens(answer.total_tokens, cost, run.model, estimate):
         run.root.warn("usage.estimated", run_id=run.root.run_id, model=run.model.id,

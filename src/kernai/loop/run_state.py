@@ -7,6 +7,7 @@ sub-run gets its own from `for_task` or `for_agent`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.definition import definition_of
@@ -23,7 +24,7 @@ from kernai.registry.registry import CHANGES
 from kernai.registry.skill_context import SkillContext
 from kernai.values.limits import UsageMeter
 from kernai.values.media import Media
-from kernai.values.message import By, Conversation, InputPart, Message, Outside, Part, joined
+from kernai.values.message import By, InputPart, Message, Outside, Part, joined
 from kernai.values.result import Result, StopReason, Usage
 
 if TYPE_CHECKING:
@@ -54,12 +55,12 @@ class Run:
     """One run or sub-run in progress. `scope` is its path, ``""`` for the root."""
 
     __slots__ = (
-        "_last_call", "_rows", "_wall", "agent", "answer", "answer_type", "clock", "context", "conversation", "depth",
-        "finish_reason", "first_step", "gate", "generation", "given_plan", "held", "may_plan",
-        "metadata", "meter", "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "output_check",
-        "place", "provider", "quoted", "rejected", "repairs", "repeats", "result", "root", "scope", "setup",
-        "skill_contexts", "step", "steps", "stop", "stream", "system", "task_agents", "task_id", "truncated", "trust",
-        "unfinished", "warnings", "was_corrected", "was_silent", "was_stray",
+        "_counted", "_last_call", "_rows", "_wall", "agent", "answer", "answer_type", "clock", "context", "depth",
+        "finish_reason", "first_step", "gate", "generation", "given_plan", "held", "may_plan", "messages", "metadata",
+        "meter", "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "output_check", "place",
+        "provider", "quoted", "rejected", "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts",
+        "step", "steps", "stop", "stream", "system", "task_agents", "task_id", "truncated", "trust", "unfinished",
+        "warnings", "was_corrected", "was_silent", "was_stray",
     )
 
     def __init__(
@@ -91,7 +92,9 @@ class Run:
         self._set_up()
         self.gate: Gate = root.gate
         self.most_repeats = root.budget.limits.repeated_calls
-        self.conversation = Conversation()
+        #: the conversation: the messages after the system message
+        self.messages: list[Message] = []
+        self._counted = 0, 0
         self.meter = UsageMeter()
         #: skills by name, as they were when a call was checked
         self.held: dict[str, Skill] = {}
@@ -260,7 +263,7 @@ class Run:
                 self.quoted.record_untrusted(source, part)
             elif message.role == "user" and "&lt;" in part:
                 self.quoted.record_untrusted(source, passed_on(part))
-        self.conversation.messages.append(message)
+        self.messages.append(message)
 
     def inject(self, content: Part | list[Part] | Message, block: Block | None = None, *, by: By = "runtime") -> None:
         """Adds a message to the conversation: text of the runtime, or a `Message` by a protocol's handler.
@@ -273,7 +276,7 @@ class Run:
         if isinstance(content, Message):
             if content.role == "user":
                 content = Message("user", content.content, answers=answers, by=by)
-            self.conversation.messages.append(content)
+            self.messages.append(content)
             self.inject_warnings()
             return
         if self.warnings:
@@ -285,7 +288,7 @@ class Run:
             self.warnings = ()
         message = Message("user", content, by, answers)
         live = self.gate is self.root.gate
-        self.conversation.messages.append(message if live else self.gate.as_recorded(self, message))
+        self.messages.append(message if live else self.gate.as_recorded(self, message))
 
     def inject_warnings(self) -> None:
         """Adds the warnings to the conversation as a message of their own."""
@@ -293,6 +296,13 @@ class Run:
             first, *more = self.warnings
             self.warnings = ()
             self.inject(joined((first, *(text for one in more for text in ("\n", one)))))
+
+    def characters(self) -> int:
+        """Returns the length of the conversation. Media count only as their ids: only vendors know what they cost."""
+        counted, length = self._counted
+        length += sum(len(message.text) for message in islice(self.messages, counted, None))
+        self._counted = len(self.messages), length
+        return length
 
     # ----------------------------------------------------------------------------------------------------- calls
 
@@ -446,7 +456,7 @@ class Run:
         """
         usage = self.meter.usage()
         result: Result[Any] = Result(
-            text, reason, self.steps, usage, tuple(self.conversation.messages), self.root.run_id, error, pending,
+            text, reason, self.steps, usage, tuple(self.messages), self.root.run_id, error, pending,
             self.finish_reason, self.truncated, self.output if reason is StopReason.FINAL else None,
         )
         if reason is StopReason.INTERRUPT and not self.scope:

@@ -95,7 +95,7 @@ class Trust:
             needed = () if task is None else task.depends_on
             self._outer = (*outer.texts(), *own, *(text for one in needed for text in outer.of_tasks.get(one, ())))
             self._outer_has_read_outside = bool(needed) or outer.has_read_outside()
-        self._earlier = len(self._run.conversation.messages)
+        self._earlier = len(self._run.messages)
         texts = [] if self._run.gate.is_on_record() else self._take_from_context()
         self._add_of_context(texts)
         return texts
@@ -212,7 +212,7 @@ class Trust:
 
     def _before(self) -> list[Message]:
         """Returns the conversation as it was when the response was written."""
-        messages = self._run.conversation.messages
+        messages = self._run.messages
         last = next((at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "assistant"), len(messages))
         return messages[:last]
 

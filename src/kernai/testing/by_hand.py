@@ -80,7 +80,7 @@ class ByHand:
             task_id=context.task_id,
         )
         self._driver = Driver(self.root)
-        self.state.conversation.messages.extend(history)
+        self.state.messages.extend(history)
 
     def work(self, *content: str | Media) -> effects.Work:
         """The loop's generator, for a test that sends the outcomes itself."""

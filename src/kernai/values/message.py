@@ -1,4 +1,4 @@
-"""`Message` and `Conversation`; `outside` marks a text that neither the user nor the host wrote."""
+"""`Message`, and views of a conversation; `outside` marks a text that neither the user nor the host wrote."""
 
 from __future__ import annotations
 
@@ -302,24 +302,6 @@ def outside(text: str) -> Outside:
     return Outside(text)
 
 # ------------------------------------------------------------------------------------------------- a run's conversation
-
-
-class Conversation:
-    """The messages after the system message."""
-
-    __slots__ = ("_characters", "_counted", "messages")
-
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
-        self.messages: list[Message] = list(messages)
-        self._characters = self._counted = 0
-
-    @property
-    def characters(self) -> int:
-        """The length of all messages in characters. Media count as 0, since only vendors know what they cost."""
-        for message in islice(self.messages, self._counted, None):
-            self._characters += len(message.text)
-        self._counted = len(self.messages)
-        return self._characters
 
 
 class ConversationView(Sequence[Message]):
