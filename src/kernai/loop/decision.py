@@ -26,17 +26,11 @@ INFORMATIONAL = frozenset({"plan", "json"})
 NESTED = "nested"
 
 
-class RejectedPlan(NamedTuple):
-    """A `plan` block that cannot be run, with a reason of the `plan_rejected` event."""
-
-    block: Block
-    reason: str
-
-
 class Extras(NamedTuple):
     """What a response contains besides its request. None of it is run."""
 
-    rejected: Sequence[RejectedPlan] = ()
+    #: `plan` blocks that cannot be run, each with a reason of the `plan_rejected` event
+    rejected: Sequence[tuple[Block, str]] = ()
     #: plans that are only notes, `json` blocks and forged blocks, in source order
     others: Sequence[Block] = ()
     incomplete: Block | None = None
@@ -116,15 +110,13 @@ def decide(
       the rules say so. If not, it is the answer.
     - `was_corrected`: the previous response was corrected for being prose or only a draft; another one is the answer.
     """
-    plan: Plan | None = None
-    plan_block: Block | None = None
-    rejected: Sequence[RejectedPlan] = ()
     calls: list[Block] = []
     others: list[Block] = []
     final: Block | None = None
     certain = response.certain
     blocks = response.blocks if certain is None else response.blocks[:certain]
     uncertain = () if certain is None else response.blocks[certain:]
+    plan, plan_block, rejected = _find_plan(blocks, rules.max_tasks if may_plan else 0)
     for block in blocks:
         kind = block._type  # noqa: SLF001 - the property costs a call
         if kind == "command":
@@ -132,8 +124,6 @@ def decide(
         elif kind == "final":
             final = final or block
         elif kind in INFORMATIONAL or kind in FORGED:
-            if kind == "plan" and plan_block is None and not rejected:
-                plan, plan_block, rejected = _find_plan(blocks, rules.max_tasks if may_plan else 0)
             if block is not plan_block:
                 others.append(block)
         elif kind in callable_types:
@@ -203,15 +193,15 @@ def _translated(found: DialectCalls) -> Calls | Answer:
     return Calls(calls, final, NOTHING, found.dialect)
 
 
-def _find_plan(blocks: Sequence[Block], max_tasks: int) -> tuple[Plan | None, Block | None, Sequence[RejectedPlan]]:
+def _find_plan(blocks: Sequence[Block], max_tasks: int) -> tuple[Plan | None, Block | None, list[tuple[Block, str]]]:
     """Returns the first valid plan, its block, and the rejected plan blocks before it (all if `max_tasks` is 0)."""
-    rejected: list[RejectedPlan] = []
+    rejected: list[tuple[Block, str]] = []
     for block in blocks:
         if block.type == "plan":
             found = _validated(block, max_tasks) if max_tasks else None
             if found is not None and found.plan is not None:
                 return found.plan, block, rejected
-            rejected.append(RejectedPlan(block, (found.reason if found else None) or NESTED))
+            rejected.append((block, (found.reason if found else None) or NESTED))
     return None, None, rejected
 
 
@@ -221,7 +211,7 @@ def _validated(block: Block, max_tasks: int) -> PlanResult:
     return Plan.validate(block.content, max_tasks)
 
 
-def _not_run(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block | None, max_tasks: int) -> list[Block]:
+def _not_run(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block, max_tasks: int) -> list[Block]:
     """Returns the blocks that would have been acted on if the response had no workflow."""
     called = {id(block) for block in calls}
     return [
