@@ -312,7 +312,7 @@ class Agent(Generic[Output_co]):
                 object.__setattr__(self, "answer_type", _answer_type(value))
             object.__setattr__(self, name, value)
             if not name.startswith("_"):
-                self.revision.number += 1
+                self.revision.version += 1
                 CHANGES.latest = object()
 
         def __getattr__(self, name: str) -> Any:

@@ -40,10 +40,10 @@ SHORT_LISTING = 8_000
 class Revision:
     """How often an agent's options have changed. A separate object, because a setup must not refer to its agent."""
 
-    __slots__ = ("number",)
+    __slots__ = ("version",)
 
     def __init__(self) -> None:
-        self.number = 0
+        self.version = 0
 
 
 class Key(NamedTuple):
@@ -74,8 +74,8 @@ class Setup:
     """What is the same in every step. `skills` and `protocols` are what the agent may call; the rest is derived."""
 
     __slots__ = (  # what every step reads; attributes in `__dict__` would be slower
-        "__dict__", "_all_protocols", "_all_skills", "_number", "_plain", "_protocols_version", "_revision",
-        "_skills_version", "checked", "constrains", "is_native", "rules", "skills", "system",
+        "__dict__", "_plain", "_sources", "_versions", "checked", "constrains", "is_native", "rules", "skills",
+        "system",
     )
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
@@ -83,9 +83,8 @@ class Setup:
         #: `CHANGES.latest` when this was last known to be valid
         self.checked = CHANGES.latest
         # not the agent itself, which refers to this: a cycle would have to wait for the garbage collector
-        self._revision, self._number = agent.revision, agent.revision.number
-        self._all_skills, self._all_protocols = key.skills, key.protocols
-        self._skills_version, self._protocols_version = key.skills.version, key.protocols.version
+        self._sources = agent.revision, key.skills, key.protocols
+        self._versions = [one.version for one in self._sources]
         self._skill_selection, self._protocol_selection = agent.skills, agent.protocols
         self._lists_skills = agent.list_skills
         self.know_how: KnowHow | None = agent.know_how
@@ -110,10 +109,7 @@ class Setup:
     def is_current(self) -> bool:
         """Whether this is still valid: neither the agent nor a registry has changed since it was created."""
         latest = CHANGES.latest  # read first, so that a change during the comparison is noticed next time
-        same = (
-            self._number == self._revision.number and self._skills_version == self._all_skills.version
-            and self._protocols_version == self._all_protocols.version
-        )
+        same = self._versions == [one.version for one in self._sources]
         if same:
             self.checked = latest
         return same

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.api import check_type
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse, parse_one
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError
@@ -155,8 +156,7 @@ class ModelStream:
         self.failure, self.asked = failure, provider
 
     def report_usage(self, usage: Usage) -> None:
-        if not isinstance(usage, Usage):
-            raise TypeError(f"report_usage takes a Usage, got {type(usage).__name__}")
+        check_type(usage, Usage, "report_usage takes a Usage")
         check_numbers(usage)
         if not self._ended:
             self.reported = self._priced(usage)

@@ -103,8 +103,7 @@ class RunRequest:
     _lease = LEASE
 
     def __init__(self, agent: Agent[Any], content: UserInput, options: Mapping[str, Any], name: str = "input") -> None:
-        if not isinstance(agent, Agent):
-            raise TypeError(f"agent must be an Agent, got {type(agent).__name__}")
+        check_type(agent, Agent, "agent must be an Agent")
         check_options(options, RunOptions)
         self.agent = agent
         self.parts: tuple[InputPart, ...] = as_parts(content, name, INPUT_PARTS)
@@ -331,8 +330,7 @@ def checked_context(given: object) -> Context:
         if not is_own:
             what = f"{type(context).__name__}.{name}"
             raise TypeError(f"context: runs set {what}, so keep {getattr(context, name)!r} under another name")
-    if not isinstance(context.media_store, MediaStore):
-        raise TypeError(f"context.media_store must be a MediaStore, got {type(context.media_store).__name__}")
+    check_type(context.media_store, MediaStore, "context.media_store must be a MediaStore")
     return context
 
 
@@ -344,7 +342,5 @@ def check_seconds(name: str, value: Any) -> float:
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:
-    if value is not None and not isinstance(value, kind):
-        hint = f"write {name}={kind.__name__}(...)" if kind is not Mapping else "pass a dict"
-        raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}: {hint}")
-    return value
+    hint = ": pass a dict" if kind is Mapping else f": write {name}={kind.__name__}(...)"
+    return check_type(value, kind | None, f"{name} must be a {kind.__name__}", hint)
