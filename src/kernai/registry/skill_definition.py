@@ -49,15 +49,10 @@ class Skill:
     inputs cannot have.
     """
 
-    name: str
     description: str
-    requires: tuple[str, ...]
-    produces: tuple[str, ...]
     credentials: dict[str, Credential]
     settings: dict[str, Setting]
-    function: Callable[..., Any]
     __wrapped__: Callable[..., Any]
-    is_async: bool
     #: whether outsiders wrote its description, so that a model which reads it has read untrusted text
     is_foreign = False
 
