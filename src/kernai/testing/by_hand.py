@@ -12,11 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from kernai.agents.agent import Agent
-from kernai.drivers.driver import Driver
+from kernai.drivers.driver import Driver, Stack
 from kernai.events import Event, Row
 from kernai.loop import effects
-from kernai.loop.builtin_commands import run_builtin
-from kernai.loop.kernel import root_work, work_of
+from kernai.loop.kernel import root_work
 from kernai.loop.root import Cancellation, Clock, Outbox, Root
 from kernai.loop.run_state import Run
 from kernai.middleware.chain import wrap
@@ -79,7 +78,7 @@ class ByHand:
             model=agent.model, generation=agent.generation, middleware=agent.middleware, depth=context.depth,
             task_id=context.task_id,
         )
-        self._driver = Driver(self.root)
+        self._driver = _Driver(self.root)
         self.state.messages.extend(history)
 
     def work(self, *content: str | Media) -> effects.Work:
@@ -88,7 +87,7 @@ class ByHand:
 
     def run(self, *content: str | Media) -> Result[Any]:
         """Performs every effect until the loop ends."""
-        result: Result[Any] = self._drive(self.work(*content), self.outbox)
+        result: Result[Any] = self._drive(Stack(self.work(*content), self.outbox, breakable=False))
         if self._driver.failure is not None:
             raise self._driver.failure
         return result
@@ -110,25 +109,27 @@ class ByHand:
     def recorded(self) -> list[Event]:
         return [event for event in self.events if event.row.role != "live"]
 
-    def _drive(self, work: effects.Work, outbox: Outbox) -> Any:
-        spawned: dict[Any, effects.Spawn] = {}
+    def _drive(self, stack: Stack) -> Any:
         outcome: Any = None
         error: BaseException | None = None
         while True:
-            try:
-                effect = work.send(outcome) if error is None else work.throw(error)
-            except StopIteration as stop:
-                return stop.value
-            finally:
-                self.flush(outbox)
-            self.effects.append(effect)
+            effect = effects.advance(stack.work, outcome, error)
+            self.flush(stack.outbox)
             outcome = error = None
+            if isinstance(effect, effects.Completion):
+                if not stack.leave():
+                    if effect.error is not None:
+                        raise effect.error
+                    return effect.value
+                outcome, error = effect.value, effect.error
+                continue
+            self.effects.append(effect)
             try:
-                outcome = self._perform(effect, spawned)
+                outcome = self._perform(effect, stack)
             except BaseException as raised:  # noqa: BLE001 - the loop decides what to do about it
                 error = self._driver.outcome_error(raised, effect, is_spawned=True)
 
-    def _perform(self, effect: effects.Effect, spawned: dict[Any, effects.Spawn]) -> Any:
+    def _perform(self, effect: effects.Effect, stack: Stack) -> Any:
         if isinstance(effect, effects.CallModel):
             return self._driver.ask(effect)
         if isinstance(effect, (effects.CallSkill, effects.CallProtocol)):
@@ -139,20 +140,19 @@ class ByHand:
             import asyncio
 
             return asyncio.run(outcome)
-        if isinstance(effect, effects.SubRun):
-            return self._drive(*work_of(self.root, effect))
         if isinstance(effect, effects.Sleep):
             return self.root.cancellation.check()
-        if isinstance(effect, effects.Raise):
-            raise effect.error
-        if isinstance(effect, effects.Spawn):
-            spawned[effect.key] = effect
-            return None
-        if isinstance(effect, effects.CallBuiltin):
-            return run_builtin(self.root.runs[effect.scope], effect.command)
-        assert isinstance(effect, effects.Join)
+        if not isinstance(effect, effects.Join):
+            return self._driver.perform_at_once(effect, stack)
+        spawned = {one.key: one for one in stack.spawned}
         ending = spawned.pop(self._order(list(spawned)))
+        stack.spawned = list(spawned.values())
         try:
-            return effects.Completion(ending.key, self._drive(*work_of(self.root, ending.what)))
+            return effects.Completion(ending.key, self._drive(ending))
         except BaseException as error:  # noqa: BLE001 - reported by the loop that spawned it
             return effects.Completion(ending.key, error=error)
+
+
+class _Driver(Driver):
+    def spawn(self, spawned: Stack, stack: Stack) -> None:
+        stack.spawned = [*stack.spawned, spawned]
