@@ -257,7 +257,7 @@ class Driver:
         """Starts driving `spawned`, whose completion goes to `stack`."""
         raise NotImplementedError
 
-    def outcome_error(self, raised: BaseException, effect: Effect, *, is_spawned: bool = False) -> BaseException:
+    def outcome_error(self, raised: BaseException, effect: Effect, *, is_spawned: bool) -> BaseException:
         """Returns the exception to throw into the loop for the exception that an effect raised.
 
         Ctrl-C and similar exceptions stop all work of the run. If spawned work raised one (`is_spawned`), the caller

@@ -132,8 +132,8 @@ class Driving:
     If no thread can be started, the thread that waits for the run drives it.
     """
 
-    #: how long to wait for an event before `look_after`, in seconds
-    timeout = POLL
+    #: False if no thread could be started
+    has_thread = True
     _driven_here = 0  # the id of the waiting thread while it drives the run
 
     def __init__(self, driver: ThreadsDriver, stack: Stack, channel: Channel) -> None:
@@ -166,7 +166,12 @@ class Driving:
                     self._thread.daemon = True  # some subinterpreters refuse this
                     self._thread.start()
                 except RuntimeError:
-                    self.timeout = 0.0
+                    self.has_thread = False
+
+    @property
+    def timeout(self) -> float:
+        """How long to wait for an event before `look_after`, in seconds."""
+        return POLL if self.has_thread else 0.0
 
     def works_here(self) -> bool:
         """Whether the current thread works for the run."""
@@ -190,7 +195,7 @@ class Driving:
         """Drives the run in this thread if it has no thread. If the run must stop but is in a call that does not end,
         abandons the call and ends the run here.
         """
-        if not self.timeout:
+        if not self.has_thread:
             self._driven_here = threading.get_ident()
             self._context.run(self._drive, self._driver.run_until, self._stack, self._channel.has_events)
             self._driven_here = 0

@@ -120,7 +120,7 @@ class Batch:
         def wait() -> int | None:
             """The index of the next run to end; None if none ends for a while."""
             for _, driving in running.values():
-                if driving.timeout:
+                if driving.has_thread:
                     driving.look_after()
             try:
                 return ended.get(timeout=POLL)
@@ -156,7 +156,7 @@ class Batch:
         else:
             driving = running[at][1]
             driving.begin()
-            if not driving.timeout:  # no thread can be started
+            if not driving.has_thread:
                 driving.look_after()
 
     def _end(self, at: int, run: Run, driving: Driving, report: Report | None) -> None:
