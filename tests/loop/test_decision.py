@@ -37,7 +37,7 @@ def summary(decision: Decision) -> Summary:
             return "calls", [block.name or block.type for block in blocks], final is not None
         case Answer(text, final):
             return "answer", text, final is not None
-        case Correction(kind, kinds):
+        case Correction(kind, _, kinds):
             return "correction", kind, list(kinds)
     raise AssertionError(decision)
 

@@ -86,8 +86,8 @@ class Correction(NamedTuple):
     """
 
     kind: Literal["incomplete", "informational", "stall", "uncertain", "dialect", "stray"]
-    kinds: Sequence[str]
     extras: Extras
+    kinds: Sequence[str] = ()
     calls: DialectCalls | None = None
 
 
@@ -141,7 +141,7 @@ def decide(
         is_end = final is response.blocks[-1] and response.incomplete is None and not response.is_cut
         is_stray = checks_close and is_end and text_with_stray_close(response.content) is not None
         answer = Answer(final.content.strip(ASCII_SPACE), final, extras)
-        return Correction("stray", (), extras) if is_stray else answer
+        return Correction("stray", extras) if is_stray else answer
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
         return Answer(response.content, None, extras, cut=response.is_cut)
     is_over = rules.on_prose == "correct_once" and (was_corrected or response.is_cut)
@@ -154,14 +154,14 @@ def _without_a_request(
 ) -> Calls | Answer | Correction:
     """Decides on a response with nothing to run and no complete final."""
     if extras.uncertain and can_call:
-        return Correction("uncertain", (), extras)
+        return Correction("uncertain", extras)
     incomplete = response.incomplete
     if incomplete is not None and incomplete.type == "final" and response.is_cut:
         return Answer(incomplete.content.strip(ASCII_SPACE), incomplete, extras, cut=True)
     if incomplete is not None and (can_call or incomplete.type not in (*INFORMATIONAL, *FORGED)):
-        return Correction("incomplete", (), extras)
+        return Correction("incomplete", extras)
     if response.blocks and (can_call or (rules.answers > 1 and not was_corrected and _is_only_a_draft(response))):
-        return Correction("informational", list(dict.fromkeys(block.type for block in response.blocks)), extras)
+        return Correction("informational", extras, list(dict.fromkeys(block.type for block in response.blocks)))
     if response.ends_turn and not response.blocks and response.content.strip(ASCII_SPACE):
         return Answer(response.content, None, extras, cut=response.is_cut)
     if can_call and not response.blocks:
@@ -171,9 +171,9 @@ def _without_a_request(
         if found is not None:
             if rules.dialects == "run" and found.blocks:
                 return _translated(found)
-            return Correction("dialect", (), extras, found)
+            return Correction("dialect", extras, calls=found)
     if (corrects_prose or response.is_unfinished) and can_call:
-        return Correction("stall", (), extras)
+        return Correction("stall", extras)
     return Answer(response.content, None, extras, cut=response.is_cut)
 
 
