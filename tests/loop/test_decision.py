@@ -120,7 +120,8 @@ def test_calls_after_unfinished_json_are_not_run_and_the_model_reads_which(liste
     assert "The JSON in one of your blocks is incomplete" in message
     assert "were not run: command 'wipe'; final." in message
     many = execute(noting_agent(ran), "Go.", provider=MockProvider(CUT_OFF + "<final>x</final>" * 30, "<final>ok</final>"))
-    assert many.messages[-2].text.count("final;") == 18, "of the 32, the first 20 are named"
+    assert many.messages[-2].text.count("final;") == 19, "of the 32, the first 20 are named"
+    assert "final; and 12 more. Write the first block again" in many.messages[-2].text
 
 
 def test_a_call_in_another_format_is_corrected_with_the_equivalent_block() -> None:

@@ -298,7 +298,7 @@ class DurableRun:
         """
         ask, doubts = run.agent.approve, self._doubts(run, call)
         needs_approval = isinstance(call, CallSkill) and run.held_skill(call.skill).approval
-        reason = "; ".join(map(str, doubts[:20])) + corrections.more_than(doubts, 20)
+        reason = corrections.listed(doubts)
         if doubts and needs_approval:
             reason = f"each call of {called(call)[0]} needs approval; {reason}"
         if ask is None:

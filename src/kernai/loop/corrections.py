@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kernai.blocks.dialects import DialectCalls
     from kernai.values.pending_calls import UntrustedValue
 
+#: how many calls, values or tasks a correction lists
+MOST_LISTED = 20
 _HOW_TO_CONTINUE = (
     'To act, write <block type="command" name="SKILL">PARAMETERS</block>; to answer, write '
     '<block type="final">ANSWER</block>.'
@@ -54,12 +56,11 @@ def incomplete(block: Block, *, cut: bool) -> str:
 
 def uncertain(blocks: Sequence[Block]) -> str:
     """For blocks that follow an unterminated JSON string: they may be part of that string."""
-    listed = "; ".join(_named(block) for block in blocks[:20])
     return error_block(
         "response",
         "The JSON in one of your blocks is incomplete: a string in it was still open at the end of your response. "
-        f"These blocks come after the start of that string and were not run: {listed}. Write the first block again "
-        "with complete JSON, and then the others if you meant them.",
+        f"These blocks come after the start of that string and were not run: {listed(list(map(_named, blocks)))}. "
+        "Write the first block again with complete JSON, and then the others if you meant them.",
     )
 
 
@@ -134,16 +135,17 @@ def quoted_call(block: Block, source: str, *, may_confirm: bool) -> str:
     )
 
 
-def more_than(values: Sequence[object], shown: int) -> str:
-    """Returns ``; and N more`` for the values that are not shown, or an empty string."""
-    return f"; and {len(values) - shown:,} more" if len(values) > shown else ""
+def listed(items: Sequence[object]) -> str:
+    """Returns the first `MOST_LISTED` items as one text, and how many more there are."""
+    more = f"; and {len(items) - MOST_LISTED:,} more" if len(items) > MOST_LISTED else ""
+    return "; ".join(map(str, items[:MOST_LISTED])) + more
 
 
 def untrusted(values: Sequence[UntrustedValue]) -> str:
     """Says why a call that needs a person's consent is not made in a run where nobody can be asked."""
     if not any(one.path for one in values):
         return "this call acts on others and needs a person's consent, and nobody can be asked in this run"
-    named = "; ".join(f"{one.path} is {quoted(one.value)}" for one in values[:20]) + more_than(values, 20)
+    named = listed([f"{one.path} is {quoted(one.value)}" for one in values])
     return (
         f"these values must be in the user's own messages, and are not: {named}. Do not send this call again: answer "
         "with a final that asks the user to write the value"
@@ -154,11 +156,11 @@ def informational(kinds: Sequence[str], *, can_call: bool) -> str:
     """For a response of blocks that run nothing and answer nothing."""
     how = _HOW_TO_CONTINUE if can_call else _HOW_TO_ANSWER
     natively = _HOW_TO_CONTINUE_NATIVELY if can_call else _HOW_TO_ANSWER_NATIVELY
-    listed = ", ".join(kinds)
+    types = ", ".join(kinds)
     return _error(
         "response",
-        f"Your response contained only blocks that do nothing ({listed}). {how} Do it now.",
-        f"Your response contained only calls that do nothing ({listed}). {natively} Do it now.",
+        f"Your response contained only blocks that do nothing ({types}). {how} Do it now.",
+        f"Your response contained only calls that do nothing ({types}). {natively} Do it now.",
     )
 
 
@@ -228,20 +230,20 @@ def rejected_plan(reason: str, most: int) -> str:
 def not_inputs(skill: str, meant: Mapping[str, str]) -> str:
     """For parameters that were ignored, but whose names resemble those of inputs; `meant` maps one to the other."""
     hints = [f"there is no input {quoted(name)}, did you mean {quoted(one)}?" for name, one in meant.items()]
-    shown = "; ".join(hints[:20]) + more_than(hints, 20)
-    return error_block(skill, f"The call was made, but {neutralize(shown)} The value was ignored.")
+    return error_block(skill, f"The call was made, but {neutralize(listed(hints))} The value was ignored.")
 
 
 def failed_tasks(failed: Sequence[str], total: int) -> str:
     """For a workflow in which some tasks failed."""
-    more = f" and {len(failed) - 20} more" if len(failed) > 20 else ""  # noqa: PLR2004 - as below
-    return error_block("workflow", neutralize(f"{len(failed)} of {total} tasks failed: {', '.join(failed[:20])}{more}"))
+    more = f" and {len(failed) - MOST_LISTED} more" if len(failed) > MOST_LISTED else ""
+    names = ", ".join(failed[:MOST_LISTED])
+    return error_block("workflow", neutralize(f"{len(failed)} of {total} tasks failed: {names}{more}"))
 
 
 def not_run_with_workflow(blocks: Sequence[Block]) -> str:
     """For commands, protocol blocks, a final or a further plan in a response whose plan was run."""
-    listed = "; ".join(_named(block) for block in blocks[:20])
-    again = f"{listed}{more_than(blocks, 20)}. If they are still needed, write them again in a response without a plan."
+    names = listed(list(map(_named, blocks)))
+    again = f"{names}. If they are still needed, write them again in a response without a plan."
     return _error(
         "workflow",
         f"The plan was run. These blocks in the same response were not run: {again}",
