@@ -11,7 +11,9 @@ on its own, with `run` and `arun`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
+from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from typing import Any
 
@@ -50,17 +52,13 @@ class TaskScheduler:
         self._order = {task.id: at for at, task in enumerate(tasks)}
         if len(self._order) < len(tasks):
             raise ValueError("two tasks have the same id")
-        self._missing = {task.id: len(set(task.depends_on)) for task in tasks}
-        self._dependents: dict[str, list[str]] = {}
-        for task in tasks:
-            for needed in set(task.depends_on):
-                self._dependents.setdefault(needed, []).append(task.id)
+        self._sorter = TopologicalSorter({task.id: task.depends_on for task in tasks})
+        with suppress(CycleError):  # tasks outside of the cycle can run
+            self._sorter.prepare()
         # two queues, ordered by place in the plan: tasks that may run concurrently, and tasks that run one at a time
         self._free: list[int] = []
         self._single: list[int] = []
-        for task in tasks:
-            if not self._missing[task.id]:
-                self._make_ready(task.id)
+        self._queue_ready()
 
     @property
     def done(self) -> bool:
@@ -88,10 +86,8 @@ class TaskScheduler:
         """Records a running task's result. Raises `KeyError` if the task is not running."""
         del self.running[task_id]
         self.results[task_id] = result
-        for dependent in self._dependents.get(task_id, ()):
-            self._missing[dependent] -= 1
-            if not self._missing[dependent]:
-                self._make_ready(dependent)
+        self._sorter.done(task_id)
+        self._queue_ready()
 
     def ordered_results(self) -> dict[str, Any]:
         """Returns the results so far, in the plan's order."""
@@ -148,9 +144,11 @@ class TaskScheduler:
     def _is_single(self, task: Task) -> bool:
         return self.strategy == "sequential" or (self.strategy == "mixed" and not task.parallel)
 
-    def _make_ready(self, task_id: str) -> None:
-        at = self._order[task_id]
-        heappush(self._single if self._is_single(self.tasks[at]) else self._free, at)
+    def _queue_ready(self) -> None:
+        for task_id in self._sorter.get_ready():
+            at = self._order.get(task_id)
+            if at is not None:  # otherwise no task has that id, and those that depend on it never run
+                heappush(self._single if self._is_single(self.tasks[at]) else self._free, at)
 
     def _begin(self, at: int) -> Task:
         task = self.tasks[at]
