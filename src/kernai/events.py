@@ -8,7 +8,8 @@ attribute of its class, given in the class statement, so a new kind is one class
   but never recorded.
 - `stored_first`: the row must be in the run's store before anything else is performed.
 - `uncompared` names the fields that a replay does not compare. `open_fields` names those that may hold any object:
-  `seal` copies them, `json` converts them. `usage` returns the usage of the model call that the row records.
+  `json` converts them, and `seal` copies those that other code may still change (`shared_fields`; by default all).
+  `usage` returns the usage of the model call that the row records.
 - `is_warning` says whether the log warns of the row. `group` is its category for a person, and its colour in the
   viewer. ``problem`` means that the model must be corrected, or that something failed.
 
@@ -87,6 +88,7 @@ class Row:
     stored_first: ClassVar[bool] = True
     uncompared: ClassVar[frozenset[str]] = _DURATION
     open_fields: ClassVar[tuple[str, ...]] = ()
+    shared_fields: ClassVar[tuple[str, ...]] = ()
     is_warning: ClassVar[bool] = False
     group: ClassVar[Group] = "other"
     #: for a live row of a block: the block's number in the response, counted from 0
@@ -115,6 +117,8 @@ class Row:
         cls._always = dict(list(names.items())[:len(names) - optional])
         cls._perhaps = {name: slot for name, slot in names.items() if name not in cls._always}
         cls._open = tuple([slot.rstrip("_") for slot in cls.open_fields])
+        if "shared_fields" not in vars(cls):
+            cls.shared_fields = cls.open_fields
         cls._names, types = frozenset(names), cls.__init__.__annotations__
         if "read" not in vars(cls):
             cls._checks = tuple([(name, slot, _TYPES[types[slot]]) for name, slot in names.items()])
@@ -170,7 +174,7 @@ class Row:
 
     def seal(self) -> None:
         """Copies values that other code may still change."""
-        for slot in self.open_fields:
+        for slot in self.shared_fields:
             setattr(self, slot, copied(getattr(self, slot)))
 
     def usage(self) -> Usage | None:
@@ -251,21 +255,17 @@ class RunStartRow(Row, type="run_start", group="run"):
     )
     uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules", "definition", "trusted"})
     open_fields = ("input", "history", "metadata", "plan", "agents", "rules", "definition", "trusted")
+    shared_fields = ("metadata",)
 
     def __init__(  # noqa: PLR0917 - see the top
         self, run_id: str, input: str | Sequence[Any], history: Sequence[Any], model: str, agent: str | None,
         metadata: Mapping[str, Any] | None, format: int | None = None, plan: Mapping[str, Any] | None = None,
         agents: Sequence[Any] | None = None, rules: Mapping[str, Any] | None = None,
-        trusted: Sequence[Any] | None = None,
-        definition: Mapping[str, Any] | None = None,
+        trusted: Sequence[Any] | None = None, definition: Mapping[str, Any] | None = None,
     ) -> None:
-        self.definition = definition
         self.run_id, self.input, self.history, self.model, self.agent = run_id, input, history, model, agent
         self.metadata, self.format, self.plan, self.agents, self.rules = metadata, format, plan, agents, rules
-        self.trusted = trusted
-
-    def seal(self) -> None:  # the other values are created for the row, so nobody else can change them
-        self.metadata = copied(self.metadata)
+        self.trusted, self.definition = trusted, definition
 
 
 class InputAddedRow(Row, type="input_added", group="run"):
@@ -326,6 +326,7 @@ class ResultRow(Row, type="result", group="run"):
 
     __slots__ = ("error", "raised", "repaired", "steps", "stop_reason", "text", "truncated", "usage_")
     open_fields = ("usage_", "repaired")
+    shared_fields = ()
 
     def __init__(
         self, text: str | None, stop_reason: str, steps: int, usage_: Mapping[str, Any], error: str | None,
@@ -333,9 +334,6 @@ class ResultRow(Row, type="result", group="run"):
     ) -> None:
         self.text, self.stop_reason, self.steps, self.usage_, self.error = text, stop_reason, steps, usage_, error
         self.truncated, self.repaired, self.raised = truncated, repaired, raised
-
-    def seal(self) -> None:
-        pass  # all values are created for the row
 
 
 # ------------------------------------------------------------------------------------------------- the model
@@ -521,6 +519,7 @@ class LlmResponseRow(Row, type="llm_response", group="model", role="outcome"):
     )
     uncompared = frozenset({"latency_ms"})
     open_fields = ("metadata", "given_up", "blocks")
+    shared_fields = ("metadata",)
 
     def __init__(  # noqa: PLR0917 - see the top
         self, content: str, latency_ms: int, prompt_tokens: int | None, completion_tokens: int | None,
@@ -542,9 +541,6 @@ class LlmResponseRow(Row, type="llm_response", group="model", role="outcome"):
         self.model = model
         self.given_up = given_up
         self.blocks, self.ends_turn = blocks, ends_turn
-
-    def seal(self) -> None:
-        self.metadata = copied(self.metadata)
 
     @staticmethod
     def usage_in(data: Any) -> Usage | None:
@@ -737,6 +733,7 @@ class SkillExecuteRow(CallBegunRow, type="skill_execute"):
 
     __slots__ = ("call_id", "dropped", "params", "repaired", "skill")
     open_fields = ("params", "dropped", "repaired")
+    shared_fields = ("params",)
     uncompared = frozenset({"dropped"})  # follows from the parameters; older recordings have no fields in it
 
     def __init__(
@@ -748,9 +745,6 @@ class SkillExecuteRow(CallBegunRow, type="skill_execute"):
         self.params = params
         self.dropped = dropped
         self.repaired = repaired
-
-    def seal(self) -> None:
-        self.params = copied(self.params)
 
 
 class ProgressRow(Row, type="progress", group="call", role="aside", stored_first=False):
@@ -784,12 +778,6 @@ class SkillResultRow(CallEndedRow, type="skill_result"):
         self.result = result
         self.duration_ms = duration_ms
         self.metadata = metadata
-
-    def seal(self) -> None:
-        if type(self.result) is not str:
-            self.result = copied(self.result)
-        if self.metadata is not None:
-            self.metadata = copied(self.metadata)
 
 
 class SkillErrorRow(CallEndedRow, type="skill_error", is_warning=True):
@@ -1091,9 +1079,6 @@ class ContextSavedRow(Row, type="context_saved", role="aside"):
     def entry(self) -> dict[str, Any]:
         return {**super().entry(), "shared": list(self.shared)} if self.shared else super().entry()
 
-    def seal(self) -> None:
-        pass  # the state is created for the row
-
     @classmethod
     def read(cls, data: Any) -> Self:
         return cls(data)
@@ -1129,6 +1114,7 @@ class CustomRow(Row, role="aside"):
     """An event of another kind: from the host, from a newer kernai, or with data that does not match its kind."""
 
     __slots__ = ("block", "type", "value")  # `block` and `type` instead of the class attributes
+    shared_fields = ("value",)
 
     def __init__(self, type: str, value: Any, block: int | None = None) -> None:
         self.type: str = type  # type: ignore[misc]  # each instance has its own
@@ -1142,9 +1128,6 @@ class CustomRow(Row, role="aside"):
 
     def json(self) -> Any:
         return jsonable(self.value)
-
-    def seal(self) -> None:
-        self.value = copied(self.value)
 
 
 _PLACE_TYPES = (int | None, int, str | None, str, str, str | None)
