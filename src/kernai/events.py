@@ -1130,7 +1130,17 @@ class CustomRow(Row, role="aside"):
         return jsonable(self.value)
 
 
-_PLACE_TYPES = (int | None, int, str | None, str, str, str | None)
+#: the keys of an entry that make up a row's place, in order, and the types of their values
+_PLACE = {
+    "step": int | None, "depth": int, "task_id": str | None, "scope": str, "run_id": str, "stop": str | None,
+}
+
+
+def _place_of(entry: Mapping[str, Any]) -> Place:
+    return (
+        entry.get("step"), entry.get("depth") or 0, entry.get("task_id"), entry.get("scope") or "",
+        entry.get("run_id") or "", entry.get("stop"),
+    )
 
 
 def row_of(entry: Mapping[str, Any]) -> Row:
@@ -1138,13 +1148,10 @@ def row_of(entry: Mapping[str, Any]) -> Row:
     kind = KINDS.get(entry["event"])
     data = entry.get("data")
     row = CustomRow(entry["event"], data) if kind is None else kind.read(data)
-    row.place = (
-        entry.get("step"), entry.get("depth") or 0, entry.get("task_id"), entry.get("scope") or "",
-        entry.get("run_id") or "", entry.get("stop"),
-    )
-    if not all(map(isinstance, row.place, _PLACE_TYPES)):
-        wrong = next(at for at, one in enumerate(row.place) if not isinstance(one, _PLACE_TYPES[at]))
-        raise ValueError(f"its {('step', 'depth', 'task_id', 'scope', 'run_id', 'stop')[wrong]!r} has the wrong type")
+    row.place = _place_of(entry)
+    if not all(map(isinstance, row.place, _PLACE.values())):
+        wrong = [key for key, one in zip(_PLACE, row.place, strict=True) if not isinstance(one, _PLACE[key])]
+        raise ValueError(f"its {wrong[0]!r} has the wrong type")
     row.at = entry.get("timestamp") or time.time()
     if isinstance(row, MessagesSentRow):
         row.since = entry.get("since")
@@ -1264,18 +1271,9 @@ class Event(Replaceable):
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Event:
         """The inverse of `to_dict`."""
-        return cls(
-            entry["event"],
-            entry.get("data"),
-            entry.get("step"),
-            entry.get("depth") or 0,
-            entry.get("task_id"),
-            entry.get("scope") or "",
-            entry.get("run_id") or "",
-            entry.get("timestamp"),
-            block=entry.get("block"),
-            stop=entry.get("stop"),
-        )
+        step, depth, task_id, scope, run_id, stop = _place_of(entry)
+        at, block = entry.get("timestamp"), entry.get("block")
+        return cls(entry["event"], entry.get("data"), step, depth, task_id, scope, run_id, at, block=block, stop=stop)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Event):
