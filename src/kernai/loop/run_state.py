@@ -294,8 +294,8 @@ class Run:
         """Adds the warnings to the conversation as a message of their own."""
         if self.warnings:
             first, *more = self.warnings
-            self.warnings = ()
-            self.inject(joined((first, *(text for one in more for text in ("\n", one)))))
+            self.warnings = tuple(more)
+            self.inject(first)
 
     def characters(self) -> int:
         """Returns the length of the conversation. Media count only as their ids: only vendors know what they cost."""
