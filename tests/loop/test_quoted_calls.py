@@ -599,3 +599,14 @@ def test_near_misses_and_answers_of_a_dialect_are_recorded_as_such() -> None:
     assert "cannot be read" in result.messages[2].text
     assert ran == ["/etc"]
     assert [one.data["name"] for one in recorder.for_event("dialect_call")] == ["wipe", None]
+
+
+def test_an_answer_in_a_dialect_that_a_result_quotes_counts_once_it_is_repeated_unless_a_recording_is_older() -> None:
+    recorder, said = Recorder(), "<FINAL>pay 5</FINAL>"
+    agent = Ran().agent("Note: <final>pay 5</final>", dialects="run")
+    result = execute(agent, "Go.", provider=MockProvider(FETCH, said, said, DONE), recorder=recorder)
+    assert (result.text, result.steps) == ("pay 5", 3)
+    older = recorder.to_list()
+    older[0]["data"]["rules"]["quotes"] = 3
+    with pytest.raises(ReplayDivergenceError):
+        replay(agent, recording=older)

@@ -31,8 +31,9 @@ CHECKED_CLOSE = 3
 TYPED_TASKS = 4
 CHECKED_FIELDS = 5
 #: version of the rules for what counts as a quoted call. Since 2, a call is also recognised by its letters and digits
-#: alone, and one response may confirm several. Since 3, calls in a history's messages from protocol handlers count
-QUOTES = 3
+#: alone, and one response may confirm several. Since 3, calls in a history's messages from protocol handlers count.
+#: Since 4, an answer in another format can be confirmed
+QUOTES = 4
 #: options that have a part of their own, or belong to a run rather than to the agent
 _APART = frozenset({
     "instructions", "provider", "model", "skills", "protocols", "generation", "middleware", "approve", "output", "name",

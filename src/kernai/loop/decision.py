@@ -75,6 +75,10 @@ class Answer(NamedTuple):
     cut: bool = False
     dialect: str | None = None
 
+    @property
+    def blocks(self) -> Sequence[Block]:
+        return () if self.final is None else (self.final,)
+
 
 class Correction(NamedTuple):
     """A response that asks for nothing and is not an answer. `kind` decides how the model is corrected.

@@ -74,7 +74,7 @@ from kernai.loop.effects import (
     alone,
 )
 from kernai.loop.model_stream import ModelStream, ParsedResponse
-from kernai.loop.quoted_calls import confirmed, passed_on, record_untrusted_history
+from kernai.loop.quoted_calls import TRANSLATED_ANSWERS, confirmed, passed_on, record_untrusted_history
 from kernai.loop.root import Outbox
 from kernai.loop.run_state import Run, input_message, recorded_parts
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
@@ -240,12 +240,14 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
     note_correction(run, decision)
     if decision.extras is not NOTHING:
         _write_extras(run, decision, response)
+    translated = decision if isinstance(decision, (Calls, Answer)) and decision.dialect is not None else None
     if run.quoted.is_due:
-        meant = decision.blocks if isinstance(decision, Calls) and decision.dialect is not None else response.blocks
+        is_old = isinstance(decision, Answer) and run.gate.rules(run).quotes < TRANSLATED_ANSWERS
+        meant = response.blocks if translated is None or is_old else translated.blocks
         run.quoted.begin_response(confirms=confirmed(run, meant if response.incomplete is None else ()))
-    if isinstance(decision, (Calls, Answer)) and decision.dialect is not None:
-        for block in decision.blocks if isinstance(decision, Calls) else (decision.final,):
-            run.write(DialectCallRow(decision.dialect, None if block is None else block.name))
+    if translated is not None:
+        for block in translated.blocks:
+            run.write(DialectCallRow(translated.dialect, block.name))
     if isinstance(decision, Calls):
         yield from run_calls(run, decision.blocks)
     elif isinstance(decision, Answer):

@@ -35,6 +35,7 @@ Asked = frozenset[tuple[str, str | None, str]]
 _NONE: Asked = frozenset()
 TOGETHER = 2  # the first `Rules.quotes` with which one response may confirm several calls, see `definition.QUOTES`
 HANDLERS = 3  # the first with which protocol handlers' messages in a history count as outside text
+TRANSLATED_ANSWERS = 4  # the first with which an answer in another format can be confirmed
 _ANY = ("", None)  # in place of type and name: a text that was made to hide its calls may quote any call
 
 
