@@ -420,6 +420,15 @@ def test_what_a_function_writes_into_the_task_of_a_sub_agent_counts_in_it() -> N
     assert PAID == ["bob@x.org"]
 
 
+def test_what_a_function_writes_into_a_call_of_a_skill_without_trusted_inputs_counts() -> None:
+    def correct(asked: PendingCall) -> Any:
+        return Decision({"params": {"text": "ann@x.org"}}, trusted=True) if asked.skill == "note" else not asked.untrusted
+
+    note = Skill("note", execute=lambda text: "noted", inputs={"text": str})
+    execute(agent(call("note", text="x"), call("pay", recipient="ann@x.org"), skills=[note, pay], approve=correct), "Pay her.")
+    assert PAID == ["ann@x.org"]
+
+
 def test_in_a_sub_agent_that_is_called_after_the_first_guarded_skill_appeared_outside_text_counts_as_read() -> None:
     @skill(name="grow", register=False)
     def grow() -> str:
