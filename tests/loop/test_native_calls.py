@@ -319,6 +319,20 @@ def test_a_plan_is_a_tool_and_its_results_answer_it() -> None:
     assert provider.calls[-1].messages[-1].answers == 0
 
 
+@pytest.mark.parametrize("parallel", [False, True])
+def test_the_result_with_which_a_call_ends_the_run_answers_that_call(parallel: bool) -> None:
+    @skill(register=False)
+    def done() -> str:
+        """Ends the run."""
+        raise kernai.Stop("final", "Found it.")
+
+    for before in (0, 1):
+        said = '<command name="search">{"query": "tea"}</command>' * before + '<command name="done">{}</command>'
+        result = kernai.execute(agent(skills=[search, done], provider=tape(said), parallel_skills=parallel), "Go.")
+        assert result.text == "Found it."
+        assert [message.answers for message in result.messages] == [None, None, *range(before + 1), None]
+
+
 def test_a_quoted_native_call_is_asked_for_again_as_a_call() -> None:
     @skill(register=False, name="read")
     def read() -> str:

@@ -72,7 +72,7 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
         for index, block in enumerate(blocks[:MAX_CALLS]):
             prepared = _prepare(run, index, block)
             if isinstance(prepared, _Call):
-                run.inject((yield from _perform(prepared)), block, by=prepared.by)
+                run.inject((yield from _perform(prepared, block)), block, by=prepared.by)
             else:
                 run.inject(prepared, block)
     if len(blocks) > MAX_CALLS:
@@ -103,23 +103,23 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
     return _Call(run, call_id, skill.name, CallSkill(run.scope, call_id, skill.name, arguments))
 
 
-def _perform(call: _Call) -> Generator[Effect, Any, Payload]:
+def _perform(call: _Call, block: Block) -> Generator[Effect, Any, Payload]:
     try:
         value = yield call.effect
     except BaseException as error:  # noqa: BLE001 - raised again unless it is the call's own
-        return failed(call, error)
+        return failed(call, error, block)
     return call.end(value)
 
 
-def failed(call: _Call, error: BaseException) -> Payload:
-    """Records a failed call and returns what the model reads about it. An error that ends the run is raised again."""
+def failed(call: _Call, error: BaseException, block: Block | None) -> Payload:
+    """Records a block's failed call and returns what the model reads. An error that ends the run is raised again."""
     try:
         if isinstance(error, GeneratorExit):
             raise error
         payload = call.fail(error)  # every recorded call gets an outcome
         if isinstance(error, Stop):
             if error.is_final:
-                call.run.inject(payload, by="tool")
+                call.run.inject(payload, block, by="tool")
             raise call.stop or error from None  # `call.stop` is without credentials, which `error` may quote
         if not isinstance(error, Exception):
             raise error

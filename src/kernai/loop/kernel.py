@@ -125,7 +125,7 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
                     try:
                         value = yield call.effect
                     except BaseException as error:  # noqa: BLE001 - raised again unless it is the call's own
-                        run.inject(failed(call, error), response.only, by="tool")
+                        run.inject(failed(call, error, response.only), response.only, by="tool")
                     else:
                         run.inject(call.end(value), response.only, by="tool")
                     del call, response  # not needed while the next model call is waited for
