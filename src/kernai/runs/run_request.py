@@ -342,5 +342,7 @@ def check_seconds(name: str, value: Any) -> float:
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:
-    hint = ": pass a dict" if kind is Mapping else f": write {name}={kind.__name__}(...)"
-    return check_type(value, kind | None, f"{name} must be a {kind.__name__}", hint)
+    if value is not None:  # the texts are not made for options that were not passed
+        hint = ": pass a dict" if kind is Mapping else f": write {name}={kind.__name__}(...)"
+        check_type(value, kind, f"{name} must be a {kind.__name__}", hint)
+    return value
