@@ -25,9 +25,9 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from kernai._util.api import Replaceable
+from kernai._util.api import Replaceable, read_only
 from kernai.jsonio.json_data import copied, jsonable
 from kernai.values.message import ConversationView, MessageDicts
 from kernai.values.result import Usage
@@ -1179,6 +1179,12 @@ def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
+def _placed(key: str) -> Any:
+    """A property of an event that reads an item of its row's place."""
+    at = [*_PLACE].index(key)
+    return property(lambda event: event.row.place[at])
+
+
 class Event(Replaceable):
     """One event in a run. Read-only; the log, the recorder and the live callback all get the same events.
 
@@ -1191,6 +1197,16 @@ class Event(Replaceable):
 
     __slots__ = ("_row",)
     _FIELDS = ("type", "data", "step", "depth", "task_id", "scope", "run_id", "timestamp", "block", "stop")
+    #: the row, for kernai's own readers, which must not change it
+    row: Final[Row] = read_only("_row")
+    type: Final[str] = read_only("_row.type")
+    step: Final[int | None] = _placed("step")
+    depth: Final[int] = _placed("depth")
+    task_id: Final[str | None] = _placed("task_id")
+    scope: Final[str] = _placed("scope")
+    run_id: Final[str] = _placed("run_id")
+    block: Final[int | None] = read_only("_row.block")
+    stop: Final[str | None] = _placed("stop")
 
     def __init__(
         self,
@@ -1219,45 +1235,8 @@ class Event(Replaceable):
         return event
 
     @property
-    def row(self) -> Row:
-        """The row, for kernai's own readers. It must not be changed."""
-        return self._row
-
-    @property
-    def type(self) -> str:
-        return self._row.type
-
-    @property
     def data(self) -> Any:
         return self._row.data()
-
-    @property
-    def step(self) -> int | None:
-        return self._row.place[0]
-
-    @property
-    def depth(self) -> int:
-        return self._row.place[1]
-
-    @property
-    def task_id(self) -> str | None:
-        return self._row.place[2]
-
-    @property
-    def scope(self) -> str:
-        return self._row.place[3]
-
-    @property
-    def run_id(self) -> str:
-        return self._row.place[4]
-
-    @property
-    def block(self) -> int | None:
-        return self._row.block
-
-    @property
-    def stop(self) -> str | None:
-        return self._row.place[5]
 
     @property
     def timestamp(self) -> str:
