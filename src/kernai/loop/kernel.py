@@ -290,7 +290,7 @@ def _call_model(run: Run, step: int) -> CallModel:
             run.quoted.record_untrusted("the instructions", passed_on(system.message.text))
     sent = ConversationView(system.message, run.messages)
     if run.provider is None:
-        run.check_provider()
+        run.require_provider()
     if run.trust is not None and not run.gate.is_on_record():
         run.trust.note_instructions()
     run.put(MessagesSentRow(sent))

@@ -334,7 +334,7 @@ class Run:
         context = self.skill_contexts.get(call_id)
         return value if context is None else context.scrub(value)
 
-    def check_provider(self) -> None:
+    def require_provider(self) -> None:
         """Raises `ProviderError` if there is no provider, and no middleware that could answer instead."""
         if not self.middleware and not self.gate.is_decided():
             raise ProviderError(NO_PROVIDER)

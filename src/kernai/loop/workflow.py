@@ -74,7 +74,7 @@ def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
     """Runs the caller's plan as the run's first step; returns the results as JSON."""
     run.gate.check()
     if run.provider is None and not all(_has_provider(run.task_agents.get(task.id)) for task in plan.tasks):
-        run.check_provider()  # otherwise each task would fail, but not the run
+        run.require_provider()  # otherwise each task would fail, but not the run
     run.steps = 1  # the next step is the model's, if the conversation continues
     run.messages.append(planned(plan.to_dict()))
     workflow = yield from run_workflow(run, plan, ())
