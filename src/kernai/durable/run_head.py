@@ -40,7 +40,6 @@ from kernai.durable.store import (
     check_run_id,
     first_read,
     kept,
-    newest_first,
     utc,
 )
 from kernai.errors import KernaiError, RunBusyError, RunConflictError, error_text
@@ -283,10 +282,10 @@ class LeasedStore(NotCopied, RunStore):
         raise NotImplementedError
 
     @contextmanager
-    def _news_of(self, run_id: str) -> Iterator[Callable[[int, float], object]]:
-        """For `watch`: yields a function that waits until entry `from_seq` may exist, for at most `seconds`."""
+    def _news_of(self, run_id: str) -> Iterator[Callable[[float], object]]:
+        """For `watch`: yields a function that waits until there may be new entries, for at most `seconds`."""
         del run_id
-        yield lambda from_seq, seconds: sleep(min(seconds, POLL))  # noqa: ARG005 - polling ignores `from_seq`
+        yield lambda seconds: sleep(min(seconds, POLL))
 
     def tenant(self, name: str) -> Self:
         """A view of this store that sees and creates only the tenant's runs. Closing the view closes the store."""
@@ -381,7 +380,7 @@ class LeasedStore(NotCopied, RunStore):
                 if not found and left <= 0:
                     return
                 if not found:
-                    wait(from_seq, left)
+                    wait(left)
 
 
 class OpenedStore(LeasedStore):
@@ -416,7 +415,6 @@ class MemoryStore(LeasedStore):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
         self._runs: dict[tuple[str, str], _Run] = {}
 
     def append(
@@ -433,7 +431,6 @@ class MemoryStore(LeasedStore):
                 for one in brought:
                     run.media[one.id] = first_read(run.media.get(one.id), one)
                 self._runs[self._tenant, run_id] = run
-                self._news.notify_all()
             return run.head.lease_after(**terms)
 
     def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
@@ -471,20 +468,11 @@ class MemoryStore(LeasedStore):
         if after is not None:
             last, last_id = after.updated_at, after.run_id
             found = [one for one in found if one.updated_at < last or (one.updated_at == last and one.run_id > last_id)]
-        return newest_first(found)[:limit]
+        found.sort(key=lambda one: one.run_id)
+        return sorted(found, key=lambda one: one.updated_at, reverse=True)[:limit]
 
     def _now(self) -> float:
         return monotonic() + _SINCE
-
-    @contextmanager
-    def _news_of(self, run_id: str) -> Iterator[Callable[[int, float], object]]:
-        def wait(from_seq: int, seconds: float) -> None:
-            with self._news:
-                run = self._runs.get((self._tenant, run_id))
-                if run is None or len(run.texts) <= from_seq:
-                    self._news.wait(seconds)
-
-        yield wait
 
 
 class _Run:

@@ -481,9 +481,3 @@ def kept(media: Media) -> Media:
 def first_read(known: Media | None, brought: Media) -> Media:
     """Chooses between two media with one id: the known one, unless only the new one's file could be read."""
     return brought if known is None or (known.payload is None and brought.payload is not None) else known
-
-
-def newest_first(infos: Iterable[RunInfo]) -> list[RunInfo]:
-    """Sorts runs in the order of `Store.runs`, whatever order the store keeps them in."""
-    by_id = sorted(infos, key=lambda info: info.run_id)
-    return sorted(by_id, key=lambda info: info.updated_at, reverse=True)

@@ -359,12 +359,12 @@ class PostgresStore(OpenedStore):
         return [head_of(*row).shown() for row in rows]
 
     @contextmanager
-    def _news_of(self, run_id: str) -> Iterator[Callable[[int, float], object]]:
+    def _news_of(self, run_id: str) -> Iterator[Callable[[float], object]]:
         query = f"UPDATE runs SET watched = {NOW} + %s WHERE tenant = %s AND run_id = %s"
         given, marked = (WATCHED, self._tenant, run_id), -WATCHED
         with self._server.listening(f"{self._tenant}/{run_id}") as news:
 
-            def wait(_: int, seconds: float) -> None:
+            def wait(seconds: float) -> None:
                 nonlocal marked
                 if time.monotonic() - marked > WATCHED / 3:
                     marked = time.monotonic()
