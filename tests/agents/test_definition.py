@@ -224,7 +224,8 @@ def test_a_key_that_is_accepted_in_vain_is_listed_and_options_are_checked() -> N
         kernai.replay(clerk(), recording=recording(clerk()), accept="refund.approval")
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"skills": "all"}, "skills must be 'recorded' or 'run'"), ({"same": bool}, "pass skills='run'"),
-        ({"skills": "run", "same": len}, r"same must be a function of \(recorded, now\)"), ({"accept": 5}, "accept must be a list"),
+        ({"skills": "run", "same": len}, r"same must be a function of \(recorded, now\)"),
+        *(({"accept": keys}, "accept must be a list of keys, got") for keys in (5, [5])),
     ]
     for options, error in wrong:
         with pytest.raises((TypeError, ValueError), match=error):

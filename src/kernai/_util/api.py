@@ -210,6 +210,16 @@ def check_count(name: str, value: Any) -> Any:
     return value
 
 
+def check_texts(name: str, given: Any, what: str = "texts") -> list[str]:
+    """Returns the texts in `given`. Raises `TypeError` for a single text, and for anything that is not a text."""
+    if isinstance(given, str):
+        raise TypeError(f"{name} must be a list of {what}: write {name}=[{given!r}]")
+    texts: list[Any] = list(given) if isinstance(given, Iterable) else [None]
+    if not all(isinstance(one, str) for one in texts):
+        raise TypeError(f"{name} must be a list of {what}, got {given!r}")
+    return texts
+
+
 def check_function(
     name: str, function: Any, arguments: str, *given: Any, may_be_async: bool = False, **named: Any
 ) -> Any:

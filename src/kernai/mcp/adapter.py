@@ -23,7 +23,7 @@ from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 
 import kernai
-from kernai._util.api import check_type, is_async
+from kernai._util.api import check_texts, check_type, is_async
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.blocks.block import Block
 from kernai.drivers.background_loop import BackgroundLoop, outcome_of
@@ -120,10 +120,10 @@ class Adapter:
         if trusted is not None and not isinstance(trusted, Mapping):
             raise TypeError(f"trusted must be a mapping from tools to lists of inputs, got {type(trusted).__name__}: "
                             "write trusted={'TOOL': ['INPUT']}")
-        marked = {name: _names(f"trusted[{name!r}]", inputs) for name, inputs in (trusted or {}).items()}
-        acting = _names("acts", acts)
+        marked = {name: check_texts(f"trusted[{name!r}]", inputs, "names") for name, inputs in (trusted or {}).items()}
+        acting = check_texts("acts", acts, "names")
         tools = self._dispatch(SkillContext(None)).tools_of(server)
-        wanted = list(tools) if only is None else _names("only", only)
+        wanted = list(tools) if only is None else check_texts("only", only, "names")
         for name in (*wanted, *marked, *acting):
             if name not in tools:
                 raise McpConfigError(f"server {server!r} has no tool {name!r}; it has {', '.join(tools) or 'none'}")
@@ -316,14 +316,6 @@ def _check_auth(auth: Mapping[str, httpx2.Auth], servers: Mapping[str, ServerCon
                             f"{type(one).__name__}")
         if name not in servers or servers[name].url is None:
             raise McpConfigError(f"auth[{name!r}]: there is no server with a url of that name")
-
-
-def _names(argument: str, given: Iterable[str]) -> list[str]:
-    names: list[Any] = [None] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
-    if not all(isinstance(one, str) for one in names):
-        hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else f", got {given!r}"
-        raise TypeError(f"{argument} must be a list of names{hint}")
-    return names
 
 
 def _client_maker(

@@ -32,6 +32,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
+from kernai._util.api import check_texts
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.errors import KernaiError
 
@@ -260,7 +261,8 @@ class Address:
                 f"host={host!r} can be reached from other machines, so it needs token=...; "
                 f"for this machine alone use host='127.0.0.1'"
             )
-        hosts, origins = _texts("allowed_hosts", allowed_hosts), _texts("allowed_origins", allowed_origins)
+        hosts = [one.lower() for one in check_texts("allowed_hosts", allowed_hosts)]
+        origins = [one.lower() for one in check_texts("allowed_origins", allowed_origins)]
         found = [_HOST.fullmatch(one) for one in (*_LOOPBACK, self.host, *hosts)]
         if not all(found):
             raise ValueError(f"allowed_hosts must hold names such as 'mcp.example.org', got {hosts!r}")
@@ -308,12 +310,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _texts(option: str, given: object) -> list[str]:
-    if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(one, str) for one in given):
-        raise TypeError(f"{option} must be a list of texts, got {given!r}")
-    return [one.lower() for one in given]
 
 
 async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> None:

@@ -26,7 +26,7 @@ import psycopg
 from procrastinate.exceptions import ConnectorException
 from psycopg import sql
 
-from kernai._util.api import check_count, check_function, check_type
+from kernai._util.api import check_count, check_function, check_texts, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
@@ -45,7 +45,7 @@ from kernai.events import Event, ResultRow
 from kernai.postgres.server import RECONNECT
 from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, enqueue, head_of
 from kernai.recording.recorder import expand
-from kernai.runs.resume_request import accepted_keys, recorded_result
+from kernai.runs.resume_request import recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput, check_seconds
 from kernai.runs.running import resume
 from kernai.values.media import MediaStore
@@ -112,7 +112,7 @@ class Workers:
         self.agents = {name: agent.replace(name=name) for name, agent in agents.items()}
         self._store, self._concurrency, self._queue, self._options = store, concurrency, queue, options
         self._lease, self._grace = check_seconds("lease", lease), check_seconds("grace", grace)
-        self._accept = accepted_keys(accept)
+        self._accept = check_texts("accept", accept, "keys")
         self._stopping = threading.Event()
         self._break_off: Callable[[], object] = lambda: None
         self._threads = WorkerPool(concurrency)

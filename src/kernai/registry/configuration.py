@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai._util.api import check_type, likely
+from kernai._util.api import check_texts, check_type, likely
 from kernai.errors import KernaiError
 from kernai.recording.recorder import Recorder
 from kernai.registry.provider import Provider, check_provider
@@ -146,10 +146,7 @@ def _checked(name: str, value: Any) -> Any:
     if value is None:
         return defaults()[name]
     if name == "allowed_skills":
-        names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
-        if not all(isinstance(one, str) for one in names):
-            raise TypeError(f"allowed_skills must be a list of names or None, got {value!r}")
-        return names
+        return tuple(check_texts(name, value, "names or None"))
     if name == "default_provider":
         check_provider(value, name)
     elif name == "recorder" and not isinstance(value, Recorder):

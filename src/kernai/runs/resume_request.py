@@ -11,7 +11,7 @@ from operator import eq
 from time import time
 from typing import TYPE_CHECKING, Any, Generic
 
-from kernai._util.api import Value, check_function, check_type
+from kernai._util.api import Value, check_function, check_texts, check_type
 from kernai.agents.agent import Agent
 from kernai.agents.definition import Comparison
 from kernai.drivers.background_loop import BackgroundLoop
@@ -99,13 +99,6 @@ def _stale(accept: Iterable[str], loosened: Mapping[str, str]) -> list[str]:
     return [f"{key} is in accept, but that protection was not lost" for key in accept if key not in loosened]
 
 
-def accepted_keys(keys: Iterable[str]) -> list[str]:
-    """Checks and returns the keys of protections that may be lost."""
-    if isinstance(keys, str) or not isinstance(keys, Iterable):
-        raise TypeError(f"accept must be a list of keys: write accept=[{keys!r}]")
-    return list(keys)
-
-
 class ResumeRequest(_RecordedRequest):
     """Continues a stored run."""
 
@@ -114,7 +107,7 @@ class ResumeRequest(_RecordedRequest):
         in_flight: InFlight, agents: Agents, options: Mapping[str, Any], accept: Iterable[str] | None = None,
     ) -> None:
         check_options(options, ResumeOptions, "input", "approvals", "in_flight", "agents", "wait", "accept")
-        self._accept = None if accept is None else accepted_keys(accept)
+        self._accept = None if accept is None else check_texts("accept", accept, "keys")
         store, context = options.get("store"), checked_context(options.get("context"))
         if store is None:
             raise TypeError("resume needs the store that has the run: pass store=...")
@@ -243,7 +236,7 @@ class ReplayRequest(_RecordedRequest):
             raise ValueError("same compares what skills return: pass skills='run'")
         if same is not None:
             check_function("same", same, "(recorded, now)", None, None)
-        self._accepted, self._runs_skills, self._same = accepted_keys(accept), skills == "run", same
+        self._accepted, self._runs_skills, self._same = check_texts("accept", accept, "keys"), skills == "run", same
         if (store is None) == (recording is None):
             raise TypeError("replay needs one of store=... (with a run id) and recording=...")
         if store is None:
