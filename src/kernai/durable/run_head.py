@@ -12,7 +12,7 @@ import json
 import threading
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from operator import attrgetter
@@ -34,12 +34,8 @@ from kernai.durable.store import (
     RunPage,
     RunStore,
     Terms,
-    check_append,
     check_load,
-    check_next,
     check_run_id,
-    first_read,
-    kept,
     utc,
 )
 from kernai.errors import KernaiError, RunBusyError, RunConflictError, error_text
@@ -162,7 +158,7 @@ class Head:
             self.check_held(lease)
         elif first_seq != 0:
             self.check_free()
-        check_next(self.info.run_id, first_seq, self.entries)
+        self._check_next(first_seq)
         if claim is not None:
             self.claim(*claim)
         elif lease is not None:
@@ -174,6 +170,19 @@ class Head:
         if self.decisions:
             self._use_up(entries)
         return True
+
+    def _check_next(self, first_seq: int) -> None:
+        """Raises `RunConflictError` unless `first_seq` is the number of the next entry."""
+        run_id, count = self.info.run_id, self.entries
+        if first_seq == count:
+            return
+        advice = "load it again, or leave it to that worker" if first_seq else "resume it, or choose another run_id"
+        why = f"this worker was about to write entry {first_seq}: another worker has started or continued the run"
+        if first_seq > count:
+            advice = "load the run again"
+            why = f"entry {first_seq} was to be written: the run was deleted or replaced, or this is another store"
+        found = f"run {run_id!r} has {count} entries in the store"
+        raise RunConflictError(f"{found}, and {why}. Nothing was written; {advice}")
 
     def lease_after(self, *, lease: Lease | None = None, claim: Claim | None = None, **_: object) -> Lease | None:
         """The lease that an append returns: the one it was made under, with any request to cancel."""
@@ -255,11 +264,24 @@ class LeasedStore(NotCopied, RunStore):
         except Exception as error:
             raise KernaiError(f"the codec cannot decode the run: {error_text(error)}; {same}") from error
 
+    def _sealed_append(
+        self, run_id: str, entries: Sequence[Entry], media: Sequence[Media]
+    ) -> tuple[list[str], list[tuple[str, str, bytes | None]]]:
+        """What an append stores: a text for each entry, and the id, text and payload of each of the media.
+
+        Raises `ValueError` for an append that no store accepts.
+        """
+        check_run_id(run_id)
+        if not entries:
+            raise ValueError("append needs at least one entry: media come with the entries that name them")
+        return [self._sealed(dumps_data(one)) for one in entries], [(one.id, *self._sealed_media(one)) for one in media]
+
     def _sealed_media(self, media: Media) -> tuple[str, bytes | None]:
-        """What is stored for media: a text, which includes the path or URL, and the payload."""
-        media = kept(media)
-        data = None if isinstance(media.data, bytes) else media.data
-        payload = media.data if isinstance(media.data, bytes) else media.payload
+        """The text has the path or URL; the payload of a file is its current content."""
+        data, payload = (None, media.data) if isinstance(media.data, bytes) else (media.data, media.payload)
+        if media.is_path and payload is None:
+            with suppress(KernaiError):  # raised again when the bytes are read
+                payload = media.read_bytes()
         about = self._sealed(dumps_data({
             "kind": media.kind, "mime_type": media.mime_type, "source": media.source, "data": data,
             "metadata": dict(media.metadata),
@@ -420,16 +442,15 @@ class MemoryStore(LeasedStore):
     def append(
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
-        check_append(run_id, entries)
-        texts = list(map(dumps_data, entries))
-        brought = [kept(one) for one in media]
+        texts, brought = self._sealed_append(run_id, entries, media)
         with self._lock:
             run = self._runs.get((self._tenant, run_id)) or _Run(run_id)
             run.head.now = self._now()
             if run.head.append(first_seq, entries, **terms):
                 run.texts += texts
-                for one in brought:
-                    run.media[one.id] = first_read(run.media.get(one.id), one)
+                for media_id, about, payload in brought:
+                    if media_id not in run.media or (payload is not None and run.media[media_id][1] is None):
+                        run.media[media_id] = about, payload
                 self._runs[self._tenant, run_id] = run
             return run.head.lease_after(**terms)
 
@@ -445,8 +466,8 @@ class MemoryStore(LeasedStore):
         wanted = None if ids is None else set(ids)
         with self._lock:
             run = self._runs.get((self._tenant, run_id))
-            found = list(run.media.values()) if run else []
-        return [one for one in found if wanted is None or one.id in wanted]
+            found = list(run.media.items()) if run else []
+        return [self._opened_media(*one) for media_id, one in found if wanted is None or media_id in wanted]
 
     def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
         del writes
@@ -479,4 +500,4 @@ class _Run:
     def __init__(self, run_id: str) -> None:
         self.head = Head(RunInfo(run_id))
         self.texts: list[str] = []
-        self.media: dict[str, Media] = {}
+        self.media: dict[str, tuple[str, bytes | None]] = {}

@@ -38,7 +38,6 @@ from kernai.durable.store import (
     RunFilter,
     RunInfo,
     Terms,
-    check_append,
     check_codec,
     check_load,
     check_run_id,
@@ -105,7 +104,7 @@ WHERE run_id = ?1 AND (?2 IS NULL OR id IN (SELECT value FROM json_each(?2))) OR
 _KEEP_MEDIA = """
 INSERT INTO media VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
 SET about = excluded.about, payload = excluded.payload, checksum = excluded.checksum
-WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # same rule as `first_read`
+WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # a file that could not be read at first
 _RUN = "SELECT run_id, CAST(summary AS BLOB), checksum FROM runs WHERE run_id = ?"
 _RUNS = "SELECT run_id, CAST(summary AS BLOB), checksum, status, updated_at FROM runs"
 _IS_HELD = "json_valid(summary) AND json_extract(summary, '$[4]') IS NOT NULL"  # the holder in `Head.to_data`
@@ -141,13 +140,9 @@ class SqliteStore(OpenedStore):
     def append(
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
-        check_append(run_id, entries)
-        key = self._key(run_id)
-        rows = [(key, seq, *_summed(self._sealed(dumps_data(entry)))) for seq, entry in enumerate(entries, first_seq)]
-        brought = []
-        for one in media:
-            about, payload = self._sealed_media(one)
-            brought.append((key, one.id, about, payload, _media_checksum(about.encode("ascii"), payload)))
+        key, (texts, sealed) = self._key(run_id), self._sealed_append(run_id, entries, media)
+        rows = [(key, seq, *_summed(text)) for seq, text in enumerate(texts, first_seq)]
+        brought = [(key, *one, _media_checksum(one[1].encode("ascii"), one[2])) for one in sealed]
 
         def work(connection: sqlite3.Connection) -> Lease | None:
             head = self._file.latest(connection, key)

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from kernai import events
 from kernai._util.api import Value, check_count, is_async, likely
-from kernai.errors import KernaiError, RunConflictError
-from kernai.jsonio.json_data import jsonable
 from kernai.values.media import Media
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import StopReason, Usage
@@ -427,13 +425,6 @@ class RunStore(Store, Protocol):
         """A view of this store with only one tenant's runs. Their idempotency keys include the tenant's name."""
 
 
-def check_append(run_id: str, entries: Sequence[Entry]) -> None:
-    """Raises `ValueError` for an append that no store accepts."""
-    check_run_id(run_id)
-    if not entries:
-        raise ValueError("append needs at least one entry: media come with the entries that name them")
-
-
 def check_codec(codec: object) -> None:
     """Raises `TypeError` for an object that is no `Codec`, such as a cipher with other methods."""
     methods = (getattr(codec, name, None) for name in ("encode", "decode"))
@@ -446,38 +437,3 @@ def check_load(run_id: str, from_seq: int) -> None:
     check_run_id(run_id)
     if not isinstance(from_seq, int) or from_seq < 0:
         raise ValueError(f"from_seq must be the number of an entry, from 0, got {from_seq!r}")
-
-
-def check_next(run_id: str, first_seq: int, count: int) -> None:
-    """Raises `RunConflictError` unless `first_seq` is the next entry of a run with `count` entries."""
-    if first_seq == count:
-        return
-    if first_seq > count:
-        raise RunConflictError(
-            f"run {run_id!r} has {count} entries in the store, and entry {first_seq} was to be written: the run "
-            "was deleted or replaced in the meantime, or this is another store. Nothing was written; load the run again"
-        )
-    advice = "resume it, or choose another run_id" if first_seq == 0 else "load it again, or leave it to that worker"
-    raise RunConflictError(
-        f"run {run_id!r} has {count} entries in the store, and this worker was about to write entry {first_seq}: "
-        f"another worker has started or continued the run. Nothing was written; {advice}"
-    )
-
-
-def kept(media: Media) -> Media:
-    """Returns the media as a store keeps it: a file together with its current bytes, metadata as JSON data.
-
-    A file that cannot be read remains a reference; `read_bytes` raises the reason later.
-    """
-    payload = media.payload
-    if media.is_path and payload is None:
-        try:
-            payload = media.read_bytes()
-        except KernaiError:  # raised again when the bytes are read
-            payload = None
-    return replace(media, metadata=jsonable(dict(media.metadata)), payload=payload)
-
-
-def first_read(known: Media | None, brought: Media) -> Media:
-    """Chooses between two media with one id: the known one, unless only the new one's file could be read."""
-    return brought if known is None or (known.payload is None and brought.payload is not None) else known

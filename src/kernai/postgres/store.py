@@ -37,7 +37,6 @@ from kernai.durable.store import (
     RunFilter,
     RunInfo,
     Terms,
-    check_append,
     check_codec,
     check_load,
     check_run_id,
@@ -117,7 +116,7 @@ WHERE tenant = %s AND run_id = %s AND (%s::text[] IS NULL OR id = ANY(%s::text[]
 _KEEP_MEDIA = """
 INSERT INTO media (tenant, run_id, id, about, digest) VALUES (%s, %s, %s, %s, %s) ON CONFLICT (tenant, run_id, id)
 DO UPDATE SET about = excluded.about, digest = excluded.digest
-WHERE media.digest IS NULL AND excluded.digest IS NOT NULL"""  # same rule as `first_read`
+WHERE media.digest IS NULL AND excluded.digest IS NOT NULL"""  # a file that could not be read at first
 _FORGET = (
     "UPDATE runs SET queue = NULL, lock = NULL WHERE tenant = %s AND run_id = %s",
     "DELETE FROM entries WHERE tenant = %s AND run_id = %s",
@@ -172,10 +171,8 @@ class PostgresStore(OpenedStore):
     def append(
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
-        check_append(run_id, entries)
         terms["writer"] = terms.get("writer") or new_worker()  # to recognise this append when it is retried
-        texts = [self._sealed(dumps_data(entry)) for entry in entries]
-        brought = [(one.id, *self._sealed_media(one)) for one in media]
+        texts, brought = self._sealed_append(run_id, entries, media)
         info, lease = terms.get("info"), terms.get("lease")
         ends = first_seq + len(texts)
         given = {
