@@ -192,19 +192,15 @@ def _client() -> Iterator[tuple[FileIO, FileIO]]:
         undo.callback(os.dup2, stdin.fileno(), 0)
         stdout = undo.enter_context(FileIO(os.dup(1), "w"))
         undo.callback(os.dup2, stdout.fileno(), 1)
-        _redirect(0, os.open(os.devnull, os.O_RDONLY))
-        _redirect(1, os.open(os.devnull, os.O_WRONLY) if sys.__stderr__ is None else os.dup(2))
+        with FileIO(os.devnull, "r+") as nothing:
+            os.dup2(nothing.fileno(), 0)
+            os.dup2(nothing.fileno() if sys.__stderr__ is None else 2, 1)
         before = sys.stdout
         undo.callback(_flush, before)  # runs while descriptor 1 still leads to stderr
         _flush(before)
         if sys.stderr is not None:
             undo.enter_context(redirect_stdout(sys.stderr))  # shows output at once, not when `before` is flushed
         yield stdin, stdout
-
-
-def _redirect(descriptor: int, opened: int) -> None:
-    os.dup2(opened, descriptor)
-    os.close(opened)
 
 
 def _flush(stream: Any) -> None:
