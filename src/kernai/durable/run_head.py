@@ -444,8 +444,7 @@ class MemoryStore(LeasedStore):
     ) -> Lease | None:
         texts, brought = self._sealed_append(run_id, entries, media)
         with self._lock:
-            run = self._runs.get((self._tenant, run_id)) or _Run(run_id)
-            run.head.now = self._now()
+            run = self._run(run_id)
             if run.head.append(first_seq, entries, **terms):
                 run.texts += texts
                 for media_id, about, payload in brought:
@@ -457,23 +456,20 @@ class MemoryStore(LeasedStore):
     def load(self, run_id: str, from_seq: int = 0) -> list[Entry]:
         check_load(run_id, from_seq)
         with self._lock:
-            run = self._runs.get((self._tenant, run_id))
-            texts = run.texts[from_seq:] if run else []
+            texts = self._run(run_id).texts[from_seq:]
         return [json.loads(text) for text in texts]
 
     def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[Media]:
         check_run_id(run_id)
         wanted = None if ids is None else set(ids)
         with self._lock:
-            run = self._runs.get((self._tenant, run_id))
-            found = list(run.media.items()) if run else []
+            found = list(self._run(run_id).media.items())
         return [self._opened_media(*one) for media_id, one in found if wanted is None or media_id in wanted]
 
     def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
         del writes
         with self._lock:
-            run = self._runs.get((self._tenant, run_id)) or _Run(run_id)
-            run.head.now = self._now()
+            run = self._run(run_id)
             made = change(run.head)
             if run.head.entries == 0:
                 run.texts, run.media = [], {}
@@ -481,16 +477,19 @@ class MemoryStore(LeasedStore):
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
         with self._lock:
-            now = self._now()
-            heads = [run.head for (tenant, _), run in self._runs.items() if tenant == self._tenant and run.head.entries]
-            for head in heads:
-                head.now = now
-            found = [info for info in (head.shown() for head in heads) if wanted.matches(info)]
+            runs = [self._run(run_id) for tenant, run_id in self._runs if tenant == self._tenant]
+            found = [info for info in (run.head.shown() for run in runs if run.texts) if wanted.matches(info)]
         if after is not None:
             last, last_id = after.updated_at, after.run_id
             found = [one for one in found if one.updated_at < last or (one.updated_at == last and one.run_id > last_id)]
         found.sort(key=lambda one: one.run_id)
         return sorted(found, key=lambda one: one.updated_at, reverse=True)[:limit]
+
+    def _run(self, run_id: str) -> _Run:
+        """The run as it is now; without entries if it does not exist."""
+        run = self._runs.get((self._tenant, run_id)) or _Run(run_id)
+        run.head.now = self._now()
+        return run
 
     def _now(self) -> float:
         return monotonic() + _SINCE
