@@ -45,7 +45,7 @@ def run(options: Namespace) -> int:
     media = MediaStore()
     # first: a wrong file name must not leave an empty store
     record = nullcontext() if options.record is None else Recording(options.record, media, quiet=options.quiet)
-    kept = nullcontext() if options.store is None else stores.RunStore(options.store, make=True)
+    kept = nullcontext() if options.store is None else stores.StoreAt(options.store, make=True)
     with agents.prepared(options, "chat") as (agent, limits), kept as store, record as recording:
         reader = output.LineReader()
         session = ChatSession(agent, limits, options, media, store, None if recording is None else recording.recorder)
@@ -142,7 +142,7 @@ class ChatSession:
     limits: Limits
     options: Namespace
     media: MediaStore
-    store: stores.RunStore | None = None
+    store: stores.StoreAt | None = None
     recorder: Recorder | None = None
     #: whether Ctrl-C has cancelled a turn
     was_interrupted: bool = False

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, Self
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing, is_address, shown
-from kernai.command_line.stores import RunStore, command
+from kernai.command_line.stores import StoreAt, command
 from kernai.errors import KernaiError, error_text
 from kernai.events import RECORDING_FORMAT, Event, RunResumedRow, RunStartRow
 from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, expand, read_lines, read_text
@@ -49,7 +49,7 @@ class Source(NamedTuple):
 
     def _read(self) -> list[dict[str, Any]]:
         if self.run_id is not None:
-            with RunStore(self.path) as store:
+            with StoreAt(self.path) as store:
                 return list(expand(store.entries(self.run_id), f"run {self.run_id!r}"))
         if _is_store(self.path):
             path = shown(self.path)
@@ -65,7 +65,7 @@ class Source(NamedTuple):
         """The media of a run in a store; empty for a file, whose media are in a folder next to it."""
         if self.run_id is None:
             return []
-        with RunStore(self.path) as store:
+        with StoreAt(self.path) as store:
             return store.store.load_media(self.run_id)
 
 

@@ -42,7 +42,7 @@ def _run(options: Namespace) -> int:
     media = MediaStore()
     # first: a wrong file name must not leave an empty store
     record = nullcontext() if options.record is None else Recording(options.record, media, quiet=options.quiet)
-    kept = nullcontext() if options.store is None else stores.RunStore(options.store, make=True)
+    kept = nullcontext() if options.store is None else stores.StoreAt(options.store, make=True)
     with agents.prepared(options, "run") as (agent, limits):
         given = _input(options)
         if not options.quiet:
@@ -60,7 +60,7 @@ def _run(options: Namespace) -> int:
                 )
 
 
-def _checked(store: stores.RunStore, options: Namespace, run_id: str) -> str:
+def _checked(store: stores.StoreAt, options: Namespace, run_id: str) -> str:
     """The command line that continues the run. Raises `CommandError` if the store already has a run `run_id`."""
     again = stores.command("resume", *agents.same_agent(options), store.path, run_id)
     if store.info(run_id) is not None:
@@ -97,7 +97,7 @@ def _resume(options: Namespace) -> int:
         hint = "kernai resume AGENT STORE RUN; `kernai runs STORE` lists the runs"
         raise CommandError("give an agent, a store and a run", hint)
     options.agent, path, options.run = (None, *words)[-3:]
-    with stores.RunStore(path) as store:
+    with stores.StoreAt(path) as store:
         decisions, undecided = _decisions(options, store)
         more: dict[str, Any] = {"store": store.store, "in_flight": options.in_flight, "approvals": decisions}
         if options.input is not None:
@@ -125,7 +125,7 @@ def _resume(options: Namespace) -> int:
             )
 
 
-def _decisions(options: Namespace, store: stores.RunStore) -> tuple[dict[str, Decision], list[PendingCall]]:
+def _decisions(options: Namespace, store: stores.StoreAt) -> tuple[dict[str, Decision], list[PendingCall]]:
     """The user's decisions by call id, and the calls that still wait. Raises `CommandError` for one that does not."""
     waiting = RecordedRun(options.run, store.entries(options.run)).waiting
     who = stores.login_name() if options.by is None else options.by
@@ -196,7 +196,7 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
         name = options.model.partition("/")[2] or options.model
         with failing("--model", "name the one that made the recording, as VENDOR/NAME", ValueError):
             model = Model(name, capabilities_of(name))
-    with nullcontext() if recording.run_id is None else stores.RunStore(recording.path) as store:
+    with nullcontext() if recording.run_id is None else stores.StoreAt(recording.path) as store:
         given: dict[str, Any] = {"skills": "run"} if options.run_skills else {}
         run_id = options.run_id if recording.run_id is None else recording.run_id
         if store is None:

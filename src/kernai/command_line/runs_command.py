@@ -54,7 +54,7 @@ def _runs(options: Namespace) -> int:
         raise CommandError("--delete takes --older-than and --status", "leave --agent and --limit out")
     if options.delete and options.older_than is None and options.status is None:
         raise CommandError("--delete would delete every run", "say which: --older-than AGE, --status STATUS")
-    with stores.RunStore(options.store) as store:
+    with stores.StoreAt(options.store) as store:
         if options.delete:
             deleted = store.store.delete(updated_before=options.older_than, status=options.status)
             if options.json:
@@ -86,7 +86,7 @@ def _runs(options: Namespace) -> int:
     return OK
 
 
-def _input(store: stores.RunStore, run_id: str) -> Any:
+def _input(store: stores.StoreAt, run_id: str) -> Any:
     """The run's input; None if its first entry is damaged."""
     try:
         (first,) = map(row_of, store.store.load(run_id, limit=1))
@@ -119,7 +119,7 @@ def _shortened(value: object, width: int) -> str:
 
 
 def _approve(options: Namespace) -> int:
-    with stores.RunStore(options.store) as store:
+    with stores.StoreAt(options.store) as store:
         info = store.info(options.run)
         waiting = {} if info is None else {one.call_id: one for one in info.pending}
         if options.call not in waiting:
@@ -138,7 +138,7 @@ def _approve(options: Namespace) -> int:
 
 
 def _cancel(options: Namespace) -> int:
-    with stores.RunStore(options.store) as store:
+    with stores.StoreAt(options.store) as store:
         if store.info(options.run) is None:
             store.entries(options.run)  # raises the error
         is_closed = end_run(store.store, options.run, options.reason)

@@ -36,7 +36,7 @@ def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
         return PostgresStore(address, create=create)
 
 
-class RunStore:
+class StoreAt:
     """The store at `path`: a file of `SqliteStore`, or the address of a PostgreSQL database. A context manager.
 
     The block opens it; with `make`, it creates a file that does not exist. Raises `CommandError` if that fails.
