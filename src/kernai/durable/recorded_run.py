@@ -244,42 +244,32 @@ class RecordedRun:
         return reading(self.scopes[""][-1], self._final_result, media)
 
     def _final_result(self, media: MediaStore) -> Result[Any]:
-        sent: list[Any] = []  # without the system message
+        history, end = self.start.history, self.result
+        assert end is not None
+        if not isinstance(end.text, str) and end.stop_reason == StopReason.FINAL:
+            raise TypeError("its 'text' is not text")
+        sent = sent_messages(self.scopes[""])
+        messages: list[Message] = []
+        for at, (one, recorded) in enumerate(sent):
+            added = one.row.input if isinstance(one.row, events.InputAddedRow) else None
+            given = self.start.input if at == len(history) else added
+            signature = _signature(recorded, history[at] if at < len(history) else None, given)
+            messages.append(message({**recorded, **signature}, media))
         answer: list[Message] = []
         #: after the last response: one of them may have ended the run with an answer
         calls: list[Outcome] = []
         finish_reason = None
-        #: the recorded inputs by their index in `sent`, since `messages_sent` does not say who wrote a message
-        inputs: dict[int, str | Sequence[Any]] = {len(self.start.history): self.start.input}
-        added: str | Sequence[Any] | None = None
         for _, row in self.scopes[""]:
             if isinstance(row, events.MessagesSentRow):
-                new = without_system(row)
-                del sent[max((row.since or 0) - 1, 0):]
-                sent += new
-                if added is not None:
-                    inputs[len(sent) - 1], added = added, None
-                answer.clear()
-                calls.clear()
+                answer, calls = [], []
             elif isinstance(row, events.LlmResponseRow):
-                answer = [response(row).message()]
-                finish_reason = row.finish_reason
-            elif isinstance(row, events.InputAddedRow):
-                added = row.input
+                answer, finish_reason = [response(row).message()], row.finish_reason
             elif isinstance(row, Outcome):
                 calls.append(row)
             elif isinstance(row, events.FinalRow) and (calls or not answer):
                 answer += [payload(call, media) for call in _in_order(calls)]
                 answer.append(Message("assistant", final_block(row.text)))
-        end = self.result
-        assert end is not None
-        if not isinstance(end.text, str) and end.stop_reason == StopReason.FINAL:
-            raise TypeError("its 'text' is not text")
-        signed = [
-            {**one, **_signature(one, self.start.history[at] if at < len(self.start.history) else None, inputs.get(at))}
-            for at, one in enumerate(sent)
-        ]
-        messages = [*(message(one, media) for one in signed), *answer]
+        messages += answer
         # a plan from the caller: the root called no model
         if not sent and self.start.plan is not None and end.text is not None:
             results = result_block(RESULT_NAME, neutralize(end.text)) + self._failed_tasks(end.text)
@@ -355,12 +345,20 @@ def _dropped_by(one: Recorded) -> Sequence[int]:
 
 
 def sent_messages(rows: Iterable[Recorded]) -> list[tuple[Recorded, Mapping[str, Any]]]:
-    """The recorded messages of a conversation without the system message, each with the row that has it."""
+    """The recorded messages of a conversation without the system message, each with the row that has it.
+
+    An input that was added later comes with the row of the input, because `messages_sent` does not say who wrote what.
+    """
     found: list[tuple[Recorded, Mapping[str, Any]]] = []
+    added: Recorded | None = None
     for one in rows:
-        if isinstance(one.row, events.MessagesSentRow):
+        if isinstance(one.row, events.InputAddedRow):
+            added = one
+        elif isinstance(one.row, events.MessagesSentRow):
             del found[max((one.row.since or 0) - 1, 0):]
             found += [(one, message) for message in without_system(one.row)]
+            if added is not None and found:
+                found[-1], added = (added, found[-1][1]), None
     return found
 
 
