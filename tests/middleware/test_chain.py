@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -421,6 +421,10 @@ async def asynchronous(effect: Effect) -> Any:
     return effect
 
 
+async def yielding(effect: Effect) -> AsyncIterator[Effect]:
+    yield effect
+
+
 class Instance:
     def __call__(self, effect: Effect) -> Flow:
         return (yield effect)
@@ -433,6 +437,7 @@ class Instance:
     ([lambda: None], "a middleware must be a function of the effect .*: too many positional arguments"),
     ([Instance], r"must hold instances: write Instance\(\)"),
     ([asynchronous], "a middleware must be a plain function .* got <function asynchronous"),
+    ([yielding], "a middleware must be a plain function .* got <function yielding"),
 ])
 def test_an_object_that_cannot_be_a_middleware_is_an_error_at_once(wrong: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):

@@ -72,17 +72,18 @@ class Holder:
 
 #: marked as async, which came with Python 3.12
 MARKED: Any = getattr(inspect, "markcoroutinefunction", lambda _: coroutine)(lambda *_: coroutine())
+YIELDING: list[Callable[..., Any]] = [async_generator, partial(async_generator, 1)]
 ASYNC: list[Callable[..., Any]] = [
     coroutine, partial(coroutine, 1), partial(partial(coroutine, 1), 2), Plain().method, partial(Plain().method, 1),
     Plain.method, Plain.static, Plain.of_class, Awaited(), partial(Awaited(), 1), Inherited(), Inherited().__call__,
-    AsyncMock(), AsyncMock().method, MARKED, partial(MARKED, 1),
+    AsyncMock(), AsyncMock().method, MARKED, partial(MARKED, 1), *YIELDING,
 ]  # fmt: skip
 SYNC: list[Callable[..., Any]] = [
     plain, partial(plain, 1), wrapper, Plain(), Plain, Awaited, len, print, int, str.upper, "a".upper, dict, Holder(),
     lambda: coroutine(), MagicMock(), MagicMock().method, partial(MagicMock(), 1),
 ]  # fmt: skip
 GENERATORS: list[Callable[..., Any]] = [
-    generator, async_generator, partial(generator, 1), partial(async_generator, 1), Yielding(), Yielding().__call__,
+    generator, partial(generator, 1), Yielding(), Yielding().__call__, *YIELDING,
 ]  # fmt: skip
 
 

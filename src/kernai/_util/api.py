@@ -142,16 +142,16 @@ if hasattr(os, "register_at_fork"):  # not on every system
 # ----------------------------------------------------------------------------------------------------------- callables
 # without `inspect`, which is slow to import; only docstrings need it
 
-_COROUTINE = 0x80  # inspect.CO_COROUTINE
+_ASYNC = 0x80 | 0x200  # inspect.CO_COROUTINE and CO_ASYNC_GENERATOR
 _GENERATOR = 0x20 | 0x200  # inspect.CO_GENERATOR and CO_ASYNC_GENERATOR
 #: attributes that inspect.markcoroutinefunction and asyncio set on async functions that look like plain ones
 _MARKS = frozenset({"_is_coroutine_marker", "_is_coroutine"})
 
 
 def is_async(function: Any) -> bool:
-    """Whether a call returns a coroutine: a function, a method, a partial of one, an object with `__call__`."""
+    """Whether it is an async function, even one that yields: also a method, a partial, an object with `__call__`."""
     function = inside_partials(function)
-    return bool(_flags(function) & _COROUTINE) or not _MARKS.isdisjoint(getattr(function, "__dict__", ()))
+    return bool(_flags(function) & _ASYNC) or not _MARKS.isdisjoint(getattr(function, "__dict__", ()))
 
 
 def is_generator(function: Any) -> bool:
