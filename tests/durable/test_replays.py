@@ -200,6 +200,9 @@ def test_replaying_a_file_with_several_runs_needs_a_run_id(tmp_path: Path, monke
         kernai.replay(it, recording=lines)
     with pytest.raises(KernaiError, match="has no run 'three'; it has one, two"):
         kernai.replay(it, "three", recording=lines)
+    Path("other").write_text(Path(lines).read_text() * 2)
+    with pytest.raises(KernaiError, match="2 runs in the recording have the id 'two'"):
+        kernai.replay(it, "two", recording="other")
 
 
 def test_replaying_with_an_agent_that_decides_differently_names_the_first_different_event(whole: MemoryStore) -> None:

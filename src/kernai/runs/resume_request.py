@@ -391,11 +391,13 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
     known = ", ".join(map(str, runs))
     if not runs:
         raise KernaiError("the recording has no run_start event, so there is no run to replay")
-    if run_id is None and len(runs) > 1:
+    if run_id is None and len(set(runs)) > 1:
         raise KernaiError(f"the recording holds {len(runs)} runs ({known}); say which: replay(agent, RUN)")
     wanted = runs[0] if run_id is None else run_id
     if wanted not in runs:
         raise KernaiError(f"the recording has no run {wanted!r}; it has {known}")
+    if runs.count(wanted) > 1:
+        raise KernaiError(f"{runs.count(wanted)} runs in the recording have the id {wanted!r}: pass the entries of one")
     return [entry for entry in entries if entry.get("run_id") == wanted]
 
 
