@@ -156,7 +156,8 @@ class RunInfo(Value):
             case events.RunStartRow.type if of_root:
                 changes.update(agent=data["agent"], status=RUNNING, **_from_metadata(data.get("metadata") or {}))
             case events.RunResumedRow.type if of_root:
-                changes.update(status=RUNNING, why=None, pending=self.without_in_flight().pending)
+                before = replace(self, pending=changes.get("pending", self.pending))
+                changes.update(status=RUNNING, why=None, pending=before.without_in_flight().pending)
             case events.ResultRow.type if of_root:
                 changes["status"] = WAITING if data["stop_reason"] == "interrupt" else str(data["stop_reason"])
                 changes.update(usage=Usage(**data["usage"]), steps=data["steps"])

@@ -312,6 +312,8 @@ class RunStoreRules:
         info = _info(store)
         left = [call.call_id for call in info.pending]
         _same((info.status, info.steps, info.usage.model_calls, left), ("final", 1, 2, ["1.1"]), "the end")
+        store.append("copy", 0, store.load("r"), [])
+        _same(_info(store, "copy").pending, info.pending, "the calls that wait in a copy of the run")
 
     def test_what_is_listed_can_be_given_with_an_append(self) -> None:
         store = self.make()
