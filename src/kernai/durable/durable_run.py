@@ -170,13 +170,13 @@ class DurableRun:
             self.write_unrecorded(runs[call_id], row)
 
     def continued(self) -> Work:
-        """Returns the rest of the run, for a driver. It starts by recording the resume and the new rows."""
+        """Returns the rest of the run, for a driver. It starts by recording the resume and the new rows.
+
+        If several workers resume a run at once, the first to append these continues it; the others call nothing.
+        """
         root = self.scopes[""]
         run = root.run
         self._write_resume(run)
-        assert self._root.journal is not None
-        # if several workers resume a run at once, the first to append this continues it; the others call nothing
-        self._root.journal.must_append = True
         run.outbox.waiting.extend(self.new_rows)
         self.new_rows.clear()
         return self._middleware(run, None, root.live())

@@ -51,15 +51,13 @@ class Journal:
         self._delta = MessageDelta(sent)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
-        #: whether the waiting rows must be appended before anything is performed, whatever their kind
-        self.must_append = False
         #: if set, has the states to record with outcomes
         self.host_state: HostState | None = None
 
     @property
     def due(self) -> bool:
         """Whether rows must be appended before anything is performed, or an append has failed."""
-        return self.must_append or self._failure is not None or any(row.stored_first for row in self._waiting[:])
+        return self._failure is not None or any(row.stored_first for row in self._waiting[:])
 
     def add(self, rows: Iterable[Row]) -> None:
         """Buffers rows for the next commit, each outcome together with its state."""
@@ -97,7 +95,6 @@ class Journal:
         media, info = self._named(entries), self._info.after(entries)
         self.held.append(self.seq, entries, media, info)
         self._info = info
-        self.must_append = False
         del self._waiting[:len(rows)]
         self.seq += len(rows)
         self._stored.update(one.id for one in media)
