@@ -176,7 +176,7 @@ def test_an_append_is_repeated_if_its_process_was_suspended_in_a_transaction(
                     other.execute("SELECT pg_sleep(0.01)")
         keep_media(own, connection, *given)
 
-    monkeypatch.setattr("kernai.postgres.server.IDLE", 20)
+    monkeypatch.setattr("kernai.postgres.server.IDLE", 300)
     monkeypatch.setattr(PostgresStore, "_keep_media", suspend)
     with opened(server, schema=schema) as kept:
         kept.append("r", 0, [started()], [kernai.Media.from_bytes(b"x", mime_type="image/png")])
@@ -286,6 +286,8 @@ def test_a_transaction_is_written_completely_or_not_at_all(kept: PostgresStore) 
             kept.append("r", 3, [entry()], [])
         kept.append("r", 1, [entry()], [])
     assert len(kept.load("r")) == 2
+    with pytest.raises(KernaiError, match=r"canceling statement due to statement timeout$"), kept.transaction() as connection:
+        connection.execute("SET LOCAL statement_timeout = 1; SELECT pg_sleep(9)")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

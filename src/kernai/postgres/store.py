@@ -389,7 +389,7 @@ class PostgresStore(OpenedStore):
             INTERRUPTS.look()
 
     def _reported(self, doing: str, error: psycopg.Error) -> KernaiError:
-        hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
+        hint = _HINTS.get(error.sqlstate, "")
         why = self._server.explain_timeout() if isinstance(error, PoolTimeout) else f"{error_text(error).strip()}{hint}"
         return KernaiError(f"cannot {doing} in {self.name}: {why}")
 
@@ -437,10 +437,10 @@ def enqueue(connection: Connection, tenant: str, run_id: str) -> bool:
 
 #: errors of a server that is unavailable; the last one is that of a process that was suspended in a transaction
 _MAY_PASS = (psycopg.OperationalError, psycopg.InterfaceError, errors.IdleInTransactionSessionTimeout)
-_HINTS: dict[type[psycopg.Error], str] = {
-    errors.InsufficientPrivilege:
+_HINTS: dict[str | None, str] = {
+    errors.InsufficientPrivilege.sqlstate:
         " (GRANT USAGE on the schema and its sequences, and SELECT, INSERT, UPDATE, DELETE on its tables)",
-    errors.UndefinedTable: " (`kernai store migrate` makes the tables)",
-    errors.DiskFull: " (free some space and resume the run; what was appended before is safe)",
-    psycopg.OperationalError: " (is the server running, and is this its address?)",
+    errors.UndefinedTable.sqlstate: " (`kernai store migrate` makes the tables)",
+    errors.DiskFull.sqlstate: " (free some space and resume the run; what was appended before is safe)",
+    None: " (is the server running, and is this its address?)",
 }
