@@ -291,6 +291,7 @@ class DurableRun:
 
     # ------------------------------------------------------------------------------------------- while it runs
 
+    @calls_out
     def ask(self, run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
         """Returns the host's decision on a call; None if none is needed. Raises `Pause` if somebody else must decide.
 
@@ -309,7 +310,7 @@ class DurableRun:
             return None
         asked = PendingCall(call.call_id, *called(call), reason, untrusted=doubts)
         try:
-            answer = _ask_host(ask, asked)
+            answer = ask(asked)
             if isinstance(answer, Pause):
                 raise answer
             decision = answer if isinstance(answer, Decision) else Decision(answer, by="approve")
@@ -398,10 +399,3 @@ def _in_turn(state: HostState, run: Run, call: CallSkill | CallProtocol, work: W
     """Performs a spawned call once no other call is changing the host's state."""
     yield from state.in_turn(run, call)
     return (yield from work)
-
-
-@calls_out
-def _ask_host(ask: Callable[[PendingCall], Any], call: PendingCall) -> Any:
-    return ask(call)
-
-

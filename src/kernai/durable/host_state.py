@@ -208,15 +208,11 @@ def _parent(run: Run) -> Run | None:
 
 
 @calls_out
-def _save(context: Context) -> Any:
-    return context.save()
-
-
 def _saved(run: Run) -> Any:
     """The saved state. Raises `TypeError` for data that JSON would not restore unchanged."""
     name = type(run.context).__name__
     try:
-        data = _save(run.context)
+        data = run.context.save()
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as error:  # raised unchanged, it would be treated as Ctrl-C

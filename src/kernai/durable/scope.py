@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from kernai import events
 from kernai.durable import outcomes
@@ -320,7 +320,8 @@ class DurableScope:
         try:
             return (yield approved)
         except Pause as pause:
-            self._park(approved, pause)
+            self._request(approved, pause)
+            raise Parked from None
 
     def _commit(self) -> effects.Work:
         """Appends the rows so far, if they must be stored before anything is performed."""
@@ -415,7 +416,8 @@ class DurableScope:
             try:
                 decision = durable.ask(run, effect)
             except Pause as pause:
-                self._park(effect, pause)
+                self._request(effect, pause)
+                raise Parked from None
             if decision is not None:
                 row = decision.row(call_id)
                 if run.trust is not None and not isinstance(decision.value, bool):
@@ -423,10 +425,6 @@ class DurableScope:
                     run.trust.restore([row])
                 run.write(row)
         return effect if decision is None else decided(run, effect, decision)
-
-    def _park(self, effect: Call, pause: Pause) -> NoReturn:
-        self._request(effect, pause)
-        raise Parked
 
     def _request(self, effect: Call, pause: Pause) -> None:
         asked = pending_call(self.run, effect, pause)
