@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from kernai import events
 from kernai.durable.recorded_run import Facts, Recorded, RecordedRun, model_call, reading
 from kernai.durable.store import check_store
-from kernai.errors import INTERRUPTED, KernaiError, ReplayDivergenceError
+from kernai.errors import INTERRUPTED, ReplayDivergenceError
 from kernai.values.result import StopReason, Usage
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class History:
         self.wasted: dict[str, Usage] = {}
         self._undone: dict[str, list[int]] = {}
         if recorded is not None:
-            self.length, self.resumes = recorded.length, recorded.resumes
+            self.length, self.resumes = len(recorded.all), recorded.resumes
             self._note(recorded, left_out)
 
     def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:
@@ -140,8 +140,6 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     """
     check_store(store)
     entries = store.load(source)
-    if not entries:
-        raise KernaiError(f"the store has no run {source!r}; its runs() lists those it has")
     recorded = RecordedRun(source, entries)
     begins = {one.step: one.seq for one in recorded.scopes[""] if isinstance(one.row, events.MessagesSentRow)}
     if type(at_step) is not int or at_step not in begins:

@@ -152,11 +152,12 @@ class Facts:
 
 
 class RecordedRun:
-    """The entries of a root run. Raises `KernaiError` if they are not a run, or in a newer format than is known."""
+    """The entries of a root run. Raises `KernaiError` if there are none, if they are no run, or in a newer format."""
 
     def __init__(self, run_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = run_id
-        self.length = len(entries)
+        if not entries:
+            raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
         for seq, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or not isinstance(entry.get("event"), str):
                 raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is not an event")

@@ -240,11 +240,9 @@ def record_untrusted_history(run: Run, message: Message) -> None:
         run.quoted.record_untrusted("history", text)
     for block in results:
         is_own = block.type == "error" or (block.name or "").startswith("/")
-        if is_own:
-            run.quoted.record_untrusted("history", passed_on(block.content))
-            continue
         # a call's parameters may contain an `&lt;` of their own, which a model may copy or decode
-        for one in dict.fromkeys((restored(block.content), block.content.replace("&lt;", "<"))):
+        both = restored(block.content), block.content.replace("&lt;", "<")
+        for one in (passed_on(block.content),) if is_own else dict.fromkeys(both):
             run.quoted.record_untrusted("history", one)
 
 

@@ -188,7 +188,7 @@ class ResumeRequest(_RecordedRequest):
             self.writer.record_nothing()
             durable.parked_result(run)
             return run, _ended(run)
-        self._begin_journal(run.root, seq=recorded.length, stored=self._stored, info=self._info, sent=recorded.sent())
+        self._begin_journal(run.root, seq=len(recorded.all), stored=self._stored, info=self._info, sent=recorded.sent())
         return run, durable.waiting_on() if waits else durable.continued()
 
     def _checked_approvals(self, given: Any) -> dict[str, Decision]:
@@ -369,10 +369,7 @@ def recorded_result(agent: Agent[Any], run_id: str, store: Store, context: Conte
 def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[str]]:
     """Loads a stored run's entries, and its media into the context's media store. Returns the entries and media ids."""
     check_store(store)
-    entries = store.load(run_id)
-    if not entries:
-        raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
-    return entries, [context.media_store.put(media).id for media in store.load_media(run_id)]
+    return store.load(run_id), [context.media_store.put(media).id for media in store.load_media(run_id)]
 
 
 def _entries(recording: Any, run_id: str | None) -> list[Any]:
@@ -386,8 +383,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
     strange = [type(entry).__name__ for entry in entries if not isinstance(entry, Mapping)]
     if strange:
         raise TypeError(f"recording must hold events or their dicts, got {strange[0]}")
-    starts = [entry for entry in entries if entry.get("event") == RunStartRow.type and not entry.get("scope")]
-    runs = [entry.get("run_id") for entry in starts]
+    runs = [one.get("run_id") for one in entries if one.get("event") == RunStartRow.type and not one.get("scope")]
     known = ", ".join(map(str, runs))
     if not runs:
         raise KernaiError("the recording has no run_start event, so there is no run to replay")
