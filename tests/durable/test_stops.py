@@ -41,6 +41,18 @@ def test_a_stop_beside_a_waiting_call_ends_the_run_once_the_call_is_decided(way:
     assert run.resume().text == "done", "it was resumed after the stop"
 
 
+@EACH_WAY
+def test_an_answer_beside_calls_that_were_broken_off_does_not_end_the_run(way: Way) -> None:
+    def finish() -> str:
+        raise Stop("final", "enough")
+
+    paid, cancel = list[int](), threading.Event()
+    it = payer(paid, Skill("finish", execute=finish), Skill("last", execute=cancel.set), parallel_skills=True)
+    run = Stored(way, it, {"go": [command("pay") + command("finish") + command("last")]})
+    assert run.execute(cancel=cancel).stop_reason == "cancelled"
+    assert (run.resume(approvals={"0.0": True}).text, paid, run.replay().text) == ("enough", [1], "enough")
+
+
 CLERK_WAITS = {"go": [command("clerk", "sub"), "<final>done</final>"], "sub": [command("halt"), "<final>counted</final>"]}
 STOPPED_IN_A_CLERK: dict[str, Sequence[tuple[str, str]]] = {
     "cancelled": [("0.0", "result"), ("", "skill_error"), ("", "result")],

@@ -238,11 +238,10 @@ class DurableScope:
     def _continue(self) -> Generator[Effect, Any, None]:
         """Continues from the frontier until the loop has ended."""
         run, effect, state = self.run, self._frontier, self._durable.state_of(self.run)
-        waiting, value, error = run.outbox.waiting, None, None
+        waiting, value, error, added = run.outbox.waiting, None, None, None
         if state is not None:
             state.begin(run)
         while self.ended is None:
-            added = None
             changed: list[Saved] = []
             if effect is not None:
                 try:

@@ -148,6 +148,7 @@ def _finished(run: Run, stop: Stop) -> Answer | None:
     """Returns the answer with which a call ended the run; None if it must be corrected. Raises a `stop` without one."""
     if not stop.is_final:
         raise stop
+    run.gate.check()  # as after a model's answer: calls beside it may have been broken off
     answer = Answer(stop.message, Block("final", None, stop.message), NOTHING)
     run.messages.append(Message("assistant", final_block(stop.message)))
     return answer if is_valid(run, answer, None) else None
