@@ -210,6 +210,13 @@ def test_replaying_with_an_agent_that_decides_differently_names_the_first_differ
         assert_replays(agent(Performed(), skills=None), whole.load("r"))
 
 
+def test_a_recording_that_lacks_only_the_result_of_a_stopped_run_replays_as_far_as_it_goes() -> None:
+    it = Agent(instructions="x", skills=[Skill("look", execute=lambda: "seen")], parallel_skills=True)
+    run = Stored(WAYS[0], it, {"go": [command("look") * 2]})
+    assert run.execute(limits=kernai.Limits(repeated_calls=2)).stop_reason == "loop"
+    assert assert_replays(it, run.load()[:-1]) is None
+
+
 @pytest.mark.slow
 def test_a_recording_that_stops_in_the_middle_replays_as_far_as_it_goes(whole: MemoryStore) -> None:
     entries = whole.load("r")

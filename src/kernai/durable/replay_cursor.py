@@ -65,16 +65,15 @@ class ReplayCursor(Gate):
         return self._written() < len(self.rows)
 
     def is_decided(self) -> bool:
-        end = self._written()
+        end = written = self._written()
+        dropped = events.CallEndedRow, events.TaskEndedRow
+        # skip what was written because the run stops here
+        while end < len(self.rows) and isinstance(row := self.rows[end].row, dropped) and row.is_broken_off:
+            end += 1
         if end >= len(self.rows):
             if self._compares:
                 raise Cancelled
-            return False
-        dropped = events.CallEndedRow, events.TaskEndedRow
-        while isinstance(row := self.rows[end].row, dropped) and row.is_broken_off:  # since the run stops here
-            end += 1
-            if end == len(self.rows):
-                return True
+            return end > written
         result = self.rows[end].row
         if isinstance(result, events.ResultRow) and self._stops_here(result, end):
             raise outcomes.stop(result)
