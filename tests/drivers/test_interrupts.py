@@ -224,6 +224,7 @@ def test_ctrl_c_while_an_object_is_freed_is_not_lost(dying: Callable[[Key], obje
     def drop() -> str:
         kept.append(dying(key))
         kept.clear()
+        threading.Event().wait(PATIENCE)  # ends when the signal is sent again
         return "dropped"
 
     with pytest.raises(KeyboardInterrupt):

@@ -420,8 +420,13 @@ class VendorDownError(ProviderError):
         super().__init__(f"{status}: {body}", status=status)
 
 
-def test_one_error_that_ends_two_runs_does_not_mix_them_up() -> None:
-    error = VendorDownError(500, "down")
+class WordedError(ProviderError):
+    def __init__(self, body: str) -> None:
+        super().__init__(f"500: {body}", status=500)
+
+
+@pytest.mark.parametrize("error", [VendorDownError(500, "down"), WordedError("down")])
+def test_one_error_that_ends_two_runs_does_not_mix_them_up(error: ProviderError) -> None:
     agent = Agent(instructions="", provider=MockProvider().fail_on_step(0, error).fail_on_step(1, error))
     for done, text in [(kernai.execute(agent, text), text) for text in ("one", "two")]:
         assert isinstance(done.error, ProviderError)
