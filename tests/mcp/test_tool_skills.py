@@ -199,7 +199,7 @@ UNHELD: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize("name, schema, reason", [
     *(("odd", schema, reason) for schema, reason in UNHELD),
-    *((name, properties(), repr(name)) for name in ('a"b', "a\nb", "<final>", "/skills", " a")),
+    *((name, properties(), repr(name)) for name in ('a"b', "a\nb", "a\u2028b", "<final>", "/skills", " a")),
 ])
 def test_a_tool_that_cannot_be_a_skill_is_an_error_that_names_it(name: str, schema: Any, reason: str) -> None:
     with setup({}, {"it": server_with(**{"good": properties(), name: schema})}, register=False) as adapter:
