@@ -231,11 +231,8 @@ def _level_change(candidate: re.Match[str]) -> int:
 
 
 def _read_opening(markup: str) -> Opening | None:
-    shape = _OPENING.fullmatch(markup)
-    if shape is None or shape[1] != markup:
-        return None
-    word = shape[2]
-    attributes, ending = _read_attributes(markup[shape.end(2) :])
+    word: str = _OPENING.match(markup)[2]  # type: ignore[index]  # it is a candidate
+    attributes, ending = _read_attributes(markup[len(word) + 1 :])
     ending = ending.lstrip(ASCII_SPACE)
     name = attributes.get("name")
     if word != "block":
@@ -246,7 +243,7 @@ def _read_opening(markup: str) -> Opening | None:
 
 
 read_opening = Remembered(_read_opening).__getitem__
-"""The opening tag that a candidate, from its `<` to its `>`, is outside all blocks; None if it is not a tag there."""
+"""The opening tag that a candidate of `OUTSIDE`, from its `<` to its `>`, is there; None if it is not a tag."""
 
 
 def _read_nesting(markup: str) -> bool:
