@@ -101,27 +101,6 @@ def test_text_that_is_not_a_block_is_the_answer_or_is_corrected(way: Way, text: 
     assert bool(incomplete) is ('type="command"' in text)
 
 
-ODD_NAMES = [
-    "it's \"quoted\"", 'x" type="final', "two\nlines", "tab\there", "a&amp;b", "&lt;block&gt;", "nul\x00byte", "\ud800", "é\u2028ü",
-    "../../etc/passwd", "__class__", "{0}{name}%s", "x" * 100_000, " padded ", "[a](b)", "/etc/passwd", "/../skills",
-]
-
-
-@WAYS
-@pytest.mark.parametrize("name", ODD_NAMES, ids=lambda name: repr(name[:12]))
-def test_an_odd_skill_name_results_in_exactly_one_error_block(way: Way, name: str, recording: Recorder) -> None:
-    quote = "'" if '"' in name and "'" not in name else '"'
-    written = name.replace('"', "'") if '"' in name and "'" in name else name
-    text = f"<block type={quote}command{quote} name={quote}{written}{quote}>x</block>"
-    result = way(answering(text, final("done")), recorder=recording)
-    assert result.text == "done"
-    injected = result.messages[2].text
-    parsed = kernai.parse(injected)
-    assert [block.type for block in parsed.blocks] == ["error"]
-    assert parsed.text_segments == []
-    assert len(errors(recording)) + len(recording.for_event("builtin_error")) == 1
-
-
 @WAYS
 def test_a_skill_that_accepts_any_data_gets_whatever_json_can_express(way: Way, recording: Recorder) -> None:
     seen: list[Any] = []
@@ -399,6 +378,3 @@ def test_an_input_and_a_history_of_any_text_are_sent_unchanged(way: Way, recordi
     result = way(answering(final("done")), odd, history=history, recorder=recording)
     assert [message.text for message in result.messages[:3]] == [odd, odd + odd, odd]
     assert recording.for_event("run_start")[0].data["input"] == odd
-
-
-# ------------------------------------------------------------------------------ what a protocol handler may return

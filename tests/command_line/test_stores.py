@@ -481,6 +481,8 @@ def test_a_replay_needs_a_run_id_for_several_runs_and_refuses_a_newer_format_whi
     error, hint = error_lines(here("replay", "agent.py", "both.jsonl").stderr)
     assert "2 runs (one, two)" in error
     assert "--run-id" in hint
+    error, hint = error_lines(here("view", "both.jsonl", "two").stderr)
+    assert ("unrecognized arguments: two" in error, "is a recording, not a store" in hint) == (True, True)
     write(tmp_path, "damaged.jsonl", recorded[0].replace('"call_id":"0.0"', '"call_id":0') + '{"event":"final","run_id":[]}\n')
     assert "is damaged: its event" in error_lines(here("replay", "agent.py", "damaged.jsonl").stderr)[0]
     assert here("replay", "agent.py", "both.jsonl", "--run-id", "two").returncode == 0

@@ -19,7 +19,6 @@ from kernai import (
     ProviderError,
     Recorder,
     Skill,
-    Stop,
     aexecute,
     skill,
 )
@@ -163,22 +162,6 @@ def test_a_middleware_may_make_another_call_first(way: Way) -> None:
         return LlmResponse(f"<final>{looked}</final>")
 
     assert way(agent_with(first)).text == "looked up"
-
-
-@WAYS
-@pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
-def test_a_middleware_may_stop_the_run(way: Way, parallel: bool) -> None:
-    def guard(effect: CallSkill) -> Flow:
-        if effect.arguments["text"] == "bad":
-            raise Stop("guardrail", "not that")
-        return (yield effect)
-
-    recorder = Recorder()
-    calls = MockProvider(command("echo", "good") + command("echo", "bad"), FINAL)
-    result = way(agent_with(for_skills(guard), provider=calls, parallel_skills=parallel), recorder=recorder)
-    assert (result.stop_reason, str(result.error)) == ("guardrail", "not that")
-    assert [one["error"] for one in data_of(recorder, "skill_error")] == ["not that"]
-    assert [one["result"] for one in data_of(recorder, "skill_result")] == ["good"]
 
 
 def test_a_call_that_is_dropped_while_it_is_performed_ends_quietly() -> None:

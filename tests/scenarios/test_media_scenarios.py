@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,16 +11,6 @@ pytest.importorskip("PIL", reason="Pillow is not installed: pip install pillow")
 
 from harness import UsageError
 from kit import charts, packages
-from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS
-
-
-@pytest.mark.process
-def test_without_pillow_one_line_says_what_to_install() -> None:
-    command = [sys.executable, "-S", str(SCENARIOS / "drawn_image.py"), "--offline", "--no-log"]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, encoding="utf-8", check=False)
-    assert (done.returncode, done.stderr) == (
-        2, 'drawn_image: error: this scenario needs more than kernai: pip install "pillow>=10.4"\n',
-    )
 
 
 def test_an_outdated_package_is_reported_like_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:

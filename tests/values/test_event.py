@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import Event
-from tests.properties import json_data
 
 FIELDS = ("type", "data", "step", "depth", "task_id", "scope", "run_id", "timestamp")
 
@@ -50,16 +48,6 @@ def test_a_timestamp_is_iso_8601_in_utc_with_milliseconds(seconds: float) -> Non
     read = datetime.fromisoformat(stamp)
     assert read.utcoffset() == timedelta(0)
     assert abs(read.timestamp() - seconds) < 0.0011
-
-
-@given(st.text(), json_data(), st.none() | st.integers(0), st.integers(0, 9), st.none() | st.text(), st.text(), st.text())
-def test_an_event_comes_back_from_json_as_it_was(
-    type: str, data: object, step: int | None, depth: int, task_id: str | None, scope: str, run_id: str
-) -> None:
-    event = Event(type, data, step, depth, task_id, scope, run_id)
-    back = Event.from_dict(json.loads(json.dumps(event.to_dict())))
-    assert back == event
-    assert back.to_dict() == event.to_dict()
 
 
 def test_events_compare_by_what_they_say() -> None:
