@@ -177,9 +177,10 @@ def test_an_exception_in_on_run_end_changes_nothing(way: Way, error: BaseExcepti
 
 
 @WAYS
-def test_on_run_end_is_called_when_the_hosts_code_ends_the_run_with_an_exception(way: Way) -> None:
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_on_run_end_is_called_when_the_hosts_code_ends_a_run_that_has_begun_with_an_exception(way: Way, has_begun: bool) -> None:
     def instructions() -> str:
-        if hooks.notes:
+        if hooks.notes or not has_begun:
             raise LookupError("no more")
         return "x"
 
@@ -188,7 +189,7 @@ def test_on_run_end_is_called_when_the_hosts_code_ends_the_run_with_an_exception
     agent.update_instructions(instructions)
     with pytest.raises(LookupError):
         way(agent)
-    assert hooks.notes[-1] == ("on_run_end", "", "error")
+    assert hooks.notes[-1:] == [("on_run_end", "", "error")] * has_begun
 
 
 @WAYS
