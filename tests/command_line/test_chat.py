@@ -287,6 +287,7 @@ def test_a_conversation_continues_after_its_process_was_killed(here: Here, tmp_p
     (tmp_path / "die").unlink()
     done = here("chat", "clerk.py", *TALK, keys=Keys("perhaps\n", "skip\n", "hello\n"))
     assert done.stderr.count("was running when the program ended, and may have taken effect") == 2
+    assert "(continuing the interrupted turn)" in done.stderr
     assert "the outcome of this call is unknown" in done.stdout
     assert done.stdout.endswith("I read: hello\n")
     assert (tmp_path / "paid.txt").read_text() == "30 "
