@@ -190,6 +190,7 @@ def test_a_damaged_run_is_listed_with_the_others_and_says_what_blocks_it(here: H
     assert rows == {"r42": ["2", "-", "-", "42"], "odd": ["0", "-", "-", "-"]}
     with closing(sqlite3.connect(paused / "runs.db")) as file, file:
         file.execute("UPDATE entries SET checksum = 0")
+    assert "docs/durable.md says how to save what is whole" in here("view", "runs.db", "r42").stderr
     assert here("cancel", "runs.db", "r42").stdout == "closed\n", "nobody has to read it for that"
 
 
