@@ -69,13 +69,15 @@ def found_faults(schema: Mapping[str, Any], data: Any) -> list[Found]:
     with suppress(Exception):  # a limit is reached, or the schema cannot be used: the server must check
         checker = _checker(json.dumps(schema))
         _left.set([MAX_STEPS, MAX_NESTING, 0])
+        root: Mapping[str, Any] | None = None
         for error in checker.iter_errors(data) if checker is not None else ():
-            found |= dict.fromkeys(islice(_explained(error, schema), MAX_FAULTS))
+            root = resolved(schema) if root is None else root  # once, since there may be thousands of errors
+            found |= dict.fromkeys(islice(_explained(error, root), MAX_FAULTS))
             if len(found) >= MAX_FAULTS:
                 break
         else:
-            if found and isinstance(data, Mapping):  # an unknown argument may be the missing one under another name
-                found |= dict.fromkeys(islice(_unknown((), data, inputs_of(resolved(schema))), MAX_FAULTS))
+            if found and root and isinstance(data, Mapping):  # an unknown name may be that of a missing argument
+                found |= dict.fromkeys(islice(_unknown((), data, inputs_of(root)), MAX_FAULTS))
         return list(found)[:MAX_FAULTS]
     return []
 
@@ -84,7 +86,7 @@ def _explained(error: ValidationError, root: Mapping[str, Any]) -> Iterator[Foun
     place = tuple(error.absolute_path)
     instance, rule = error.instance, error.validator_value
     if error.validator == "required" and isinstance(instance, Mapping):
-        known = properties_of(error.schema if place else resolved(root))
+        known = properties_of(error.schema if place else root)
         for name in missing(error.schema, instance):
             yield (*place, name), f"required, but missing ({type_of(known.get(name))})"
     elif error.validator == "additionalProperties" and isinstance(instance, Mapping) and rule is False:
