@@ -323,7 +323,7 @@ def read_file(path: str | os.PathLike[str]) -> Mapping[str, Any]:
 
 
 def _yaml(text: str) -> Any:
-    """Parses YAML with a safe loader that also refuses duplicate keys, and merges that make a small file huge."""
+    """Parses YAML with a safe loader that also refuses duplicate keys."""
     try:
         import yaml
     except ImportError:
@@ -339,12 +339,6 @@ def _yaml(text: str) -> Any:
                     raise yaml.composer.ComposerError(None, None, problem, key.start_mark)
                 seen.add((key.tag, str(key.value)))
             return node
-
-        def flatten_mapping(self, node: Any) -> None:
-            super().flatten_mapping(node)
-            if len(node.value) > MAX_VALUES:
-                problem = f"there are more than {MAX_VALUES} values"
-                raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
 
     try:
         return yaml.load(text, Loader)  # noqa: S506 - a `SafeLoader`
