@@ -28,8 +28,6 @@ RECOGNISED = [
     ("hermes", '<tool_call>{"name": "stop", "arguments": ""}</tool_call>', [STOP]),
     ("function_tag", f"<function=search>\n{ARGUMENTS}\n</function><|eom_id|>", [SEARCH]),
     ("function_tag", "<tool_call>\n<function=search>\n<parameter=query>\na < b\n</parameter>\n<parameter=limit>\n3\n</parameter>\n</function>\n</tool_call>", [("search", {"query": "a < b", "limit": 3})]),
-    ("function_tag", "<function=search><parameter=query>3.10</parameter><parameter=limit> 1.5\n</parameter></function>",
-     [("search", {"query": "3.10", "limit": 1.5})]),
     ("function_tag", "<function=stop></function>", [STOP]),
     *(
         ("function_tag", text.replace("ns:", prefix), [("search", {"query": "lamps", "limit": 3})])

@@ -179,11 +179,9 @@ def _parameter(text: str) -> object:
     """A parameter's value: JSON such as a number or an object, else the text without the line breaks around it."""
     bare = text.removeprefix("\n").removesuffix("\n")
     try:
-        value = loads(bare, unique_keys=True)
+        return loads(bare, unique_keys=True)
     except ValueError:
         return bare
-    # 3.10 may be a version, which would be another one as a number
-    return bare if isinstance(value, float) and repr(value) != bare.strip() else value
 
 
 def _after_tool_calls(text: str, tag: re.Match[str]) -> Iterator[Block]:
