@@ -26,7 +26,6 @@ BLANK_LINE = {"type": "text", "text": "\n\n"}
 #: the first version that accepts an effort for thinking, the first one that rejects a budget and sampling options, and
 #: the first one that thinks by default; in November 2026
 ADAPTIVE, ADAPTIVE_ONLY, ADAPTIVE_BY_DEFAULT = (4, 6), (4, 7), (5, 0)
-_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
 #: the vendor places the breakpoint itself, at the end of the conversation
 _CACHE_CONTROL: Mapping[object, dict[str, str]] = {
     True: {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"},
@@ -64,13 +63,15 @@ class AnthropicProvider(HttpProvider):
     input_names = re.compile(r"[A-Za-z0-9_.-]{1,64}")
     enforces = "closed"
     joins_texts = True
+    #: in an id such as ``claude-opus-4-6`` or ``claude-3-7-sonnet-20250219``
+    versions = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         system, turns = self.turns(messages, model)
-        thinking = _thinking(generation, model)
+        thinking = self._thinking(generation, model)
         budget = thinking.get("budget_tokens", 0) if thinking else 0
         effort = (generation.thinking or {}).get("effort")
-        adapts = effort is not None or (_version(model) or ADAPTIVE) >= ADAPTIVE_BY_DEFAULT
+        adapts = effort is not None or self.version(model) >= ADAPTIVE_BY_DEFAULT
         allowance = ADAPTIVE_ALLOWANCE if adapts else budget
         max_tokens = generation.max_tokens if generation.max_tokens is not None else DEFAULT_MAX_TOKENS + allowance
         if budget >= max_tokens:
@@ -90,6 +91,21 @@ class AnthropicProvider(HttpProvider):
             "messages": [{"role": role, "content": _content(parts)} for role, parts in turns],
             "stream": True,
         } | known(options)
+
+    def _thinking(self, generation: GenerationOptions, model: Model) -> dict[str, Any] | None:
+        version, asked, name = self.version(model), generation.thinking or {}, "generation.thinking"
+        if "effort" in asked:
+            if (0, 0) < version < ADAPTIVE:
+                raise ValueError(f"{model.id} has no adaptive thinking: give {name} a budget, not an effort")
+            return {"type": "adaptive"}
+        budget = asked.get("budget")
+        if budget is None:
+            return None
+        if version >= ADAPTIVE_ONLY:
+            raise ValueError(f"{model.id} takes no thinking budget: give {name} an effort, such as 'medium'")
+        if budget < MIN_THINKING_BUDGET:
+            raise ValueError(f"{name} budget must be at least {MIN_THINKING_BUDGET} tokens, got {budget}")
+        return {"type": "enabled", "budget_tokens": budget}
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:
@@ -133,8 +149,7 @@ class AnthropicProvider(HttpProvider):
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Returns the sampling options, which models reject while they think, and always since version 4.7."""
-        version = _version(model)
-        rejects = generation.thinking is not None or (version is not None and version >= ADAPTIVE_ONLY)
+        rejects = generation.thinking is not None or self.version(model) >= ADAPTIVE_ONLY
         return self.sampling_options(generation) if rejects else ()
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
@@ -244,28 +259,6 @@ def _content(parts: list[Any]) -> Any:
     """Returns one text, or a list without blank lines, whose texts are separate anyway: the vendor rejects them."""
     text = one_text(parts)
     return text if isinstance(text, str) else [part for part in parts if part != BLANK_LINE]
-
-
-def _version(model: Model) -> tuple[int, int] | None:
-    """Reads a model's version from an id such as ``claude-opus-4-6`` or ``claude-3-7-sonnet-20250219``, or None."""
-    found = _VERSION.search(model.id)
-    return None if found is None else (int(found[1]), int(found[2] or 0))
-
-
-def _thinking(generation: GenerationOptions, model: Model) -> dict[str, Any] | None:
-    version = _version(model)
-    if "effort" in (generation.thinking or {}):
-        if version is not None and version < ADAPTIVE:
-            raise ValueError(f"{model.id} has no adaptive thinking: give generation.thinking a budget, not an effort")
-        return {"type": "adaptive"}
-    budget = (generation.thinking or {}).get("budget")
-    if budget is None:
-        return None
-    if version is not None and version >= ADAPTIVE_ONLY:
-        raise ValueError(f"{model.id} takes no thinking budget: give generation.thinking an effort, such as 'medium'")
-    if budget < MIN_THINKING_BUDGET:
-        raise ValueError(f"generation.thinking budget must be at least {MIN_THINKING_BUDGET} tokens, got {budget}")
-    return {"type": "enabled", "budget_tokens": budget}
 
 
 def _by_url(kind: str, media: Media) -> dict[str, Any] | None:

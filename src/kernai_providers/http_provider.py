@@ -24,7 +24,7 @@ from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perf
 from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.native import ANY_NAME, AssistantTurn, Toolbox, UserTurn, conversation, portable, root_of, strict
-from kernai_providers.reader import Reader
+from kernai_providers.reader import Reader, whole_characters
 from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, proxy_secrets
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
 
@@ -92,6 +92,8 @@ class HttpProvider(NotCopied, Provider):
     #: which schemas the vendor enforces: those of tools and answers without optional properties ("closed"); also those
     #: of tools with optional properties, which may then be null ("nullable"); or only that of an answer without tools
     enforces: Literal["closed", "nullable", "without tools"] | None = None
+    #: the numbers of the version in a model's name, for adapters that ask for it
+    versions: re.Pattern[str]
     #: whether messages that are merged become one text, with a blank line between them
     joins_texts: bool = False
 
@@ -253,6 +255,11 @@ class HttpProvider(NotCopied, Provider):
         parts = [*media, *turn.parts]
         return self._without_blanks(parts) or ([EMPTY] if parts and not turn.results else [])
 
+    def version(self, model: Model) -> tuple[int, int]:
+        """Returns the version in a model's name; (0, 0) if it has none."""
+        found = self.versions.search(model.id)
+        return (0, 0) if found is None else (int(found[1]), int(found[2] or 0))
+
     @staticmethod
     def sampling_options(generation: GenerationOptions) -> list[str]:
         """Returns the names of the sampling options that are set."""
@@ -377,11 +384,7 @@ def _json(body: Mapping[str, Any]) -> bytes:
         raise ValueError(
             f"a value in generation (extra, temperature, top_p) cannot be written as JSON: {error}"
         ) from error
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        # half an emoji, cut off somewhere: vendors would reject the whole request
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+    return whole_characters(text).encode()  # half an emoji, cut off somewhere: vendors would reject the whole request
 
 
 def _timeouts(timeout: float | tuple[float, float]) -> Timeouts:

@@ -26,12 +26,9 @@ from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of
 #: models that think before they answer, and accept only `max_completion_tokens`; those of them that accept `stop`
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
 STOPS = re.compile(r"(?:.*/)?(?:ft:)?(?:o1|o3-mini)")
-#: models that Chat Completions does not let think before they call a tool
-CALLS_IN_RESPONSES = re.compile(r"(?:ft:)?gpt-(?:5\.[4-9]|[6-9])")
-
-#: the first version whose requests may set the lifetime of the cache, and the longer of the two lifetimes
-CACHE_LIFETIME, LONG_CACHE = (5, 6), "12h"
-_VERSION = re.compile(r"(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
+#: the first version that may not think before a call in Chat Completions, the first one whose requests may set the
+#: lifetime of the cache, and the longer of the two lifetimes
+CALLS_IN_RESPONSES, CACHE_LIFETIME, LONG_CACHE = (5, 4), (5, 6), "12h"
 
 #: the field in which some compatible vendors send reasoning, and want it back with the model's calls
 REASONING = "reasoning_content"
@@ -78,6 +75,7 @@ class OpenAIProvider(HttpProvider):
     calls_natively = True
     enforces: Literal["nullable"] | None = "nullable"
     joins_texts = True
+    versions = re.compile(r"^(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
     #: whether the format has the option `stop`
     has_stop = True
 
@@ -95,7 +93,7 @@ class OpenAIProvider(HttpProvider):
     ) -> Exchange:
         thinks = (GenerationOptions.coerce(generation).thinking or {}).get("effort") != "none"
         is_native = getattr(on_chunk, "tools", None) is not None
-        if self._responses is not None and is_native and thinks and CALLS_IN_RESPONSES.match(model.id):
+        if self._responses is not None and is_native and thinks and self.version(model) >= CALLS_IN_RESPONSES:
             return self._responses._exchange(messages, model, generation, on_chunk)  # noqa: SLF001 - the same method
         return super()._exchange(messages, model, generation, on_chunk)
 
@@ -120,12 +118,16 @@ class OpenAIProvider(HttpProvider):
         return body | known(options)
 
     def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:
-        if self.is_openai and keeps_longer(generation, model) and body.get("messages"):
+        if self.is_openai and self.keeps_longer(generation, model) and body.get("messages"):
             message = body["messages"][-1]
             content = message["content"]
             parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
             mark = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": LONG_CACHE}}
             message["content"] = [*parts[:-1], parts[-1] | mark]
+
+    def keeps_longer(self, generation: GenerationOptions, model: Model) -> bool:
+        """Whether the cache should last longer than by default, and requests to this model may say so."""
+        return generation.cache == "1h" and self.version(model) >= CACHE_LIFETIME
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:
@@ -353,14 +355,6 @@ def cache_key(messages: Sequence[Message], model: Model) -> str:
     shared = f"{model.id}\n{messages[0].text if messages else ''}".encode("utf-8", "replace")
     return f"kernai-{hashlib.sha256(shared).hexdigest()[:32]}"
 
-
-def keeps_longer(generation: GenerationOptions, model: Model) -> bool:
-    """Whether the cache should last longer than by default, and requests to this model may say so."""
-    version = _VERSION.match(model.id)
-    if generation.cache != "1h" or version is None:
-        return False
-    return (int(version[1]), int(version[2] or 0)) >= CACHE_LIFETIME
-
 # ---------------------------------------------------------------------------------------------------- the Responses API
 
 #: how a response has ended, or else why it is incomplete
@@ -406,7 +400,7 @@ class ResponsesProvider(OpenAIProvider):
             "reasoning": None if effort is None else {"effort": effort},
             "include": [ENCRYPTED] if REASONING_MODEL.match(model.id) or _has_reasoning(items) else None,
             "prompt_cache_key": cache_key(messages, model) if generation.cache else None,
-            "prompt_cache_options": {"ttl": LONG_CACHE} if keeps_longer(generation, model) else None,
+            "prompt_cache_options": {"ttl": LONG_CACHE} if self.keeps_longer(generation, model) else None,
         }
         return {"model": model.id, "input": items, "stream": True, "store": False} | known(options)
 

@@ -129,10 +129,8 @@ class SseDecoder:
 # -------------------------------------------------------------------------------------------------------------- readers
 
 PREVIEW, MAX_CODE = 80, 100
-#: how an object begins, and how events do
-_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}[{\[]")
+#: how events begin
 _EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}(?:data|event|id|retry)?:")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
 
 
@@ -381,15 +379,14 @@ class Reader(ABC):
 class SseReader(Reader):
     """Reads server-sent events.
 
-    Some servers send an error as one JSON object, with status 200. Some declare such an object as a stream, or a stream
-    as JSON, so the beginning of the body decides which one it is.
+    Some servers send an error as one JSON object, with status 200. Some declare a stream as JSON, so the beginning of
+    the body decides which one it is. In a stream, the decoder finds such an object.
     """
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
         self._decoder = SseDecoder()
         self._object: bytearray | None = None
-        self._begun = False
 
     def begin(self, headers: Mapping[str, str]) -> None:
         super().begin(headers)
@@ -401,9 +398,6 @@ class SseReader(Reader):
         """Handles one event of the stream."""
 
     def take(self, data: bytes) -> None:
-        if not self._begun and self._object is None and _OBJECT.match(data):
-            self._object = bytearray()
-        self._begun = True
         if self._object is not None:
             self._object += data
             if _EVENTS.match(self._object):
@@ -445,7 +439,11 @@ class LineReader(Reader):
 
 def whole_characters(text: str) -> str:
     """Joins surrogate pairs. A lone surrogate, which cannot be encoded, becomes U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if _SURROGATE.search(text) else text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def key_of(value: object) -> int | str | None:
