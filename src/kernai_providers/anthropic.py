@@ -181,11 +181,9 @@ class AnthropicReader(SseReader):
         self._usage: dict[str, int] = {}
         self._thought: dict[str, str] = {}
 
-    def on_event(self, event: str | None, data: str) -> None:
+    def on_object(self, found: dict[str, Any]) -> None:
         """Handles one event. Unknown types are ignored, as the vendor asks of its clients."""
-        found = self.parsed(data)
-        kind = found.get("type", event)
-        self.check_error(found)
+        kind = found["type"]
         if kind == "content_block_delta":
             self._on_delta(found.get("delta"), key_of(found.get("index")))
         elif kind == "content_block_start":

@@ -134,20 +134,17 @@ class GeminiReader(SseReader):
     def may_end(self) -> bool:
         return self.finish_reason is not None
 
-    def on_event(self, event: str | None, data: str) -> None:
-        del event
-        if data == "[DONE]":  # from gateways, as with other vendors
-            self.complete = self.may_end
-            return
-        chunk = self.parsed(data)
-        self.check_error(chunk)
-        self._on_metadata(chunk)
-        for candidate in objects(chunk.get("candidates")):
+    def on_done(self) -> None:
+        self.complete = self.may_end
+
+    def on_object(self, found: dict[str, Any]) -> None:
+        self._on_metadata(found)
+        for candidate in objects(found.get("candidates")):
             # there are several candidates if `extra` asks for them; the first one is the answer
             if candidate.get("index", 0) in (0, None):
                 self._on_candidate(candidate)
         if self.finish_reason is None:
-            reason = at(chunk, "promptFeedback", "blockReason")
+            reason = at(found, "promptFeedback", "blockReason")
             if isinstance(reason, str) and reason:
                 raise self.error(f"the prompt was blocked ({reason}); nothing was generated", reason)
 

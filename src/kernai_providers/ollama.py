@@ -119,10 +119,9 @@ class OllamaReader(LineReader):
         #: the pieces of a constrained model's JSON so far
         self._json: list[str] = []
 
-    def on_line(self, data: dict[str, Any]) -> None:
-        self.check_error(data)
-        self.note(data, model="model")
-        message = data.get("message")
+    def on_object(self, found: dict[str, Any]) -> None:
+        self.note(found, model="model")
+        message = found.get("message")
         if isinstance(message, dict):
             if self.box is not None and self.box.constrained:
                 self._json.append(str(message.get("content") or ""))
@@ -131,15 +130,15 @@ class OllamaReader(LineReader):
             self.think(message.get("thinking"))
             for call in objects(message.get("tool_calls")):
                 self._on_call(call.get("function"))
-        if data.get("done") is not True:
+        if found.get("done") is not True:
             return
-        reason = data.get("done_reason")
+        reason = found.get("done_reason")
         self.end_with(reason if isinstance(reason, str) else "", FINISH_REASONS)
         self._read_json("".join(self._json))
         if self.box is not None and self.called_tool and self._reasoning:
             self.metadata["reasoning_items"] = [{"type": THOUGHT, "text": "".join(self._reasoning)}]
-        self.prompt_tokens = count_of(data.get("prompt_eval_count"))
-        self.completion_tokens = count_of(data.get("eval_count"))
+        self.prompt_tokens = count_of(found.get("prompt_eval_count"))
+        self.completion_tokens = count_of(found.get("eval_count"))
         self.complete = True
 
     def _on_call(self, function: object) -> None:

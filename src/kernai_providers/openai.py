@@ -211,15 +211,9 @@ class OpenAIReader(SseReader):
         self._thought: list[str] = []
         self._details: list[dict[str, Any]] = []
 
-    def on_event(self, event: str | None, data: str) -> None:
-        if data == "[DONE]":
-            self._done()
-            return
-        del event
-        chunk = self.parsed(data)
-        self.check_error(chunk)
-        self._on_metadata(chunk)
-        for choice in objects(chunk.get("choices")):
+    def on_object(self, found: dict[str, Any]) -> None:
+        self._on_metadata(found)
+        for choice in objects(found.get("choices")):
             # there are several choices if `extra` asks for them; the first one is the answer
             if choice.get("index", 0) in (0, None):
                 self._on_choice(choice)
@@ -232,7 +226,7 @@ class OpenAIReader(SseReader):
                     f"the stream ended without {self.terminal}, but with a finish reason: the answer was cut off; or "
                     "if this server never sends it, pass done_marker=False", "cut", retryable=True,
                 )
-            self._done()
+            self.on_done()
         super().check_complete()
 
     def _on_choice(self, choice: Mapping[str, Any]) -> None:
@@ -323,7 +317,7 @@ class OpenAIReader(SseReader):
             return completion
         return sum_of(completion, thought)
 
-    def _done(self) -> None:
+    def on_done(self) -> None:
         if not self._answered:
             raise self.error("the stream ended without any choice", "no_answer", retryable=True)
         if self.metadata.get("refusal"):
@@ -457,10 +451,8 @@ class ResponsesReader(SseReader):
         #: the pieces of each part of the output, by its indexes
         self._parts: dict[tuple[Any, Any], list[str]] = {}
 
-    def on_event(self, event: str | None, data: str) -> None:
-        found = self.parsed(data)
-        kind = str(found.get("type", event))
-        self.check_error(found)
+    def on_object(self, found: dict[str, Any]) -> None:
+        kind = str(found["type"])
         response, index = found.get("response"), key_of(found.get("output_index"))
         if isinstance(response, dict):
             self._on_metadata(response)

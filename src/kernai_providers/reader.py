@@ -2,7 +2,7 @@
 
 Bytes become lines (`Lines`), for most vendors lines become events (`SseDecoder`), and a reader collects what they
 contain. It decides two things: which text is part of the answer, and whether the vendor has ended the turn. Each vendor
-has a subclass with `on_event` (server-sent events) or `on_line` (JSON lines).
+has a subclass of `SseReader` (server-sent events) or `LineReader` (JSON lines) with `on_object`.
 
 A line ends at LF, CR LF or CR alone, none of which JSON has inside a string. Other line breaks (U+2028, U+0085, a form
 feed) are text. Each byte is searched once and copied a fixed number of times, whatever the size of chunks and lines.
@@ -274,6 +274,12 @@ class Reader(ABC):
     def take(self, data: bytes) -> None:
         """Decodes more of the body, or without data its end."""
 
+    def on_object(self, found: dict[str, Any]) -> None:  # noqa: B027 - a subclass may handle lines or events instead
+        """Handles one object of the stream, which is not an error. The `type` of an event is by default its name."""
+
+    def on_done(self) -> None:  # noqa: B027 - most vendors do not have it
+        """Handles the marker ``[DONE]``, which some gateways send after the answer of any vendor."""
+
     def say(self, text: object) -> None:
         if isinstance(text, str):
             self._give(self._characters.decode(text.encode("utf-16-le", "surrogatepass")))
@@ -393,10 +399,6 @@ class SseReader(Reader):
         if headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
             self._object = bytearray()
 
-    @abstractmethod
-    def on_event(self, event: str | None, data: str) -> None:
-        """Handles one event of the stream."""
-
     def take(self, data: bytes) -> None:
         if self._object is not None:
             self._object += data
@@ -417,6 +419,16 @@ class SseReader(Reader):
             elif text:  # proxies send empty events to keep a connection alive
                 self.on_event(event, text)
 
+    def on_event(self, event: str | None, data: str) -> None:
+        """Handles one event of the stream, by default an object or ``[DONE]``."""
+        if data == "[DONE]":
+            self.on_done()
+            return
+        found = self.parsed(data)
+        self.check_error(found)
+        found.setdefault("type", event)
+        self.on_object(found)
+
 
 class LineReader(Reader):
     """Reads one JSON object per line."""
@@ -425,16 +437,17 @@ class LineReader(Reader):
         super().__init__(vendor, secrets)
         self._lines = Lines()
 
-    @abstractmethod
-    def on_line(self, data: dict[str, Any]) -> None:
-        """Handles one object of the stream."""
-
     def take(self, data: bytes) -> None:
         for line in self._lines.feed(data) if data else self._lines.flush():
             if self.complete:
                 return
             if text := line.strip():
                 self.on_line(self.parsed(text))
+
+    def on_line(self, data: dict[str, Any]) -> None:
+        """Handles one object of the stream."""
+        self.check_error(data)
+        self.on_object(data)
 
 
 def whole_characters(text: str) -> str:
