@@ -284,6 +284,8 @@ _MOST_DOUBLINGS = 64
 # few digits, since converting a number of a million digits takes seconds
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,12})?")
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,12})?)s")
+#: in milliseconds since 1970
+_MOMENT = re.compile(r"1[0-9]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,15 +338,19 @@ def retry_after_of(headers: Mapping[str, str], body: object, now: float) -> floa
     """Seconds the vendor asks to wait, or None. The first of these that is valid counts:
 
     of `headers`, whose names are in lower case, `retry-after-ms`, and `retry-after` in seconds or as a date (0 for one
-    in the past); in the `body`, which is JSON data, Google's ``error.details[].retryDelay``. Negative, infinite and
-    absurd numbers are ignored. `now` is in seconds since 1970.
+    in the past); in the `body`, which is JSON data, Google's ``error.details[].retryDelay``; OpenRouter's moment
+    `x-ratelimit-reset`, in a header or in the body. Negative, infinite and absurd numbers are ignored. `now` is in
+    seconds since 1970.
     """
     milliseconds = _number(headers.get("retry-after-ms", "").strip())
     delays = [_text(detail.get("retryDelay")) for detail in _read_body(body).details]
+    moment = str(at(body, "error", "metadata", "headers", "X-RateLimit-Reset") or headers.get("x-ratelimit-reset"))
+    left = int(moment) / 1000 - now if _MOMENT.fullmatch(moment) else 0.0
     hints = (
         None if milliseconds is None else milliseconds / 1000,
         _header_seconds(headers.get("retry-after", "").strip(), now),
         max((float(found[1]) for found in map(_DURATION.fullmatch, delays) if found), default=None),
+        left if left > 0 else None,
     )
     return next((hint for hint in hints if hint is not None and hint <= LONGEST_HINT), None)
 

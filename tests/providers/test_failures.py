@@ -341,6 +341,10 @@ def google(*delays: object) -> dict[str, Any]:
     return {"error": {"code": 429, "details": [{"@type": "…/google.rpc.RetryInfo", "retryDelay": one} for one in delays]}}
 
 
+def openrouter(reset: object) -> dict[str, Any]:
+    return {"error": {"code": 429, "metadata": {"headers": {"X-RateLimit-Reset": reset}}}}
+
+
 @pytest.mark.parametrize("headers,body,seconds", [
     ({}, None, None),
     ({"Retry-After": " 7 "}, None, 7.0),
@@ -372,6 +376,10 @@ def google(*delays: object) -> dict[str, Any]:
     ({"retry-after-ms": "-5", "retry-after": "nan"}, google("37s"), 37.0),
     ({"retry-after-ms": "0", "retry-after": "9"}, None, 0.0),
     ({"x-retry-after": "9"}, None, None),
+    ({"X-RateLimit-Reset": "1772366437000"}, None, 37.0),
+    ({"x-ratelimit-reset": "1"}, openrouter("1772366437000"), 37.0),
+    ({"x-ratelimit-reset": "1772366399000"}, openrouter(None), None),  # in the past
+    *(({"x-ratelimit-reset": reset}, None, None) for reset in ("37", "1772366437", "2m59.56s", "2026-03-01T12:00:37Z")),
 ])
 def test_hints_are_read_where_vendors_put_them(headers: dict[str, str], body: object, seconds: float | None) -> None:
     assert failed(429, body, headers).retry_after == seconds
