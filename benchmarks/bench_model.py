@@ -1,7 +1,7 @@
 """A real model: 50 turns under a grammar, over five sets of skills, 28 free ones, and 28 native ones.
 
 By default, the model is SmolLM2-135M-Instruct, which runs in this process. `dev.py bench model --provider
-openai/gpt-4o-mini` calls another model, in each way that its provider supports, and prints rows for the table in
+openai/gpt-6-luna` calls another model, in each way that its provider supports, and prints rows for the table in
 docs/model-results.md.
 
 Models are judged by the protocol, not by intelligence. A turn is one response. It is right if it is a valid call or a

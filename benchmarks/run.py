@@ -28,7 +28,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description="Measure kernai against floors in the same run.")
     options.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join((*NAMES, *APART))}")
     options.add_argument("--quick", action="store_true", help="fewer rounds: figures for a first look")
-    options.add_argument("--provider", metavar="NAME", help="for `model`: whom to ask, such as openai/gpt-4o-mini")
+    options.add_argument("--provider", metavar="NAME", help="for `model`: whom to ask, such as openai/gpt-6-luna")
     given = options.parse_args()
     if given.provider and given.names != ["model"]:
         options.error("--provider is an option of `model` alone")

@@ -3,7 +3,7 @@
 
 Examples:
     python scenarios/run_matrix.py --offline                        every scenario, with the bundled tapes
-    python scenarios/run_matrix.py --pair openai/gpt-4o --pair ollama/llama3.1 --jobs 4
+    python scenarios/run_matrix.py --pair openai/gpt-6-luna --pair ollama/llama3.1 --jobs 4
     python scenarios/run_matrix.py 'cyclic*' inventory_lookup --pair anthropic
     python scenarios/run_matrix.py --list
     python scenarios/run_matrix.py --compare before.json now.json

@@ -268,7 +268,7 @@ def test_the_readme_example_runs_with_a_vendor_and_pays_once_somebody_approves(
         names: dict[str, Any] = {"__name__": "program", "input": say_yes}
         exec(code, names)
         names["provider"].close()
-    assert [(one.headers["authorization"], one.json["model"]) for one in server.requests] == [("Bearer sk-test", "gpt-4o-mini")] * len(turns)
+    assert [(one.headers["authorization"], one.json["model"]) for one in server.requests] == [("Bearer sk-test", "gpt-6-luna")] * len(turns)
     assert asked == ["refund {'number': 1042, 'reason': 'damaged'}? [y/n] "]
     assert "35.0 euros paid back" in names["result"].messages[4].text
     assert capsys.readouterr().out == "You get your 35 euros back.\n"

@@ -56,4 +56,4 @@ class ChatProvider(Provider):  # noqa: D101 - the module's docstring describes i
 
 
 if __name__ == "__main__":
-    run_with(ChatProvider, __doc__, model="gpt-4o-mini")
+    run_with(ChatProvider, __doc__, model="gpt-6-luna")

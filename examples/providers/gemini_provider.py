@@ -3,7 +3,7 @@
 examples:
   export GEMINI_API_KEY=...
   python3 examples/providers/gemini_provider.py "Name three rivers of Peru."
-  python3 examples/providers/gemini_provider.py --model gemini-2.5-pro --image chart.png "Does it go up?"
+  python3 examples/providers/gemini_provider.py --model gemini-3.8-flash --image chart.png "Does it go up?"
 """
 
 from __future__ import annotations
@@ -29,4 +29,4 @@ def ask(asked: Asked) -> None:
 
 
 if __name__ == "__main__":
-    run_program(ask, __doc__, model="gemini-2.5-flash")
+    run_program(ask, __doc__, model="gemini-3.5-flash-lite")

@@ -30,4 +30,4 @@ def ask(asked: Asked) -> None:
 
 
 if __name__ == "__main__":
-    run_program(ask, __doc__, model="gpt-4o-mini")
+    run_program(ask, __doc__, model="gpt-6-luna")

@@ -231,11 +231,11 @@ def configured() -> list[Vendor]:
 
 def _split(name: object) -> tuple[Vendor, str]:
     if not isinstance(name, str):
-        raise TypeError(f"resolve takes text such as 'openai/gpt-4o-mini', got {type(name).__name__}")
+        raise TypeError(f"resolve takes text such as 'openai/gpt-6-luna', got {type(name).__name__}")
     vendor_name, slash, model_id = name.strip().partition("/")
     known = ", ".join([*(one.name for one in VENDORS), "smollm2", "gguf"])
     if not slash or not vendor_name or not model_id.strip():
-        raise UnknownVendorError(f"{name!r} is not 'vendor/model', such as 'openai/gpt-4o-mini'; known: {known}")
+        raise UnknownVendorError(f"{name!r} is not 'vendor/model', such as 'openai/gpt-6-luna'; known: {known}")
     vendor = BY_NAME.get(vendor_name.strip().lower())
     if vendor is None:
         close = close_matches(vendor_name, BY_NAME)

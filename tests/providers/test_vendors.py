@@ -186,7 +186,7 @@ def test_everything_after_the_first_slash_is_the_models_id(name: str, vendor: st
 
 @pytest.mark.parametrize("name", ["gpt-4o", "openai", "", "/", "openai/", "openai/  ", "/gpt-4o", " /x"])
 def test_a_name_without_vendor_or_model_says_what_one_looks_like(name: str) -> None:
-    with pytest.raises(kernai_providers.UnknownVendorError, match=r"'openai/gpt-4o-mini'.*known: openai, anthropic") as caught:
+    with pytest.raises(kernai_providers.UnknownVendorError, match=r"'openai/gpt-6-luna'.*known: openai, anthropic") as caught:
         resolve(name, api_key="k")
     assert repr(name) in str(caught.value)
 
@@ -252,7 +252,7 @@ def test_options_go_to_the_provider_or_the_model_and_an_unknown_one_is_an_error(
     for unknown, hint in (("capabilites", "did you mean 'capabilities'"), ("region", "it takes api_key, base_url, capabilities, cost")):
         with pytest.raises(TypeError, match=f"groq has no option '{unknown}'; {hint}"):
             resolve("groq/m", api_key="k", **{unknown: "eu"})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="resolve takes text such as 'openai/gpt-4o-mini', got Model"):
+    with pytest.raises(TypeError, match="resolve takes text such as 'openai/gpt-6-luna', got Model"):
         resolve(Model("openai/gpt-4o"))  # type: ignore[arg-type]  # the subject
     unmarked = MemoryTransport(MemoryReply(200, {"content-type": "text/event-stream"}, WIRES["openai"].stream(["Hi"])[:-1]))
     asked_so = resolve("groq/m", api_key="k", transport=unmarked, done_marker=False)
@@ -342,7 +342,7 @@ SEES = names("""
 """)
 
 READS = names("""
-    gpt-4o-mini chatgpt-4o-latest gpt-4.1-nano-2025-04-14 gpt-5 GPT-5 openai/gpt-5.1 gpt-6.2-sol o1 o1-pro openai/o3 o4-mini-2025-04-16
+    gpt-4o-mini gpt-6-luna chatgpt-4o-latest gpt-4.1-nano-2025-04-14 gpt-5 GPT-5 openai/gpt-5.1 gpt-6.2-sol o1 o1-pro openai/o3 o4-mini-2025-04-16
     ft:gpt-4o-2024-08-06:acme::Ab1 claude-3-haiku-20240307 claude-3-7-sonnet@20250219 claude-opus-4-8 claude-mythos-preview
     anthropic/claude-sonnet-4.5 us.anthropic.claude-sonnet-4-20250514-v1:0 eu.anthropic.claude-3-7-sonnet-20250219-v1:0
 """)

@@ -255,7 +255,7 @@ The answer goes to stdout, progress to stderr.
 
 With --store the run survives a crash and can wait for a person's decision; `kernai resume` continues it.""", """\
 kernai run agent.py "How many lamps do we have?"
-kernai run shop.agents:stock "Take stock." --model openai/gpt-4o-mini --record run.jsonl
+kernai run shop.agents:stock "Take stock." --model openai/gpt-6-luna --record run.jsonl
 kernai run agent.py "What is this?" --media photo.png --media https://example.com/plan.pdf
 cat question.txt | kernai run agent.py --quiet --timeout 60
 kernai run agent.py - --json < question.txt
