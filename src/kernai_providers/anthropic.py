@@ -155,17 +155,19 @@ class AnthropicProvider(HttpProvider):
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):
             return {"type": "text", "text": part}
-        if part.kind == "image" and model.supports("vision"):
-            if part.is_url:
-                return _by_url("image", part)
-            return _inline("image", part) if part.mime_type in IMAGE_TYPES else None
-        if part.kind == "document" and model.supports("document_in"):
-            if part.mime_type == "application/pdf":
-                return _by_url("document", part) if part.is_url else _inline("document", part)
-            if part.mime_type == "text/plain" and not part.is_url:
-                text = part.read_bytes().decode("utf-8", "replace")
-                return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}}
-        return None
+        sees = part.kind == "image" and model.supports("vision")
+        reads = part.kind == "document" and model.supports("document_in")
+        source: dict[str, Any] | None = None
+        if sees or (reads and part.mime_type == "application/pdf"):
+            url = media_reference(part) if part.is_url else None
+            if url is not None:
+                source = {"type": "url", "url": url}
+            elif not part.is_url and (reads or part.mime_type in IMAGE_TYPES):
+                source = {"type": "base64", "media_type": part.mime_type, "data": part.to_base64()}
+        elif reads and part.mime_type == "text/plain" and not part.is_url:
+            text = part.read_bytes().decode("utf-8", "replace")
+            source = {"type": "text", "media_type": "text/plain", "data": text}
+        return None if source is None else {"type": part.kind, "source": source}
 
     def reader(self) -> AnthropicReader:
         return AnthropicReader(self.vendor, self.secrets)
@@ -257,12 +259,3 @@ def _content(parts: list[Any]) -> Any:
     """Returns one text, or a list without blank lines, whose texts are separate anyway: the vendor rejects them."""
     text = one_text(parts)
     return text if isinstance(text, str) else [part for part in parts if part != BLANK_LINE]
-
-
-def _by_url(kind: str, media: Media) -> dict[str, Any] | None:
-    url = media_reference(media)
-    return None if url is None else {"type": kind, "source": {"type": "url", "url": url}}
-
-
-def _inline(kind: str, media: Media) -> dict[str, Any]:
-    return {"type": kind, "source": {"type": "base64", "media_type": media.mime_type, "data": media.to_base64()}}

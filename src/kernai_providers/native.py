@@ -145,24 +145,22 @@ class Toolbox:
         data = _json(text) if text.strip() else {}
         is_open = is_cut and not (text.strip() and isinstance(data, dict))
         tool = self.tools.get(name)
-        if tool is None:
-            return NativeCall("command", name, text, id=id, is_open=is_open)
-        if isinstance(data, dict):
+        kind, named = ("command", name) if tool is None else (tool.type, None)
+        if tool is not None and isinstance(data, dict):
             definitions, is_strict = tool.schema.get("$defs", {}), bool(self.strict.get(name))
             pruned = without_nulls(data, [tool.schema], definitions, is_strict=is_strict)
             pruned = _renamed(pruned, {sent: own for own, sent in self._inputs[name].items()})
             text = text if pruned == data else json.dumps(pruned, ensure_ascii=False)
             data = pruned
-        if tool.type == "command":
-            text = "" if tool.name.startswith("/") and not tool.schema.get("properties") else text
-            return NativeCall("command", tool.name, text, id=id, is_open=is_open)
-        if tool.type == "final" and self.wraps and isinstance(data, dict):
+        if tool is not None and kind == "command":
+            named = tool.name
+            text = "" if named.startswith("/") and not tool.schema.get("properties") else text
+        elif kind == "final" and self.wraps and isinstance(data, dict):
             text = json.dumps(data.get("value"), ensure_ascii=False)
-        if tool.type in ("plan", "final") or not isinstance(data, dict):
-            return NativeCall(tool.type, None, text, id=id, is_open=is_open)
-        named, content = data.get("name"), data.get("content", "")
-        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-        return NativeCall(tool.type, named if isinstance(named, str) else None, text, id=id, is_open=is_open)
+        elif kind not in ("command", "plan", "final") and isinstance(data, dict):
+            named, content = data.get("name"), data.get("content", "")
+            text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+        return NativeCall(kind, named if isinstance(named, str) else None, text, id=id, is_open=is_open)
 
     def streams(self, name: str) -> tuple[str, str | None] | None:
         """Returns the type and name of a call's block, if its content is exactly the arguments, so they can stream.

@@ -171,12 +171,10 @@ def _constrained_schema(box: Toolbox) -> dict[str, Any]:
     for number, way in enumerate(ways):
         *before, (last, schema) = loads(json.dumps(way).replace('"#/$defs/', f'"#/$defs/{number}.')).items()
         definitions |= {f"{number}.{name}": one for name, one in schema.pop("$defs", {}).items()}
-        objects.append(_object({**dict(before), last: schema}))
+        inside = {**dict(before), last: schema}
+        shape = {"type": "object", "properties": inside, "required": list(inside), "additionalProperties": False}
+        objects.append(shape)
     return {"anyOf": objects, "$defs": definitions}
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _json_instructions(box: Toolbox) -> str:

@@ -78,12 +78,12 @@ class OpenAIProvider(HttpProvider):
     versions = re.compile(r"^(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
     #: whether the format has the option `stop`
     has_stop = True
+    #: for native calls of models that this format does not let think before them
+    _responses: ResponsesProvider | None = None
 
     def __init__(self, api_key: str | None = None, *, done_marker: bool = True, **options: Any) -> None:
         super().__init__(api_key, **options)
         self._done_marker = done_marker
-        #: for native calls of models that this format does not let think before them
-        self._responses: ResponsesProvider | None = None
         if type(self) is OpenAIProvider:
             same = {**options, "base_url": self.base_url, "transport": self.transport}
             self._responses = ResponsesProvider(self._key, **same)
@@ -375,7 +375,6 @@ class ResponsesProvider(OpenAIProvider):
 
     def __init__(self, api_key: str | None = None, **options: Any) -> None:
         HttpProvider.__init__(self, api_key, **options)  # this API has no `done_marker`
-        self._responses = None
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         spoken = [message for message in messages if message.role != "system"]
@@ -468,9 +467,8 @@ class ResponsesReader(SseReader):
             self._on_item(found.get("item"), index)
         elif kind == "response.output_item.added":
             self._on_call(found.get("item"), index)
-        elif kind == "response.function_call_arguments.delta":
-            if index in self._calls:
-                self.call(index, text=found.get("delta"))
+        elif kind == "response.function_call_arguments.delta" and index in self._calls:
+            self.call(index, text=found.get("delta"))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             self._on_end(kind.removeprefix("response."), response if isinstance(response, dict) else {})
 

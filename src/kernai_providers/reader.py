@@ -30,8 +30,6 @@ class Lines:
     A byte order mark at the start is dropped. Bytes that are not UTF-8 become U+FFFD (WHATWG Encoding, "UTF-8 decode").
     """
 
-    __slots__ = ("_after_cr", "_line", "_mark")
-
     def __init__(self) -> None:
         self._mark = BOM_UTF8  # until the first line has ended
         self._line: list[bytes] = []  # the pieces of the current line
@@ -83,8 +81,6 @@ class SseDecoder:
 
     An event is returned as soon as its blank line has arrived. Time is linear in the bytes, whatever the chunks.
     """
-
-    __slots__ = ("_bare", "_data", "_event", "_lines")
 
     def __init__(self) -> None:
         self._bare: list[str] = []  # lines that may be a bare object
