@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from http import HTTPStatus
+from http.client import responses
 from typing import Any
 
 from kernai import ProviderError
@@ -36,7 +36,8 @@ MAX_PAGE, SHORTEST_SECRET = 32_768, 6
 LARGEST_NUMBER = 10**9
 
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _RATE_LIMITED = 400, 401, 403, 404, 429
-_OWN_REASONS = {520: "Unknown Origin Error", 522: "Origin Timed Out", 524: "Origin Timed Out", 529: "Overloaded"}
+_TOO_LATE = "Origin Timed Out"
+_REASONS = responses | {520: "Unknown Origin Error", 522: _TOO_LATE, 524: _TOO_LATE, 529: "Overloaded"}
 #: headers with the vendor's id of a request
 REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "x-amzn-requestid", "apim-request-id")
 
@@ -96,11 +97,12 @@ def failure(
     """
     redact = redactor(secrets)
     given = {name.lower(): value for name, value in headers.items()}
+    reason = _REASONS.get(status, "without an explanation")
     if 300 <= status < 400:  # noqa: PLR2004 - the redirects
         # a query or user part may contain a key. Redirects are not followed: they would send our key to another host
         target = re.sub(r"^([^/]*//)[^/]*@", r"\1", re.split(r"[?#]", given.get("location", "").strip(), maxsplit=1)[0])
         return ProviderError(
-            f"{vendor}: HTTP {status} {_reason(status)}, to {one_line(target, redact, MAX_RAW) or 'nowhere'}: "
+            f"{vendor}: HTTP {status} {reason}, to {one_line(target, redact, MAX_RAW) or 'nowhere'}: "
             "redirects are not followed; set base_url to the final address",
             status=status, vendor=vendor,
         )
@@ -114,7 +116,7 @@ def failure(
     request_id = next(filter(None, map(given.get, REQUEST_IDS)), error.request_id)
     code, message, numbered = _shown(replace(error, request_id=request_id), redact)
     named = f" {code}" if code and code != str(status) else ""
-    said = f": {message or _reason(status)}" if message or named else f" {_reason(status)}"
+    said = f": {message or reason}" if message or named else f" {reason}"
     return ProviderError(
         f"{vendor}: HTTP {status}{named}{said}{numbered}{one_line(_advice(status, error, url, key_hint), redact)}",
         status=status, code=code, retryable=_retryable(status, error, given),
@@ -206,13 +208,6 @@ def _raw_line(text: str, redact: Redactor) -> str:
         with suppress(ValueError):  # a character's number may have thousands of digits
             text = html.unescape(text)
     return one_line(text, redact, MAX_RAW)
-
-
-def _reason(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return _OWN_REASONS.get(status, "without an explanation")
 
 
 def _advice(status: int, error: _ErrorBody, url: str, key_hint: str | None) -> str:
