@@ -30,8 +30,8 @@ ADAPTIVE, ADAPTIVE_ONLY, ADAPTIVE_BY_DEFAULT = (4, 6), (4, 7), (5, 0)
 _CACHE_CONTROL: Mapping[object, dict[str, str]] = {
     True: {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"},
 }
-#: the types of blocks with reasoning
-THINKING = ("thinking", "redacted_thinking")
+#: the types of blocks with reasoning; and the field for how much of the text came before one, in characters
+THINKING, AFTER = ("thinking", "redacted_thinking"), "after"
 
 FINISH_REASONS = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool", "refusal": "refusal",
@@ -132,8 +132,13 @@ class AnthropicProvider(HttpProvider):
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
-            content: list[Any] = turn.thoughts(0, *THINKING)  # they have to be sent back in the place where they were
-            content += [{"type": "text", "text": turn.text or EMPTY}] if turn.text or not turn.calls else []
+            content: list[Any] = []  # thoughts have to be sent back in the place where they were
+            said = 0
+            for thought in turn.thoughts(0, *THINKING):
+                after = thought.pop(AFTER, 0)
+                content += [*_text(turn.text[said:after]), thought]
+                said = after
+            content += _text(turn.text[said:] if turn.text or turn.calls else EMPTY)
             for at, call in enumerate(turn.calls):
                 content += turn.thoughts(at, *THINKING) if at else []
                 content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments})
@@ -213,7 +218,7 @@ class AnthropicReader(SseReader):
         elif self.box is not None and kind == "thinking":
             self._thought = {"type": "thinking", "thinking": "", "signature": ""}
         elif self.box is not None and kind == "redacted_thinking":
-            self.keep(block)
+            self._keep_thought(block)
 
     def _on_delta(self, delta: object, index: object) -> None:
         if not isinstance(delta, dict):
@@ -227,8 +232,12 @@ class AnthropicReader(SseReader):
         elif kind == "input_json_delta" and index in self._calls:  # not for a tool that the vendor runs
             self.call(index, text=delta.get("partial_json"))
         elif kind == "signature_delta" and self._thought.get("type"):  # a thought's last event
-            self.keep({**self._thought, "signature": str(delta.get("signature") or "")})
+            self._keep_thought({**self._thought, "signature": str(delta.get("signature") or "")})
             self._thought = {}
+
+    def _keep_thought(self, block: Mapping[str, Any]) -> None:
+        after = 0 if self._calls else len(self.text.lstrip())
+        self.keep({**block, AFTER: after} if after else block)
 
     def _on_end(self, found: Mapping[str, Any]) -> None:
         reason, details = at(found, "delta", "stop_reason"), at(found, "delta", "stop_details")
@@ -253,6 +262,10 @@ class AnthropicReader(SseReader):
         self.cached_tokens = counted("cache_read_input_tokens")
         self.cache_write_tokens = counted("cache_creation_input_tokens")
         self.prompt_tokens = sum_of(counted("input_tokens"), self.cache_write_tokens, self.cached_tokens)
+
+
+def _text(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}] if text.strip() else []
 
 
 def _content(parts: list[Any]) -> Any:

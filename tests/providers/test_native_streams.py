@@ -243,6 +243,24 @@ def test_reasoning_is_sent_back_to_anthropic_only_if_it_is_complete() -> None:
         assert (response.metadata["reasoning"], response.metadata.get("reasoning_items")) == ("Hm.", kept)
 
 
+def test_a_thought_goes_back_to_anthropic_in_its_place_between_texts() -> None:
+    def event(delta: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": 0, "delta": delta}
+
+    def said(text: str) -> dict[str, Any]:
+        return event({"type": "text_delta", "text": text})
+
+    thought = [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
+        event({"type": "thinking_delta", "thinking": "Hm."}), event({"type": "signature_delta", "signature": "EqQB"})]
+    stream = anthropic(*thought, said("\n\nLet "), said("me see. "), *thought, said("Now."), begun(1, q="a"), *thought, begun(2, q="b"), stop="tool_use")
+    _, _, bodies = run("anthropic", stream)
+    content = bodies[-1]["messages"][1]["content"]
+    assert [part.get("text", part["type"]) for part in content] == [
+        "thinking", "Let me see. ", "thinking", "Now.", "tool_use", "thinking", "tool_use"]
+    assert [sorted(part) for part in content if part["type"] == "thinking"] == [["signature", "thinking", "type"]] * 3
+
+
 def test_each_signature_of_gemini_goes_back_with_its_call() -> None:
     _, _, bodies = run("gemini", gemini(*({"functionCall": {"name": "search", "args": {"q": q}}, "thoughtSignature": q} for q in "abc")))
     parts = [part for one in bodies[-1]["contents"] for part in one["parts"] if "functionCall" in part]
