@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kernai.errors import KernaiError
@@ -17,24 +18,29 @@ def read_recording(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     crash cut off), and any JSON object with a list of events under ``"events"``. Raises `KernaiError` if the file is
     not a recording, with the reason; `OSError` if it cannot be read.
     """
+    return list(entries_in(path))
+
+
+def entries_in(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yields what `read_recording` returns. Kept together, its lists of messages take memory quadratic in the run."""
     name = os.fspath(path)
     text = read_text(path)
     if not text.strip():
         raise KernaiError(f"{name} is not a recording: the file is empty")
     try:
-        return _entries(text, name)
+        yield from _entries(text, name)
     except RecursionError as error:
         raise KernaiError(f"{name} is not a recording: it is nested too deeply") from error
 
 
-def _entries(text: str, name: str) -> list[dict[str, Any]]:
+def _entries(text: str, name: str) -> Iterator[dict[str, Any]]:
     try:
         found = json.loads(text)
     except ValueError as error:
         if not text.lstrip().startswith("{"):
             raise KernaiError(f"{name} is neither JSON nor JSON lines: {error}") from error
         return _checked(name, read_lines(text, name))
-    return list(expand(_checked(name, _events(name, found)), name))
+    return expand(_checked(name, _events(name, found)), name)
 
 
 def _events(name: str, found: object) -> list[Any]:
@@ -48,8 +54,8 @@ def _events(name: str, found: object) -> list[Any]:
     return found
 
 
-def _checked(name: str, entries: list[Any]) -> list[dict[str, Any]]:
+def _checked(name: str, entries: Iterable[Any]) -> Iterator[dict[str, Any]]:
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
             raise KernaiError(f'{name}: entry {number} is not an event: it must be an object with its type as "event"')
-    return entries
+        yield entry

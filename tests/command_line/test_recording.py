@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import stat
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from kernai import Event, Media, MediaStore
 from kernai.command_line.output import CommandError
-from kernai.command_line.recording import MAX_BYTES, Recording
+from kernai.command_line.recording import MAX_BYTES, Recording, Source
 from kernai.jsonio.json_data import dumps
 from kernai.recording_file import read_recording
 from tests.command_line.support import write
@@ -183,3 +184,14 @@ def test_a_media_file_is_written_as_it_was_when_the_store_read_it(tmp_path: Path
     media = replace(Media.from_file(tmp_path / "gone.png"), payload=b"then")
     record_to(tmp_path / "r.json", MediaStore([media]))
     assert (tmp_path / "r.json.media" / f"{media.id}.png").read_bytes() == b"then"
+
+
+def test_reading_a_long_conversation_keeps_each_of_its_messages_once(tmp_path: Path) -> None:
+    said = [{"event": "messages_sent", "data": [{"role": "user", "content": "x"}], "since": at} for at in range(2_000)]
+    path = write(tmp_path, "run.jsonl", "\n".join(map(dumps, said)))
+    tracemalloc.start()
+    try:
+        assert Source(str(path)).events()[1:] == said[1:]
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000  # lists of all messages alone would be 16 MB
+    finally:
+        tracemalloc.stop()

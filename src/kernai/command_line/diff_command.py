@@ -22,7 +22,6 @@ from kernai.command_line import output
 from kernai.command_line.output import NO, OK, CommandError, count
 from kernai.command_line.program import Argument, Command
 from kernai.command_line.recording import FORMS, Source, sources
-from kernai.recording.recorder import Shortening
 
 _STYLES = {"-": "red", "+": "green"}
 
@@ -120,9 +119,8 @@ def placed(recorded: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Place, Mappi
 def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]:
     """Returns the events of each scope as `event`, `step` and `data`. Scopes are in the order of their first events."""
     found: dict[Place, list[Entry]] = {}
-    shortening = Shortening()
     for place, event in placed(recorded):
-        data = _comparable(shortening.entry(event).get("data"))
+        data = _comparable(event.get("data"))
         found.setdefault(place, []).append({"event": event["event"], "step": event.get("step"), "data": data})
     return {place: list(_in_order(entries)) for place, entries in found.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple, Self
@@ -16,8 +16,8 @@ from kernai.command_line.output import NO, CommandError, failing, is_address, sh
 from kernai.command_line.stores import StoreAt, command
 from kernai.errors import KernaiError, error_text
 from kernai.events import RECORDING_FORMAT, Event, RunResumedRow, RunStartRow
-from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, expand, read_lines, read_text
-from kernai.recording_file import read_recording
+from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Shortening, read_lines, read_text
+from kernai.recording_file import entries_in
 from kernai.values.media import MIME_TYPES, Media, MediaStore
 
 FORMS = "a recording (.json, .jsonl, or a log with events), or STORE RUN for a run in a store"
@@ -34,8 +34,10 @@ class Source(NamedTuple):
     def __str__(self) -> str:
         return self.path if self.run_id is None else f"{shown(self.path)} {self.run_id}"
 
-    def events(self) -> list[dict[str, Any]]:
-        """The events, as `read_recording` returns them; notes a newer format. Raises `CommandError` without any."""
+    def events(self) -> Sequence[Mapping[str, Any]]:
+        """The events, each `messages_sent` with only its new messages; notes a newer format. Raises `CommandError`
+        without any.
+        """
         events = self._read()
         starts = [one.get("data") for one in events if one["event"] in (RunStartRow.type, RunResumedRow.type)]
         formats = [one["format"] for one in starts if isinstance(one, dict) and isinstance(one.get("format"), int)]
@@ -47,16 +49,16 @@ class Source(NamedTuple):
             )
         return events
 
-    def _read(self) -> list[dict[str, Any]]:
+    def _read(self) -> Sequence[Mapping[str, Any]]:
         if self.run_id is not None:
             with StoreAt(self.path) as store:
-                return list(expand(store.entries(self.run_id), f"run {self.run_id!r}"))
+                return store.entries(self.run_id)
         if _is_store(self.path):
             path = shown(self.path)
             hint = f"{path} RUN; `{command('runs', path)}` lists them"
             raise CommandError(f"{path} is a store: say which of its runs", hint)
         with failing("", HINT, KernaiError), failing(f"cannot read {self.path}", HINT):
-            events = read_recording(self.path)
+            events = list(map(Shortening().entry, entries_in(self.path)))
         if not events:
             raise CommandError(f"{self.path} is not a recording: it has no events", HINT)
         return events
@@ -236,10 +238,10 @@ def _lock(path: str) -> BinaryIO:
 
 
 def _is_recording(path: str) -> bool:
-    """Whether a `Recording` wrote the file. `read_recording` accepts more, such as other programs' logs with events."""
+    """Whether a `Recording` wrote the file. `entries_in` accepts more, such as other programs' logs with events."""
     try:
         text = read_text(path)
-        entries = read_lines(text, path) if text.startswith("{") else json.loads(text)
+        entries = list(map(Shortening().entry, read_lines(text, path))) if text.startswith("{") else json.loads(text)
     except (KernaiError, ValueError, RecursionError):
         return False
     if text.startswith("{") and not entries:  # the only line is incomplete

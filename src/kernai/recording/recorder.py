@@ -135,7 +135,7 @@ class JsonlSink(NotCopied):
         Raises `KernaiError` if a line is not a JSON object; it names the line. Lines that a crash or a full disk has
         cut off are left out; unless it is the last line, that is logged.
         """
-        return read_lines(read_text(path), os.fspath(path))
+        return list(read_lines(read_text(path), os.fspath(path)))
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -151,8 +151,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise KernaiError(f"{os.fspath(path)} is not a recording: byte {error.start} is not UTF-8 text") from error
 
 
-def read_lines(text: str, name: str) -> list[dict[str, Any]]:
-    """Returns a recording's entries, like `JsonlSink.read`, but from text. `name` stands for the file in errors."""
+def read_lines(text: str, name: str) -> Iterator[dict[str, Any]]:
+    """Yields a recording's entries, like `JsonlSink.read`, but from text. `name` stands for the file in errors."""
     lines = text.split("\n")
     entries = []
     for number, line in enumerate(lines, 1):
@@ -170,7 +170,7 @@ def read_lines(text: str, name: str) -> list[dict[str, Any]]:
         if not isinstance(entry, dict):
             raise KernaiError(f"{name}:{number} is not an event: it must be a JSON object")
         entries.append(entry)
-    return list(expand(entries, name))
+    yield from expand(entries, name)
 
 
 #: matches the rest of a cut-off JSON value, from the place where the decoder fails; strings are handled separately

@@ -30,7 +30,7 @@ from kernai._util.redaction import printable
 from kernai.blocks.parser import parts_of
 from kernai.errors import KernaiError
 from kernai.events import KINDS, LlmResponseRow, ProgressRow, Row
-from kernai.jsonio.json_data import dumps, jsonable
+from kernai.jsonio.json_data import dumps, dumps_data, jsonable
 from kernai.recording.recorder import Shortening
 from kernai.values.media import Media
 
@@ -59,7 +59,7 @@ def record(entry: Mapping[str, Any], shortening: Shortening) -> dict[str, Any]:
 
 def encode(value: object) -> str:
     """Encodes a record as ASCII JSON. Integers that JavaScript cannot represent exactly become strings."""
-    text = dumps(value)
+    text = dumps_data(value)
     return dumps(_exact(jsonable(value))) if _MANY_DIGITS.search(text) else text
 
 
