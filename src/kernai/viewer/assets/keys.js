@@ -123,6 +123,7 @@ function listen() {
 }
 
 function onHash() {
+  if (location.hash === "" && view.left !== null) view.open(view.left); // the reader went back
   const found = /^#e(\d{1,9})$/.exec(location.hash);
   if (!found) return;
   view.wanted = view.goTo(Number(found[1])) ? null : Number(found[1]);

@@ -7,6 +7,7 @@ const view = {
   stays: false, // whether to stay at the end while following a run
   lists: {},
   tab: "conversation",
+  left: null, // the tab from which a link led to an event
   wanted: null, // the number of the event that the address names, until that event arrives
   card: "conversation", // the list of cards that was opened last
   wide: matchMedia("(min-width: 1080px)"),
@@ -115,7 +116,10 @@ const view = {
   goTo(n, focus = true) {
     const event = this.recording.events[n - 1];
     if (!event) return false;
-    if (this.tab !== "events") this.open("events");
+    if (this.tab !== "events") {
+      this.left = this.tab;
+      this.open("events");
+    }
     if (!this.filters.passes(event)) {
       this.filters.clear();
       this.refilter();
