@@ -70,6 +70,7 @@ def test_a_waiting_run_is_shown_as_waiting_and_not_as_failed(show: Show) -> None
     expect(page.locator("#conversation .outcome-first")).to_contain_text("Waits for a decision")
     expect(step_card(page, 0).locator(".decision")).to_contain_text("waits for a decision")
     expect(page.locator("#conversation .card.end")).to_contain_text("Run waits for a decision")
+    expect(page.locator("#head .pill.open")).to_have_text("waiting")
     assert page.locator(".bad").count() == 0
 
 
@@ -173,6 +174,7 @@ def test_events_that_a_resume_left_out_are_listed_and_marked(show: Show) -> None
     expect(page.locator("#conversation .outcome-first")).to_contain_text("All done.")
     assert page.locator("#conversation .bad, #tree .bad").count() == 0
     assert rows(page) == ["clerk", "Step 0 · refund", "Step 1"]
+    assert "problem" not in page.locator("#head").inner_text()
     page.keyboard.press("2")
     left_out = page.locator("#events .card.left-out")
     expect(left_out).to_have_count(1)

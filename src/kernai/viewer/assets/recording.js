@@ -216,6 +216,7 @@ function dropEvents(resume, events) {
     const event = Number.isSafeInteger(seq) ? events[seq] : undefined;
     if (!event || event.droppedBy) continue;
     event.droppedBy = resume;
+    event.problem = false;
     resume.dropped.push(event);
     const { scope, step, call } = event;
     if (scope.result === event) scope.result = null;
@@ -229,7 +230,7 @@ function dropEvents(resume, events) {
       at.version += 1;
     }
     if (!step) continue;
-    step.problem = step.events.some((event) => event.problem && !event.droppedBy && event.type !== "result");
+    step.problem = step.events.some((event) => event.problem && event.type !== "result");
     step.version += 1;
   }
 }

@@ -154,7 +154,8 @@ function drawHead() {
   for (const run of runs) usage.include(run.root.usage);
   for (const event of events) problems += event.problem ? 1 : 0;
   const result = runs.length === 1 ? runs[0].root.result : null;
-  const state = result ? pill(asText(result.data?.stop_reason) || "ended", result.problem ? "failed" : "done")
+  const state = result?.data?.stop_reason === "interrupt" ? pill("waiting", "open")
+    : result ? pill(asText(result.data?.stop_reason) || "ended", result.problem ? "failed" : "done")
     : runs.length === 1 ? pill(view.live ? "running" : "no end on record", "open") : null;
   const fact = (value, name) => el("span", { class: "figure" }, el("b", null, value), ` ${name}`);
   const span = runs.length === 1 ? runs[0].root.span.length : null;
