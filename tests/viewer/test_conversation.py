@@ -8,6 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
+import kernai
 from tests.viewer.conftest import Show, rows, step_card
 from tests.viewer.recordings import HOSTILE, PNG, Script, small
 
@@ -54,6 +55,34 @@ def test_corrected_prose_is_shown_with_the_correction(show: Show) -> None:
     expect(card.locator(".block.problem")).to_contain_text("Prose where a block was needed")
     expect(card.locator(".reads")).to_contain_text("Write a block.")
     assert page.locator("#conversation .turn.assistant").count() == 0  # the correction is inside the card of its step
+
+
+def test_an_answer_that_did_not_count_says_so(show: Show) -> None:
+    mock = kernai.MockProvider('<command name="/skills"></command><final>5?</final>', "<final>12</final><final>13</final>")
+    recorder = kernai.Recorder()
+    kernai.execute(kernai.Agent(instructions="", provider=mock), "How many?", recorder=recorder)
+    page = show(recorder.to_list())
+    answers = page.locator("#conversation .step .block").filter(has_text="Answer").all_inner_texts()
+    assert [" ".join(one.split()) for one in answers] == ["Answer does not count 5?", "Answer 12", "Answer does not count 13"]
+
+
+def test_unusual_facts_about_calls_responses_and_answers_are_shown(show: Show) -> None:
+    script = Script().turn(0, "x", ("command", "dig", "{,}"), model="spare").add(
+        "skill_execute", {"call_id": "0.0", "skill": "dig", "params": {}, "repaired": ["comma"], "dropped": ["depth"]})
+    page = show(script.add("result", {"text": "half", "stop_reason": "final", "truncated": True, "repaired": ["quote"]}).entries)
+    expect(step_card(page, 0).locator("header").first).to_contain_text("by spare")
+    expect(step_card(page, 0).locator(".block")).to_contain_text("skillrepaired: commadropped: depth")
+    expect(page.locator(".outcome-first")).to_contain_text("cut offrepaired: quote")
+
+
+def test_a_plan_of_the_caller_is_no_missing_response(show: Show) -> None:
+    recorder = kernai.Recorder()
+    kernai.execute_plan(
+        kernai.Agent(instructions="", provider=kernai.MockProvider("<final>40</final>")), [kernai.Task("north", "Ask.")],
+        recorder=recorder)
+    page = show(recorder.to_list())
+    expect(page.locator("#conversation .tasks")).to_contain_text("40")
+    expect(page.locator("#conversation")).not_to_contain_text("No response")
 
 
 def test_unknown_events_and_calls_without_an_outcome_are_shown(show: Show) -> None:

@@ -100,6 +100,9 @@ def test_missing_figures_are_unknown_and_partial_sums_are_marked(show: Show) -> 
     page = show(script.turn(1, "<final>x</final>", prompt_tokens=70, completion_tokens=7, cost=0.25).entries)
     expect(page.locator("#head")).to_contain_text("≥ 70 in, ≥ 7 out")
     expect(page.locator("#head")).to_contain_text("≥ $0.250")
+    known = {"prompt_tokens": 70, "completion_tokens": 7, "cost": 0.25}  # `result` has the sum of what is known
+    page = show(script.add("result", {"text": "x", "stop_reason": "final", "usage": known}).entries)
+    expect(page.locator(".outcome-first")).to_contain_text("≥ 70 in, ≥ 7 out≥ $0.250")
     page = show(Script().turn(0, "<final>x</final>", ("final", None, "x"), prompt_tokens=70).entries)
     expect(step_card(page, 0)).to_contain_text("70 in, unknown out")
 

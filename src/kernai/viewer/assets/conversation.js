@@ -117,7 +117,7 @@ function messageItem({ role, content, event }) {
 
 /** The system message, folded because it is long and the same in most runs, unless the search finds something in it. */
 function folded(text) {
-  const [toggle, holder] = disclosure(`${count(text.length)} characters`, "Show or hide the system message", () => [textBlock(text, "text prose")]);
+  const [toggle, holder] = disclosure(counted(text.length, "character"), "Show or hide the system message", () => [textBlock(text, "text prose")]);
   if (isFound(text)) openByItself(toggle, holder);
   return [toggle, holder];
 }
@@ -160,14 +160,16 @@ function endItem({ scope }) {
 function stepItem(item) {
   const { step } = item;
   const responses = step.events.filter((event) => event.type === "llm_response");
-  const shown = responses.length > 0 ? [duration(sumOf(responses, "latency_ms")), step.usage.tokens(), step.usage.money()] : [];
+  const shown = responses.length > 0 ? [duration(sumOf(responses, "latency_ms"))] : [];
+  if (step.usage.calls > 0) shown.push(step.usage.tokens(), step.usage.money());
+  for (const { data } of responses) if (isNotNull(data?.model)) shown.push(answeredBy(data));
   const card = el("article", { class: `card step${step.problem ? " bad" : ""}`, "aria-label": `Step ${step.number}` });
   const first = responses[0] ?? step.first;
   card.append(el("header", null, el("h3", null, `Step ${step.number}`), facts(shown), first ? linkTo(first.n) : null));
   const drawn = new StepDrawing(step, card);
   for (const event of step.events) if (event.type === "run_resumed" && event.n < (responses[0]?.n ?? 0)) drawn.drawResume(event);
   for (const event of responses) drawn.response(event);
-  if (responses.length === 0) card.append(el("p", { class: "note" }, "No response of the model is on record."));
+  if (responses.length === 0 && !drawn.workflow) card.append(el("p", { class: "note" }, "No response of the model is on record."));
   drawn.rest();
   if (item.reads.length > 0) card.append(readsBlock(item.reads, drawn.corrected));
   return card;
@@ -180,7 +182,7 @@ function sumOf(events, field) {
 
 /** What the runtime wrote back: open if it is a correction, folded if it repeats the results above. */
 function readsBlock(reads, open) {
-  const label = `What the model reads next: ${count(reads.length)} message${reads.length === 1 ? "" : "s"}`;
+  const label = `What the model reads next: ${counted(reads.length, "message")}`;
   const [toggle, holder] = disclosure(label, label, () => reads.flatMap(({ event, content }) => [
     el("div", { class: "read" }, linkTo(event.n), textBlock(partsText(content), "text prose"), mediaBlock(content)),
   ]));

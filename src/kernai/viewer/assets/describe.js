@@ -47,27 +47,33 @@ function messagesSent(data) {
   };
 }
 
+/** The model that responded, if it is not the run's. */
+const answeredBy = (data) => `by ${asText(data.model)}`;
+
 function llmResponse(data) {
   const usage = new Usage();
   usage.add(data);
   const facts = [duration(data.latency_ms), usage.tokens(), usage.money()];
   if (isNotNull(data.finish_reason)) facts.push(`finish ${asText(data.finish_reason)}`);
+  if (isNotNull(data.model)) facts.push(answeredBy(data));
   return { facts, text: asText(data.content) };
 }
 
 function blocksParsed(data) {
   const blocks = Array.isArray(data) ? data.filter(isObject) : [];
   const shown = (block) => `${asText(block.type)}${isNotNull(block.name) ? ` ${asText(block.name)}` : ""}`;
-  return { facts: [`${count(blocks.length)} block${blocks.length === 1 ? "" : "s"}`], text: blocks.map(shown).join(", ") };
+  return { facts: [counted(blocks.length, "block")], text: blocks.map(shown).join(", ") };
 }
 
-function ended(data) {
+function ended(data, scope) {
   const usage = isObject(data.usage) ? data.usage : {};
   const facts = [isNotNull(data.stop_reason) ? asText(data.stop_reason) : `stop reason ${UNKNOWN}`];
-  if (isNumber(data.steps)) facts.push(`${count(data.steps)} step${data.steps === 1 ? "" : "s"}`);
+  if (isNumber(data.steps)) facts.push(counted(data.steps, "step"));
   const sum = new Usage();
   sum.add(usage);
-  facts.push(sum.tokens(), sum.money());
+  // the recorded sums leave out what is unknown
+  for (const part of ["prompt", "completion", "cost"]) sum[part].unknown ||= scope.usage[part].unknown;
+  facts.push(sum.tokens(), sum.money(), data.truncated === true && "cut off", ...noted(data));
   return { facts, text: isNotNull(data.error) ? asText(data.error) : partsText(data.text) };
 }
 
@@ -83,7 +89,9 @@ function tasksOf(data) {
 
 const NAMES = (data) => asText(data.skill ?? data.protocol ?? data.command ?? data.name ?? data.type ?? "");
 
-const repaired = (data) => (Array.isArray(data.repaired) ? [`repaired: ${data.repaired.map(asText).join(", ")}`] : []);
+/** What was repaired in a call or an answer, and what was left out of a call. */
+const noted = (data) => ["repaired", "dropped"].filter((name) => Array.isArray(data[name]))
+  .map((name) => `${name}: ${data[name].map(asText).join(", ")}`);
 
 const isRefusal = (decision) => decision === false || typeof decision === "string";
 const isWoken = (decision) => isObject(decision) && decision.woken === true;
@@ -111,7 +119,7 @@ function gapBefore(event) {
 
 function leftOut(data) {
   const number = Array.isArray(data.dropped) ? data.dropped.length : 0;
-  return number ? `${count(number)} event${number === 1 ? "" : "s"} left out` : "";
+  return number ? `${counted(number, "event")} left out` : "";
 }
 
 const DESCRIBE = {
@@ -122,7 +130,7 @@ const DESCRIBE = {
   messages_sent: (data, event) => ({ title: "Sent to the model", ...messagesSent(event.data) }),
   llm_response: (data) => ({ title: "Model answers", ...llmResponse(data) }),
   blocks_parsed: (data, event) => ({ title: "Blocks", ...blocksParsed(event.data) }),
-  skill_execute: (data) => ({ title: `Calls ${NAMES(data)}`, facts: repaired(data), text: asText(data.params) }),
+  skill_execute: (data) => ({ title: `Calls ${NAMES(data)}`, facts: noted(data), text: asText(data.params) }),
   protocol_execute: (data) => ({ title: `Asks ${NAMES(data)}`, text: asText(data.request) }),
   skill_result: (data) => ({ title: `${NAMES(data)} gives`, facts: took(data), text: partsText(data.result) }),
   protocol_result: (data) => ({
@@ -150,7 +158,7 @@ const DESCRIBE = {
     title: `${NAMES(data)} did not count: quoted`, facts: [asText(data.type)], text: `it is in ${asText(data.source)}`,
   }),
   dialect_call: (data) => ({ title: `${NAMES(data) || "Answer"} in another format`, facts: [asText(data.dialect)] }),
-  informational_only: (data) => ({ title: "Only blocks that run nothing", text: asText(data.kinds) }),
+  informational_only: (data) => ({ title: "Only blocks that run nothing", text: partsText(data.kinds) }),
   no_blocks_stall: (data) => ({ title: "Prose where a block was needed", text: asText(data.prose_preview) }),
   stray_close: (data) => ({ title: "Answer that contains its closing tag", text: asText(data.text) }),
   answer_rejected: (data) => ({ title: "Answer of another type", text: asText(data.error) }),
@@ -189,7 +197,7 @@ const DESCRIBE = {
   final: (data, event) => ({ title: "Answer", text: asText(event.data) }),
   plan: (data, event) => ({ title: "Plan", text: asText(event.data) }),
   json: (data, event) => ({ title: "JSON", text: asText(event.data) }),
-  result: (data, event) => ({ title: endTitle(event.scope, data), ...ended(data) }),
+  result: (data, event) => ({ title: endTitle(event.scope, data), ...ended(data, event.scope) }),
 };
 
 function endTitle(scope, data) {

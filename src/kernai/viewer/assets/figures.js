@@ -8,6 +8,11 @@ function count(number) {
   return Math.abs(number) < LARGE ? number.toLocaleString("en-US") : number.toExponential(1);
 }
 
+/** A number with its noun: "1 step", "2,000 steps". */
+function counted(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
 function isNumber(value) {
   return typeof value === "number" && Number.isFinite(value);
 }
@@ -105,7 +110,6 @@ class Usage {
 
   /** All of it in words, for tooltips and screen readers. */
   summary() {
-    const calls = `${count(this.calls)} model call${this.calls === 1 ? "" : "s"}`;
-    return `${calls}; tokens: ${this.prompt.show()} in, ${this.completion.show()} out; cost: ${this.cost.show(dollars)}`;
+    return `${counted(this.calls, "model call")}; tokens: ${this.prompt.show()} in, ${this.completion.show()} out; cost: ${this.cost.show(dollars)}`;
   }
 }

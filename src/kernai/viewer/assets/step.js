@@ -15,6 +15,8 @@ class StepDrawing {
     this.workflow = step.events.find((event) => event.type === "workflow_start") ?? null;
     this.rejected = step.events.filter((event) => event.type === "plan_rejected");
     this.shown = new Set(); // calls and `run_resumed` events that are drawn already
+    const isOver = step.scope.result || step.scope.steps.has(step.number + 1);
+    this.answers = !isOver || step.events.some((event) => event.type === "final"); // whether the next `final` block counts
     this.corrected = this.workflow === null && step.calls.length === 0 && this.builtins.length === 0;
   }
 
@@ -37,7 +39,7 @@ class StepDrawing {
     const type = asText(block.type);
     const content = asText(block.content);
     if (type === "command") this.command(block, content);
-    else if (type === "final") this.part("answer", "Answer", content, [], "prose");
+    else if (type === "final") this.answer(content);
     else if (type === "plan") this.plan(content);
     else if (["result", "error", "media"].includes(type)) {
       this.part("problem", `${type} written by the model: ignored`, content);
@@ -46,6 +48,13 @@ class StepDrawing {
       if (call) this.call(call, content, "protocol");
       else this.part("other", type, content, [block.name]);
     }
+  }
+
+  /** Only the first answer of a response counts, and none that was corrected or came with a call. */
+  answer(content) {
+    if (this.answers) this.part("answer", "Answer", content, [], "prose");
+    else this.part("other", "Answer", content, ["does not count"], "prose");
+    this.answers = false;
   }
 
   command(block, content) {
@@ -76,7 +85,8 @@ class StepDrawing {
 
   call(call, content, kind) {
     this.shown.add(call);
-    const part = this.part(call.failed ? "call bad" : "call", call.name, content, [kind]);
+    const shown = call.execute ? describe(call.execute).facts : [];
+    const part = this.part(call.failed ? "call bad" : "call", call.name, content, [kind, ...shown]);
     part.dataset.call = call.id;
     if (call.execute) part.firstChild.append(linkTo(call.execute.n));
     for (const event of call.progress.slice(-3)) {
@@ -136,7 +146,7 @@ class StepDrawing {
     const part = this.part("resume", title, "", shown);
     part.firstChild.append(linkTo(event.n));
     if (!event.dropped?.length) return;
-    const label = `What was left out: ${count(event.dropped.length)} event${event.dropped.length === 1 ? "" : "s"}`;
+    const label = `What was left out: ${counted(event.dropped.length, "event")}`;
     part.append(...disclosure(label, label, () => event.dropped.slice(0, MOST_PARTS).map((one) => {
       const { title: name, text } = describe(one);
       return el("div", { class: "left-out" }, linkTo(one.n), " ", span(null, name), text ? textBlock(text, "text", 300) : null);

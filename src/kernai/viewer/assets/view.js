@@ -169,7 +169,7 @@ function drawHead() {
     usage.calls === 0 ? null : usage.cost.known === 0 ? el("span", { class: "figure" }, "cost ", el("b", null, UNKNOWN))
       : fact(usage.cost.show(dollars), ""),
     fact(count(events.length), events.length === 1 ? "event" : "events"),
-    problems > 0 ? button(`${count(problems)} problem${problems === 1 ? "" : "s"}`, "Errors only",
+    problems > 0 ? button(counted(problems, "problem"), "Errors only",
       () => view.filters.setErrors(!view.filters.errors), "figure bad") : null,
   ].filter(Boolean));
 }
