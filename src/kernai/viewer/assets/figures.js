@@ -4,8 +4,10 @@ const UNKNOWN = "unknown";
 
 const LARGE = 1e12; // larger numbers are shown with an exponent, since their digits say nothing and take space
 
+const DIGITS = new Intl.NumberFormat("en-US"); // kept, because `toLocaleString` makes one for each number
+
 function count(number) {
-  return Math.abs(number) < LARGE ? number.toLocaleString("en-US") : number.toExponential(1);
+  return Math.abs(number) < LARGE ? DIGITS.format(number) : number.toExponential(1);
 }
 
 /** A number with its noun: "1 step", "2,000 steps". */
