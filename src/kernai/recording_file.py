@@ -28,23 +28,19 @@ def entries_in(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     if not text.strip():
         raise KernaiError(f"{name} is not a recording: the file is empty")
     try:
-        yield from _entries(text, name)
+        yield from expand(_checked(name, _events(text, name)), name)
     except RecursionError as error:
         raise KernaiError(f"{name} is not a recording: it is nested too deeply") from error
 
 
-def _entries(text: str, name: str) -> Iterator[dict[str, Any]]:
+def _events(text: str, name: str) -> Iterable[Any]:
+    """The events in a JSON document or JSON lines."""
     try:
         found = json.loads(text)
     except ValueError as error:
         if not text.lstrip().startswith("{"):
             raise KernaiError(f"{name} is neither JSON nor JSON lines: {error}") from error
-        return _checked(name, read_lines(text, name))
-    return expand(_checked(name, _events(name, found)), name)
-
-
-def _events(name: str, found: object) -> list[Any]:
-    """The list of events in a JSON document."""
+        return read_lines(text, name)
     if isinstance(found, dict):
         if isinstance(found.get("event"), str):
             return [found]  # JSON lines with a single line

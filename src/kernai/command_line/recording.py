@@ -241,7 +241,7 @@ def _is_recording(path: str) -> bool:
     """Whether a `Recording` wrote the file. `entries_in` accepts more, such as other programs' logs with events."""
     try:
         text = read_text(path)
-        entries = list(map(Shortening().entry, read_lines(text, path))) if text.startswith("{") else json.loads(text)
+        entries = list(read_lines(text, path)) if text.startswith("{") else json.loads(text)
     except (KernaiError, ValueError, RecursionError):
         return False
     if text.startswith("{") and not entries:  # the only line is incomplete

@@ -135,7 +135,7 @@ class JsonlSink(NotCopied):
         Raises `KernaiError` if a line is not a JSON object; it names the line. Lines that a crash or a full disk has
         cut off are left out; unless it is the last line, that is logged.
         """
-        return list(read_lines(read_text(path), os.fspath(path)))
+        return list(expand(read_lines(read_text(path), os.fspath(path)), os.fspath(path)))
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
@@ -152,9 +152,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_lines(text: str, name: str) -> Iterator[dict[str, Any]]:
-    """Yields a recording's entries, like `JsonlSink.read`, but from text. `name` stands for the file in errors."""
+    """Yields the entries of a `JsonlSink`'s file, as they were written. `name` stands for the file in errors."""
     lines = text.split("\n")
-    entries = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -169,8 +168,7 @@ def read_lines(text: str, name: str) -> Iterator[dict[str, Any]]:
             raise KernaiError(f"{name}:{number} is not JSON: {error}") from error
         if not isinstance(entry, dict):
             raise KernaiError(f"{name}:{number} is not an event: it must be a JSON object")
-        entries.append(entry)
-    yield from expand(entries, name)
+        yield entry
 
 
 #: matches the rest of a cut-off JSON value, from the place where the decoder fails; strings are handled separately
