@@ -187,6 +187,7 @@ def test_several_runs_in_one_file_are_shown_together_and_can_be_selected(show: S
     page = show([*small().entries, *again, *other])
     expect(page.locator("#head")).to_contain_text("3 runs")
     assert page.locator(".row.run .name").all_inner_texts() == ["librarian", "librarian", "second"]
+    assert page.locator("#conversation h2").all_inner_texts() == ["Run 1 librarian", "Run 2 librarian", "Run 3 second"]
     page.keyboard.press("2")
     page.locator("#scope").select_option(label="Run 3: second")
     expect(page.locator("#events .card")).to_have_count(1)

@@ -5,7 +5,7 @@ function conversationItems(scopes) {
   const items = [];
   for (const scope of scopes) {
     if (scopes.length > 1) {
-      items.push({ key: `h${scope.key}`, version: scope.result ? 1 : 0, kind: "heading", scope, events: [] });
+      items.push({ key: `h${scope.key}`, version: Math.min(2, view.recording.runs.length), kind: "heading", scope, events: [] });
     }
     scopeItems(scope, items);
   }
@@ -97,7 +97,8 @@ function conversationCard(item) {
 function headingItem({ scope }) {
   const path = [];
   for (let at = scope; at; at = at.parent) path.unshift(at.name);
-  const kind = scope.parent === null ? "Run" : scope.task ? "Task" : "Sub-agent";
+  const number = view.recording.runs.length > 1 ? ` ${scope.run.index + 1}` : "";
+  const kind = scope.parent === null ? `Run${number}` : scope.task ? "Task" : "Sub-agent";
   return el("article", { class: "divider", "aria-label": `${kind} ${visible(clip(scope.name))}` },
     el("h2", null, el("span", { class: "kind" }, kind), " ", span(null, path.join(" › "))));
 }
