@@ -187,7 +187,7 @@ class Recording {
 
   /** The run of an event. Another `run_start` of a root begins a new run, even if the id is known. */
   runOf(id, path, type) {
-    let run = this.latest.get(id);
+    let run = type === "unreadable_line" ? this.runs.at(-1) : this.latest.get(id);
     if (!run || (type === "run_start" && path === "" && run.root.begun)) {
       run = new Run(this.runs.length, id);
       this.runs.push(run);
