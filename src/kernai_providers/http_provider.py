@@ -13,11 +13,12 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import NoneType
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider, Tools
-from kernai._util.api import NotCopied, check_count
+from kernai._util.api import NotCopied, check_count, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
@@ -122,8 +123,7 @@ class HttpProvider(NotCopied, Provider):
         self._max_response_bytes = check_count("max_response_bytes", max_response_bytes)
         if isinstance(transport, type):
             raise TypeError(f"transport must be an object, not a class: write {transport.__name__}()")
-        if transport is not None and not isinstance(transport, Transport):
-            raise TypeError(f"transport must have send and close, got {type(transport).__name__}")
+        check_type(transport, (Transport, NoneType), "transport must have send and close")
         self.transport: Transport = transport if transport is not None else HttpTransport()
 
     def close(self) -> None:

@@ -18,8 +18,9 @@ import os
 import ssl
 import time
 from collections.abc import Callable
+from types import NoneType
 
-from kernai._util.api import ForkSafeLock
+from kernai._util.api import ForkSafeLock, check_type
 from kernai_providers.network import BLOCK, Connection, CutHeadError, Deadline, connection_class
 from kernai_providers.request_checks import Outgoing, routed
 from kernai_providers.transport import Request, StreamedResponse, TransportError, ends_for_certain, joined
@@ -38,8 +39,7 @@ class HttpTransport:
     def __init__(
         self, *, ssl_context: ssl.SSLContext | None = None, max_idle: int = 64, idle_seconds: float = 30.0
     ) -> None:
-        if ssl_context is not None and not isinstance(ssl_context, ssl.SSLContext):
-            raise TypeError(f"ssl_context must be an ssl.SSLContext, got {type(ssl_context).__name__}")
+        check_type(ssl_context, (ssl.SSLContext, NoneType), "ssl_context must be an ssl.SSLContext")
         self._ssl_context = ssl_context
         self._lock = ForkSafeLock()
         self._pool = ConnectionPool(max_idle, idle_seconds)

@@ -26,8 +26,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from types import NoneType
 from typing import Any, TypeAlias
 
+from kernai._util.api import check_type
 from kernai.errors import ProviderError
 from kernai_providers.network import SLICE
 from kernai_providers.request_checks import outgoing
@@ -47,8 +49,7 @@ class MemoryReply:
     pieces: bytes | Iterable[bytes | BaseException] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.status, int):
-            raise TypeError(f"status must be an int such as 200, got {type(self.status).__name__}")
+        check_type(self.status, int, "status must be an int such as 200")
         if isinstance(self.pieces, str):
             raise TypeError("pieces must be bytes, or an iterable of bytes and exceptions, got str: encode it")
 
@@ -96,9 +97,8 @@ class MemoryTransport:
         if isinstance(answer, BaseException):
             raise answer
         # call the function without the lock: it may wait, or send something itself
-        reply: object = answer if isinstance(answer, MemoryReply) else answer(request)
-        if not isinstance(reply, MemoryReply):
-            raise TypeError(f"the function for replies must return a MemoryReply, got {type(reply).__name__}")
+        reply = answer if isinstance(answer, MemoryReply) else answer(request)
+        check_type(reply, MemoryReply, "the function for replies must return a MemoryReply")
         response = MemoryResponse(reply, call.peer, request.max_bytes, self._forget)
         with self._lock:
             self._open.add(response)
@@ -134,9 +134,7 @@ class MemoryResponse(StreamedResponse):
         for piece in self._pieces:
             if isinstance(piece, BaseException):
                 raise piece
-            if not isinstance(piece, (bytes, bytearray)):
-                raise TypeError(f"pieces must be bytes and exceptions, got {type(piece).__name__}")
-            if piece:
+            if check_type(piece, (bytes, bytearray), "pieces must be bytes and exceptions"):
                 return piece
         return b""
 
@@ -194,8 +192,7 @@ class LlamaTransport:
             # checked here: for some other values the library ends the whole process
             if given is not None and (type(given) is not int or not 1 <= given <= most):
                 raise ValueError(f"{name} must be an int from 1 to {most}, got {given!r:.60}")
-        if chat_template is not None and not isinstance(chat_template, str):
-            raise TypeError(f"chat_template must be a template's text, got {type(chat_template).__name__}")
+        check_type(chat_template, (str, NoneType), "chat_template must be a template's text")
         self._options = path, context, threads or max(1, (os.cpu_count() or 2) // 2), chat_template or ""
         self.close()  # nothing is loaded yet
 

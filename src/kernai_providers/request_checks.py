@@ -20,6 +20,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from kernai import ProviderError, __version__
+from kernai._util.api import check_type
 from kernai_providers.transport import Request, TransportError
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -58,9 +59,7 @@ def key_from(given: str | None, variables: Sequence[str], vendor: str, *, is_nee
 
 
 def _checked_key(key: object, where: str, vendor: str) -> str:
-    if not isinstance(key, str):
-        raise TypeError(f"{where} must be text, got {type(key).__name__}")
-    stripped = key.strip()
+    stripped: str = check_type(key, str, f"{where} must be text").strip()
     if not stripped:
         raise ValueError(f"{where} is blank; leave api_key out to read {vendor}'s key from the environment")
     if not stripped.isascii() or not stripped.isprintable():
@@ -70,10 +69,8 @@ def _checked_key(key: object, where: str, vendor: str) -> str:
 
 def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     """Checks the caller's headers and returns them. An error for an invalid one does not show its value."""
-    given: object = headers if headers is not None else {}
-    if not isinstance(given, Mapping):
-        raise TypeError(f"headers must be a mapping of names to values, got {type(given).__name__}")
     checked: dict[str, str] = {}
+    given = check_type({} if headers is None else headers, Mapping, "headers must be a mapping of names to values")
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError("headers must map text to text")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernai import Cost, Model, ProviderError
-from kernai._util.api import close_matches, likely
+from kernai._util.api import check_type, close_matches, likely
 from kernai_providers.anthropic import AnthropicProvider
 from kernai_providers.gemini import GeminiProvider
 from kernai_providers.http_provider import HttpProvider
@@ -229,9 +229,8 @@ def configured() -> list[Vendor]:
     return [one for one in VENDORS if any(os.environ.get(name, "").strip() for name in one.variables)]
 
 
-def _split(name: object) -> tuple[Vendor, str]:
-    if not isinstance(name, str):
-        raise TypeError(f"resolve takes text such as 'openai/gpt-6-luna', got {type(name).__name__}")
+def _split(name: str) -> tuple[Vendor, str]:
+    check_type(name, str, "resolve takes text such as 'openai/gpt-6-luna'")
     vendor_name, slash, model_id = name.strip().partition("/")
     known = ", ".join([*(one.name for one in VENDORS), "smollm2", "gguf"])
     if not slash or not vendor_name or not model_id.strip():
