@@ -190,22 +190,19 @@ class AnthropicReader(SseReader):
 
     def on_object(self, found: dict[str, Any]) -> None:
         """Handles one event. Unknown types are ignored, as the vendor asks of its clients."""
-        kind = found["type"]
-        if kind == "content_block_delta":
-            self._on_delta(found.get("delta"), key_of(found.get("index")))
-        elif kind == "content_block_start":
-            block = found.get("content_block")
-            if isinstance(block, dict):
-                self._on_block(block, key_of(found.get("index")))
-        elif kind == "message_start" and isinstance(found.get("message"), dict):
-            self.note(found["message"], response_id="id", model="model")
-            self._on_usage(found["message"].get("usage"))
+        kind, index = found["type"], key_of(found.get("index"))
+        message, block, delta = map(found.get, ("message", "content_block", "delta"))
+        if kind == "content_block_delta" and isinstance(delta, dict):
+            self._on_delta(delta, index)
+        elif kind == "content_block_start" and isinstance(block, dict):
+            self._on_block(block, index)
+        elif kind == "message_start" and isinstance(message, dict):
+            self.note(message, response_id="id", model="model")
+            self._on_usage(message.get("usage"))
         elif kind == "message_delta":
             self._on_end(found)
         elif kind == "message_stop":
-            if self.finish_reason is None and not self.has_text:
-                raise self.error("the stream ended without an answer", "no_answer", retryable=True)
-            self.complete = True
+            self.finish(has_answer=self.has_text or self.finish_reason is not None)
 
     def _on_block(self, block: Mapping[str, Any], index: object) -> None:
         kind = block.get("type")
@@ -220,9 +217,7 @@ class AnthropicReader(SseReader):
         elif self.box is not None and kind == "redacted_thinking":
             self._keep_thought(block)
 
-    def _on_delta(self, delta: object, index: object) -> None:
-        if not isinstance(delta, dict):
-            return
+    def _on_delta(self, delta: Mapping[str, Any], index: object) -> None:
         kind = delta.get("type")
         if kind == "text_delta":
             self.say(delta.get("text"))

@@ -301,14 +301,9 @@ class HttpProvider(NotCopied, Provider):
                 reader.metadata["not_sent"] = list(refused)
             return reader
 
-        return Exchange(
-            Request("POST", url, headers, _json(body), self._timeouts, self._max_response_bytes),
-            new_reader,
-            self._retries,
-            self.vendor,
-            " or ".join(self.key_variables) or None,
-            self.secrets,
-        )
+        request = Request("POST", url, headers, _json(body), self._timeouts, self._max_response_bytes)
+        key_hint = " or ".join(self.key_variables) or None
+        return Exchange(request, new_reader, self._retries, self.vendor, key_hint, self.secrets)
 
     def _toolbox(self, tools: Tools) -> Toolbox:
         schema, answer = portable(root_of(tools.output)), None

@@ -318,8 +318,7 @@ class OpenAIReader(SseReader):
         return sum_of(completion, thought)
 
     def on_done(self) -> None:
-        if not self._answered:
-            raise self.error("the stream ended without any choice", "no_answer", retryable=True)
+        self.finish(has_answer=self._answered)
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         if self.box is not None and self.called_tool:
@@ -328,7 +327,6 @@ class OpenAIReader(SseReader):
             items += [{"type": DETAILS, DETAILS: details}] if details else []
             for item in items:
                 self.metadata.setdefault("reasoning_items", []).append({**item, "vendor": self.vendor})
-        self.complete = True
 
 
 def whole_details(pieces: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -452,7 +450,7 @@ class ResponsesReader(SseReader):
 
     def on_object(self, found: dict[str, Any]) -> None:
         kind = str(found["type"])
-        response, index = found.get("response"), key_of(found.get("output_index"))
+        response, item, index = found.get("response"), found.get("item"), key_of(found.get("output_index"))
         if isinstance(response, dict):
             self._on_metadata(response)
         if kind in ("response.output_text.delta", "response.output_text.done"):
@@ -463,28 +461,28 @@ class ResponsesReader(SseReader):
             self.metadata["refusal"] = found["refusal"]
         elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
             self.think(found.get("delta"))
-        elif kind == "response.output_item.done":
-            self._on_item(found.get("item"), index)
-        elif kind == "response.output_item.added":
-            self._on_call(found.get("item"), index)
+        elif kind == "response.output_item.done" and isinstance(item, dict):
+            self._on_item(item, index)
+        elif kind == "response.output_item.added" and isinstance(item, dict):
+            self._on_call(item, index)
         elif kind == "response.function_call_arguments.delta" and index in self._calls:
             self.call(index, text=found.get("delta"))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             self._on_end(kind.removeprefix("response."), response if isinstance(response, dict) else {})
 
-    def _on_call(self, item: object, index: object) -> None:
-        if isinstance(item, dict) and item.get("type") == "function_call":
+    def _on_call(self, item: Mapping[str, Any], index: object) -> None:
+        if item.get("type") == "function_call":
             self.call(index, name=item.get("name"), id=item.get("call_id"))
 
-    def _on_item(self, item: object, index: object) -> None:
+    def _on_item(self, item: Mapping[str, Any], index: object) -> None:
         """Handles a finished item. Reasoning is kept unchanged, but without its status."""
-        kind = item.get("type") if isinstance(item, dict) else None
+        kind = item.get("type")
         self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
-        if isinstance(item, dict) and kind == "function_call":
+        if kind == "function_call":
             if index not in self._calls:
                 self._on_call(item, index)
             self.call_was(index, str(item.get("arguments") or ""))
-        if isinstance(item, dict) and kind == "reasoning" and item.get("encrypted_content"):
+        if kind == "reasoning" and item.get("encrypted_content"):
             self.keep({name: item[name] for name in _REASONING_FIELDS if item.get(name) is not None})
 
     def _on_end(self, how: str, response: Mapping[str, Any]) -> None:
@@ -497,17 +495,14 @@ class ResponsesReader(SseReader):
         for number, item in enumerate(output):
             if item.get("type") == "function_call":
                 known = (key for key, call in self._calls.items() if call.id == item.get("call_id"))
-                index = next(known, f"last {number}")
-                self._on_item(item, index)
+                self._on_item(item, next(known, f"last {number}"))
         if how == "completed" and self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         if not self.has_text:
             self.say(text)
         elif text != self.text:
             self.final_text = text
-        if not self.has_text and how == "completed" and not output and self.finish_reason == "stop":
-            raise self.error("the stream ended without any output", "no_answer", retryable=True)
-        self.complete = True
+        self.finish(has_answer=self.has_text or bool(output) or self.finish_reason != "stop")
 
     def _on_text(self, found: Mapping[str, Any], *, whole: bool) -> None:
         """Handles a piece of a part of the output, or the whole part, which is all that some servers send."""

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from kernai import LlmResponse, NativeCall, ProviderError, Usage
 from kernai.values.llm_response import CUT, UNFINISHED, written
-from kernai_providers.failures import REQUEST_IDS, failure_in_stream, one_line, redactor
+from kernai_providers.failures import MAX_CODE, REQUEST_IDS, failure_in_stream, one_line, redactor
 from kernai_providers.native import Toolbox
 
 
@@ -124,7 +124,7 @@ class SseDecoder:
 
 # -------------------------------------------------------------------------------------------------------------- readers
 
-PREVIEW, MAX_CODE = 80, 100
+PREVIEW = 80
 #: how events begin
 _EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}(?:data|event|id|retry)?:")
 LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
@@ -339,6 +339,12 @@ class Reader(ABC):
             self.metadata["finish_reason"] = reason
         if isinstance(why, str) and why.strip():
             self.metadata["finish_message"] = why.strip()
+
+    def finish(self, *, has_answer: bool) -> None:
+        """Ends the turn. Raises `ProviderError` if the vendor sent no answer, not even an empty one."""
+        if not has_answer:
+            raise self.error("the stream ended without an answer", "no_answer", retryable=True)
+        self.complete = True
 
     def parsed(self, data: str) -> dict[str, Any]:
         """Parses a JSON object of the stream. Raises `ProviderError` for anything else."""
