@@ -355,6 +355,8 @@ ENDINGS = {
     "content_filter": "content_filter",
 }
 ENCRYPTED = "reasoning.encrypted_content"
+#: whether a message is commentary or the final answer: models stop early if it is not sent back with the message
+PHASE = "phase"
 NEVER_REASONS = re.compile(r"(?:.*/)?(?:ft:)?(?:chat)?gpt-[34]")
 
 
@@ -381,7 +383,7 @@ class ResponsesProvider(OpenAIProvider):
         for message, (role, parts) in zip(spoken, turns, strict=True):
             own = [item for item in message.reasoning if item.get("type") in _reasoning_types(model)]
             items += [{name: one for name, one in item.items() if name != "at"} for item in own]
-            items.append({"role": role, "content": one_text(parts)})
+            items.append({"role": role, "content": one_text(parts), **_phase(message.reasoning, model)})
         effort = (generation.thinking or {}).get("effort")
         options = {
             "instructions": system or None,
@@ -409,7 +411,7 @@ class ResponsesProvider(OpenAIProvider):
             kinds = _reasoning_types(model)
             yield from turn.thoughts(0, *kinds)
             if turn.text or not turn.calls:
-                yield {"role": "assistant", "content": turn.text or EMPTY}
+                yield {"role": "assistant", "content": turn.text or EMPTY, **_phase(turn.reasoning, model)}
             for at, call in enumerate(turn.calls):
                 yield from turn.thoughts(at, *kinds) if at else ()
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
@@ -482,6 +484,8 @@ class ResponsesReader(SseReader):
             if index not in self._calls:
                 self._on_call(item, index)
             self.call_was(index, str(item.get("arguments") or ""))
+        if kind == "message" and isinstance(item.get(PHASE), str):
+            self.keep({"type": PHASE, PHASE: item[PHASE]})
         if kind == "reasoning" and item.get("encrypted_content"):
             self.keep({name: item[name] for name in _REASONING_FIELDS if item.get(name) is not None})
 
@@ -548,6 +552,12 @@ _REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
 def _reasoning_types(model: Model) -> Sequence[str]:
     """Returns the types of reasoning that this model accepts back; those that never reason reject it."""
     return () if NEVER_REASONS.match(model.id) else ("reasoning",)
+
+
+def _phase(reasoning: Sequence[Mapping[str, Any]], model: Model) -> dict[str, Any]:
+    """Returns the phase of a message as a field of it, if the vendor gave one and this model may know it."""
+    phases = [item[PHASE] for item in reasoning if item.get("type") == PHASE and not NEVER_REASONS.match(model.id)]
+    return {PHASE: phases[-1]} if phases else {}
 
 
 def _has_reasoning(items: Sequence[Mapping[str, Any]]) -> bool:

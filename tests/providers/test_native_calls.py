@@ -29,7 +29,7 @@ from kernai_providers.native import (
 )
 from vendor_wires import WIRES
 from wire_format import Called
-from wire_openai import OpenAIWire
+from wire_openai import OpenAIWire, named
 
 VENDORS = tuple(ADAPTERS)
 MODELS = {"openai": "gpt-4o", "openai-responses": "gpt-5-pro", "anthropic": "claude-opus-5"}
@@ -375,6 +375,23 @@ def test_a_native_history_with_reasoning_is_continued_with_reasoning_unless_the_
         history = [Message("user", "Hi"), Message("assistant", "Hm.", reasoning=reasoning)]
         kernai.execute(server.agent(), "More.", history=history, model=Model(id))
         assert ("include" in server.bodies[0]) == (thought in server.bodies[0]["input"]) == (id == "mine" and bool(reasoning))
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("id,sent", [("gpt-5.4", ["commentary", "final_answer"]), ("gpt-4o", [])])
+def test_openais_phase_of_a_message_goes_back_with_it(id: str, sent: list[str], native: bool) -> None:
+    """Without it, newer models take their own commentary for the final answer, and stop early."""
+    server = Server("openai-responses", [], native=native)
+    streams = [server._stream(text, turn, "") for turn, text in enumerate(TAPES["a call"], 1)]
+    for stream, phase in zip(streams, ("commentary", "final_answer"), strict=True):
+        message = {"type": "message", "role": "assistant", "phase": phase}
+        stream.insert(-1, named("response.output_item.done", output_index=0, item=message))
+    server = Server("openai-responses", [*streams, "And more."], native=native)
+    first = kernai.execute(server.agent(model=Model(id)), "Hi")
+    kernai.execute(server.agent(model=Model(id)), "More.", history=first.messages)
+    phases = [[item["phase"] for item in body["input"] if "phase" in item] for body in server.bodies]
+    assert phases == [[], sent[:1], sent]
+    assert all(item["role"] == "assistant" for body in server.bodies for item in body["input"] if "phase" in item)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
