@@ -86,7 +86,8 @@ class GeminiProvider(HttpProvider):
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
-            signatures = {item["at"]: item["signature"] for item in turn.reasoning if item.get("type") == SIGNATURE}
+            signed = [item for item in turn.reasoning if item.get("type") == SIGNATURE]
+            signatures = {item.get("at", 0): item["signature"] for item in signed}
             if not signatures and NEEDS_SIGNATURE.match(model.id):
                 signatures = {0: NO_SIGNATURE}  # of parallel calls, only the first one has a signature
             parts: list[Any] = self.encode([*([turn.text] if turn.text else []), *turn.media], model)
@@ -151,7 +152,7 @@ class GeminiReader(SseReader):
     def _on_candidate(self, candidate: Mapping[str, Any]) -> None:
         for part in objects(at(candidate, "content", "parts")):
             (self.think if part.get("thought") is True else self.say)(part.get("text"))
-            if "functionCall" in part:
+            if isinstance(part.get("functionCall"), dict):
                 self._on_call(part)
             elif mime := at(part, "inlineData", "mimeType"):  # as for media that a model cannot read
                 self.say(placeholder(kind_of(str(mime)), mime))
@@ -162,12 +163,10 @@ class GeminiReader(SseReader):
 
     def _on_call(self, part: Mapping[str, Any]) -> None:
         """Handles a call, which arrives as a whole. Its signature has to be sent back with it."""
-        call, number = part["functionCall"], len(self._calls)
-        if not isinstance(call, dict):
-            return
+        call = part["functionCall"]
         if self.box is not None and isinstance(part.get("thoughtSignature"), str):
-            self.keep({"type": SIGNATURE, "at": number, "signature": part["thoughtSignature"]})
-        self.call(number, name=call.get("name"), id=call.get("id"), text=call.get("args") or {})
+            self.keep({"type": SIGNATURE, "signature": part["thoughtSignature"]})
+        self.call(len(self._calls), name=call.get("name"), id=call.get("id"), text=call.get("args") or {})
 
     def _on_metadata(self, chunk: Mapping[str, Any]) -> None:
         self.note(chunk, response_id="responseId", model="modelVersion")

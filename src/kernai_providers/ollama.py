@@ -136,7 +136,7 @@ class OllamaReader(LineReader):
         self.end_with(reason if isinstance(reason, str) else "", FINISH_REASONS)
         self._read_json("".join(self._json))
         if self.box is not None and self.called_tool and self._reasoning:
-            self.metadata["reasoning_items"] = [{"type": THOUGHT, "text": "".join(self._reasoning)}]
+            self.keep({"type": THOUGHT, "text": "".join(self._reasoning)}, 0)
         self.prompt_tokens = count_of(found.get("prompt_eval_count"))
         self.completion_tokens = count_of(found.get("eval_count"))
         self.complete = True

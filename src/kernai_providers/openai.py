@@ -143,7 +143,7 @@ class OpenAIProvider(HttpProvider):
             if turn.calls:
                 # other vendors refuse these fields; older recordings do not say whose they are
                 own = [item for item in turn.reasoning if item.get("vendor", self.vendor) == self.vendor]
-                extras = {item["at"]: {EXTRA: item[EXTRA]} for item in own if EXTRA in item}
+                extras = {item.get("at", 0): {EXTRA: item[EXTRA]} for item in own if EXTRA in item}
                 if not extras and self.vendor in GOOGLE and NEEDS_SIGNATURE.match(model.id):
                     extras = {0: {EXTRA: {"google": {"thought_signature": NO_SIGNATURE}}}}
                 message["tool_calls"] = [
@@ -261,8 +261,7 @@ class OpenAIReader(SseReader):
             self._continued.add(key)
         self.call(key, name=name, id=call.get("id"), text=at(call, "function", "arguments"))
         if key in self._calls and isinstance(call.get(EXTRA), dict):
-            item = {"type": EXTRA, "vendor": self.vendor, "at": self._calls[key].index, EXTRA: call[EXTRA]}
-            self.metadata.setdefault("reasoning_items", []).append(item)
+            self.keep({"type": EXTRA, "vendor": self.vendor, EXTRA: call[EXTRA]}, self._calls[key].index)
 
     def _is_another(self, piece: Mapping[str, Any], key: object) -> bool:
         """Whether a piece with a name begins another call than the newest one with its index.
@@ -322,11 +321,10 @@ class OpenAIReader(SseReader):
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         if self.box is not None and self.called_tool:
-            thought, details = "".join(self._thought), whole_details(self._details)
-            items: list[dict[str, Any]] = [{"type": REASONING, "text": thought}] if thought else []
-            items += [{"type": DETAILS, DETAILS: details}] if details else []
-            for item in items:
-                self.metadata.setdefault("reasoning_items", []).append({**item, "vendor": self.vendor})
+            if thought := "".join(self._thought):
+                self.keep({"type": REASONING, "text": thought, "vendor": self.vendor}, 0)
+            if details := whole_details(self._details):
+                self.keep({"type": DETAILS, DETAILS: details, "vendor": self.vendor}, 0)
 
 
 def whole_details(pieces: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

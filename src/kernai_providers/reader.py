@@ -307,10 +307,10 @@ class Reader(ABC):
         elif call is not None and text:
             call.pieces = [text]
 
-    def keep(self, item: Mapping[str, Any]) -> None:
-        """Keeps reasoning that the vendor wants back with what it led to; `at` is how many calls came before it."""
-        at = {"at": len(self._calls)} if self._calls else {}
-        self.metadata.setdefault("reasoning_items", []).append({**item, **at})
+    def keep(self, item: Mapping[str, Any], at: int | None = None) -> None:
+        """Keeps reasoning that the vendor wants back with what it led to; `at`: how many calls come before it."""
+        at = len(self._calls) if at is None else at
+        self.metadata.setdefault("reasoning_items", []).append({**item, **({"at": at} if at else {})})
 
     def think(self, text: object) -> None:
         """Adds reasoning, which is kept in the metadata and is not part of the answer."""
