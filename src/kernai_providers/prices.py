@@ -19,7 +19,7 @@ from importlib.metadata import version
 from typing import Any
 
 from kernai import Cost
-from kernai_providers.vendors import BY_NAME
+from kernai_providers.vendors import split_name
 
 try:
     from genai_prices.data_snapshot import get_snapshot
@@ -49,13 +49,10 @@ class Price:
 
 def price_of(name: str, *, now: datetime | None = None) -> Price | None:
     """Returns the price of ``"vendor/model"``, a name for `resolve`, at the moment `now`; None if the list has none."""
-    vendor, slash, model_id = name.partition("/") if isinstance(name, str) else ("", "", "")
-    known = BY_NAME.get(vendor.strip().lower())
-    if not slash or known is None or not model_id.strip():
-        raise ValueError(f"name must be 'vendor/model' with a vendor that resolve knows, got {name!r}")
+    vendor, model_id = split_name(name)
     snapshot = get_snapshot()
     try:
-        _, model = snapshot.find_provider_model(model_id.strip(), None, _VENDORS.get(known.name, known.name), None)
+        _, model = snapshot.find_provider_model(model_id, None, _VENDORS.get(vendor.name, vendor.name), None)
         found = model.get_prices(now or datetime.now(UTC))
     except LookupError:
         return None

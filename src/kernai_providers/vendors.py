@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernai import Cost, Model, ProviderError
-from kernai._util.api import check_type, close_matches, likely
+from kernai._util.api import check_type, likely
 from kernai_providers.anthropic import AnthropicProvider
 from kernai_providers.gemini import GeminiProvider
 from kernai_providers.http_provider import HttpProvider
@@ -191,7 +191,7 @@ def resolve(
     if in_process is not None:
         provider, model_id = in_process
         return provider, Model(model_id, ("text",) if given is None else tuple(given), cost)
-    vendor, model_id = _split(name)
+    vendor, model_id = split_name(name)
     if vendor.name == "openai" and RESPONSES_ONLY.match(model_id):
         vendor = BY_NAME["openai-responses"]
     known = {"api_key", *dict(vendor.places), *(["grammar"] if vendor.name == "local" else [])}
@@ -229,16 +229,16 @@ def configured() -> list[Vendor]:
     return [one for one in VENDORS if any(os.environ.get(name, "").strip() for name in one.variables)]
 
 
-def _split(name: str) -> tuple[Vendor, str]:
-    check_type(name, str, "resolve takes text such as 'openai/gpt-6-luna'")
+def split_name(name: str) -> tuple[Vendor, str]:
+    """Returns the vendor and the model of a name such as ``"anthropic/claude-sonnet-5"``."""
+    check_type(name, str, "name must be text such as 'openai/gpt-6-luna'")
     vendor_name, slash, model_id = name.strip().partition("/")
     known = ", ".join([*(one.name for one in VENDORS), "smollm2", "gguf"])
     if not slash or not vendor_name or not model_id.strip():
         raise UnknownVendorError(f"{name!r} is not 'vendor/model', such as 'openai/gpt-6-luna'; known: {known}")
     vendor = BY_NAME.get(vendor_name.strip().lower())
     if vendor is None:
-        close = close_matches(vendor_name, BY_NAME)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
+        hint = likely(vendor_name, BY_NAME) or "."
         raise UnknownVendorError(
             f"unknown vendor {vendor_name!r}{hint} Known: {known}. For any other server that speaks OpenAI's Chat "
             f"Completions: resolve('local/{model_id}', base_url='https://...', api_key='...')"

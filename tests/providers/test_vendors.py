@@ -252,7 +252,7 @@ def test_options_go_to_the_provider_or_the_model_and_an_unknown_one_is_an_error(
     for unknown, hint in (("capabilites", "did you mean 'capabilities'"), ("region", "it takes api_key, base_url, capabilities, cost")):
         with pytest.raises(TypeError, match=f"groq has no option '{unknown}'; {hint}"):
             resolve("groq/m", api_key="k", **{unknown: "eu"})  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="resolve takes text such as 'openai/gpt-6-luna', got Model"):
+    with pytest.raises(TypeError, match="name must be text such as 'openai/gpt-6-luna', got Model"):
         resolve(Model("openai/gpt-4o"))  # type: ignore[arg-type]  # the subject
     unmarked = MemoryTransport(MemoryReply(200, {"content-type": "text/event-stream"}, WIRES["openai"].stream(["Hi"])[:-1]))
     asked_so = resolve("groq/m", api_key="k", transport=unmarked, done_marker=False)
