@@ -308,8 +308,8 @@ class DurableRun:
             if doubts or needs_approval:
                 raise DoubtfulPause(reason, doubts)
             return None
-        asked = PendingCall(call.call_id, *called(call), reason, untrusted=doubts)
         try:
+            asked = PendingCall(call.call_id, *called(call), reason, untrusted=doubts)
             answer = ask(asked)
             if isinstance(answer, Pause):
                 raise answer
