@@ -37,6 +37,7 @@ def test_an_event_is_read_only(name: str) -> None:
         setattr(event, name, "other")
     with pytest.raises(AttributeError):
         delattr(event, name)
+    assert "attrgetter" not in str(getattr(Event, name).__doc__), "which `help` would show"
     with pytest.raises(AttributeError):
         event.more = 1  # type: ignore[attr-defined]  # the point
 

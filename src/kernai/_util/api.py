@@ -52,7 +52,7 @@ class Replaceable:
 
 def read_only(slot: str) -> Any:
     """A property that reads a slot. Unlike a method, it calls no Python function."""
-    return property(attrgetter(slot))
+    return property(attrgetter(slot), doc="")  # otherwise `help` shows the text of `attrgetter`
 
 
 class NotCopied:
