@@ -125,7 +125,8 @@ class SseDecoder:
 # -------------------------------------------------------------------------------------------------------------- readers
 
 PREVIEW = 80
-#: how events begin
+#: how an object begins, and how events do
+_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}[{\[]")
 _EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}(?:data|event|id|retry)?:")
 LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
 
@@ -387,14 +388,15 @@ class Reader(ABC):
 class SseReader(Reader):
     """Reads server-sent events.
 
-    Some servers send an error as one JSON object, with status 200. Some declare a stream as JSON, so the beginning of
-    the body decides which one it is. In a stream, the decoder finds such an object.
+    Some servers send an error as one JSON object, with status 200. Some declare such an object as a stream, or a stream
+    as JSON, so the beginning of the body decides which one it is.
     """
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
         self._decoder = SseDecoder()
         self._object: bytearray | None = None
+        self._begun = False
 
     def begin(self, headers: Mapping[str, str]) -> None:
         super().begin(headers)
@@ -402,6 +404,9 @@ class SseReader(Reader):
             self._object = bytearray()
 
     def take(self, data: bytes) -> None:
+        if not self._begun and self._object is None and _OBJECT.match(data):
+            self._object = bytearray()
+        self._begun = True
         if self._object is not None:
             self._object += data
             if _EVENTS.match(self._object):

@@ -229,7 +229,7 @@ ONE_ERROR = [f'{start}{{"error": {{"message": "boo", "code": "bad"}}}}{end}' for
     ("", "invalid_json", "not JSON"), ("<html>", "invalid_json", "not JSON"),
 ])  # fmt: skip
 def test_a_body_that_is_one_object_is_an_error_in_any_cut(vendor: str, body: str, code: str, says: str) -> None:
-    others = ("text/event-stream", "text/plain", "") if body in ONE_ERROR else ()  # some servers call an error a stream
+    others = ("text/event-stream", "text/plain", "") if "{" in body else ()  # some servers call an object a stream
     for chunks in ([body.encode()], bytes_of(body)):
         for content_type in ("application/json; charset=utf-8", *others):
             with pytest.raises(ProviderError, match=says) as caught:
