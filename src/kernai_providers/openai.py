@@ -93,7 +93,9 @@ class OpenAIProvider(HttpProvider):
     ) -> Exchange:
         thinks = (GenerationOptions.coerce(generation).thinking or {}).get("effort") != "none"
         is_native = getattr(on_chunk, "tools", None) is not None
-        if self._responses is not None and is_native and thinks and self.version(model) >= CALLS_IN_RESPONSES:
+        # with a slash, the name is a router's, such as openai/gpt-5.5
+        only_there = is_native and thinks and self.version(model) >= CALLS_IN_RESPONSES and "/" not in model.id
+        if self._responses is not None and only_there:
             return self._responses._exchange(messages, model, generation, on_chunk)  # noqa: SLF001 - the same method
         return super()._exchange(messages, model, generation, on_chunk)
 
