@@ -71,7 +71,7 @@ class AnthropicProvider(HttpProvider):
         thinking = self._thinking(generation, model)
         budget = thinking.get("budget_tokens", 0) if thinking else 0
         effort = (generation.thinking or {}).get("effort")
-        adapts = effort is not None or self.version(model) >= ADAPTIVE_BY_DEFAULT
+        adapts = effort is not None or self.version_of(model) >= ADAPTIVE_BY_DEFAULT
         allowance = ADAPTIVE_ALLOWANCE if adapts else budget
         max_tokens = generation.max_tokens if generation.max_tokens is not None else DEFAULT_MAX_TOKENS + allowance
         if budget >= max_tokens:
@@ -93,7 +93,7 @@ class AnthropicProvider(HttpProvider):
         } | known(options)
 
     def _thinking(self, generation: GenerationOptions, model: Model) -> dict[str, Any] | None:
-        version, asked, name = self.version(model), generation.thinking or {}, "generation.thinking"
+        version, asked, name = self.version_of(model), generation.thinking or {}, "generation.thinking"
         if "effort" in asked:
             if (0, 0) < version < ADAPTIVE:
                 raise ValueError(f"{model.id} has no adaptive thinking: give {name} a budget, not an effort")
@@ -154,7 +154,7 @@ class AnthropicProvider(HttpProvider):
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Returns the sampling options, which models reject while they think, and always since version 4.7."""
-        rejects = generation.thinking is not None or self.version(model) >= ADAPTIVE_ONLY
+        rejects = generation.thinking is not None or self.version_of(model) >= ADAPTIVE_ONLY
         return self.sampling_options(generation) if rejects else ()
 
     def encode_part(self, part: str | Media, model: Model) -> Any:

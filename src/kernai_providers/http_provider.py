@@ -255,7 +255,7 @@ class HttpProvider(NotCopied, Provider):
         parts = [*media, *turn.parts]
         return self._without_blanks(parts) or ([EMPTY] if parts and not turn.results else [])
 
-    def version(self, model: Model) -> tuple[int, int]:
+    def version_of(self, model: Model) -> tuple[int, int]:
         """Returns the version in a model's name; (0, 0) if it has none."""
         found = self.versions.search(model.id)
         return (0, 0) if found is None else (int(found[1]), int(found[2] or 0))

@@ -94,7 +94,7 @@ class OpenAIProvider(HttpProvider):
         thinks = (GenerationOptions.coerce(generation).thinking or {}).get("effort") != "none"
         is_native = getattr(on_chunk, "tools", None) is not None
         # with a slash, the name is a router's, such as openai/gpt-5.5
-        only_there = is_native and thinks and self.version(model) >= CALLS_IN_RESPONSES and "/" not in model.id
+        only_there = is_native and thinks and self.version_of(model) >= CALLS_IN_RESPONSES and "/" not in model.id
         if self._responses is not None and only_there:
             return self._responses._exchange(messages, model, generation, on_chunk)  # noqa: SLF001 - the same method
         return super()._exchange(messages, model, generation, on_chunk)
@@ -129,7 +129,7 @@ class OpenAIProvider(HttpProvider):
 
     def keeps_longer(self, generation: GenerationOptions, model: Model) -> bool:
         """Whether the cache should last longer than by default, and requests to this model may say so."""
-        return generation.cache == "1h" and self.version(model) >= CACHE_LIFETIME
+        return generation.cache == "1h" and self.version_of(model) >= CACHE_LIFETIME
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:
