@@ -138,7 +138,8 @@ class AnthropicProvider(HttpProvider):
                 after = thought.pop(AFTER, 0)
                 content += [*_text(turn.text[said:after]), thought]
                 said = after
-            content += _text(turn.text[said:] if turn.text or turn.calls else EMPTY)
+            rest = turn.text[said:]
+            content += _text(rest if rest.strip() or turn.calls else EMPTY)  # the vendor rejects a thought at the end
             for at, call in enumerate(turn.calls):
                 content += turn.thoughts(at, *THINKING) if at else []
                 content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments})

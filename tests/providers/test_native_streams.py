@@ -259,6 +259,9 @@ def test_a_thought_goes_back_to_anthropic_in_its_place_between_texts() -> None:
     assert [part.get("text", part["type"]) for part in content] == [
         "thinking", "Let me see. ", "thinking", "Now.", "tool_use", "thinking", "tool_use"]
     assert [sorted(part) for part in content if part["type"] == "thinking"] == [["signature", "thinking", "type"]] * 3
+    ended, _, _ = run("anthropic", anthropic(said("Let me see."), *thought))
+    _, _, bodies = run("anthropic", history=ended.messages)
+    assert bodies[-1]["messages"][1]["content"][-1] == {"type": "text", "text": "(empty)"}
 
 
 def test_each_signature_of_gemini_goes_back_with_its_call() -> None:
