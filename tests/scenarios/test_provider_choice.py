@@ -47,7 +47,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any)
     (["m", "openai"], {"OPENAI_API_KEY": "k", "PROVIDER": "groq"}, "openai", "m", "named on the command line"),
     (["m", "Claude"], {"ANTHROPIC_API_KEY": "k"}, "anthropic", "m", "named on the command line"),
     (["groq/a/b"], {"GROQ_API_KEY": "k"}, "groq", "a/b", "named on the command line"),
-    (["gemini"], {"GEMINI_API_KEY": "k", "PROVIDER": "groq"}, "gemini", "gemini-2.5-flash", "named on the command line"),
+    (["gemini"], {"GEMINI_API_KEY": "k", "PROVIDER": "groq"}, "gemini", "gemini-3.5-flash-lite", "named on the command line"),
     (["openai/x", "openrouter"], {"OPENROUTER_API_KEY": "k"}, "openrouter", "openai/x", "named on the command line"),
     # the environment
     ([], {"PROVIDER": "groq", "GROQ_API_KEY": "k", "OPENAI_API_KEY": "k"}, "groq", "openai/gpt-oss-120b", "PROVIDER in the environment"),
@@ -56,7 +56,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: Any)
     # a vendor whose key is set
     ([], {"XAI_API_KEY": "k", "GROQ_API_KEY": "k"}, "groq", "openai/gpt-oss-120b", "GROQ_API_KEY is set"),
     (["m"], {"CO_API_KEY": "k"}, "cohere", "m", "CO_API_KEY is set"),
-    ([], {"AZURE_OPENAI_API_KEY": "k", "XAI_API_KEY": "k"}, "xai", "grok-4",
+    ([], {"AZURE_OPENAI_API_KEY": "k", "XAI_API_KEY": "k"}, "xai", "grok-4.3",
      "XAI_API_KEY is set; skipped: azure has a key and no default model"),
     ([], {"PROVIDER": "ollama"}, "ollama", "llama3.2", "PROVIDER in the environment"),
     # the tape
@@ -118,7 +118,7 @@ def test_a_model_is_declared_with_the_capabilities_that_the_scenario_needs_or_re
 def test_a_vendor_whose_default_model_lacks_a_capability_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     found = chosen(monkeypatch, capabilities=SEES, DEEPSEEK_API_KEY="k", XAI_API_KEY="k")
     assert (found.name, found.reason) == (
-        "xai", "XAI_API_KEY is set; skipped: deepseek-chat of deepseek cannot take text, vision",
+        "xai", "XAI_API_KEY is set; skipped: deepseek-v4-flash of deepseek cannot take text, vision",
     )
 
 
@@ -262,7 +262,7 @@ def test_the_providers_are_listed_with_their_models_and_whether_a_key_is_set(tmp
     assert (done.returncode, done.stderr) == (0, "")
     rows = {line.split()[0]: " ".join(line.split()) for line in done.stdout.splitlines()}
     assert rows["mine"] == "mine mine-1 [31m registered"
-    assert rows["xai"] == "xai grok-4 XAI_API_KEY is set"
+    assert rows["xai"] == "xai grok-4.3 XAI_API_KEY is set"
     assert rows["groq"] == "groq openai/gpt-oss-120b no key: set GROQ_API_KEY"
     assert rows["local"] == "local none: name one LOCAL_BASE_URL is set"
     assert rows["ollama"] == f"ollama llama3.2 answers at http://{server.host}: qwen3:8b[31m"
