@@ -184,10 +184,12 @@ def test_a_click_on_a_row_shows_its_card(show: Show, bought: list[dict[str, Any]
 def test_several_runs_in_one_file_are_shown_together_and_can_be_selected(show: Show) -> None:
     again = small().entries
     other = Script("run-2").add("run_start", {"agent": "second", "input": "x"}).entries
-    page = show([*small().entries, *again, *other])
-    expect(page.locator("#head")).to_contain_text("3 runs")
-    assert page.locator(".row.run .name").all_inner_texts() == ["librarian", "librarian", "second"]
-    assert page.locator("#conversation h2").all_inner_texts() == ["Run 1 librarian", "Run 2 librarian", "Run 3 second"]
+    unnamed = Script("run-3").add("run_start", {"input": "x"}).entries
+    page = show([*small().entries, *again, *other, *unnamed])
+    expect(page.locator("#head")).to_contain_text("4 runs")
+    assert page.locator(".row.run .name").all_inner_texts() == ["librarian", "librarian", "second", "run 4"]
+    headings = page.locator("#conversation h2").all_inner_texts()
+    assert headings == ["Run 1 librarian", "Run 2 librarian", "Run 3 second", "Run run 4"]
     page.keyboard.press("2")
     page.locator("#scope").select_option(label="Run 3: second")
     expect(page.locator("#events .card")).to_have_count(1)
