@@ -113,6 +113,8 @@ def failure(
     error = _read_body(data)
     if not error.message and not error.words:
         error = replace(error, message=_raw_line(text, redact))
+    if status != _RATE_LIMITED:
+        given.pop("x-ratelimit-reset", None)  # some send it with every response
     request_id = next(filter(None, map(given.get, REQUEST_IDS)), error.request_id)
     code, message, numbered = _shown(replace(error, request_id=request_id), redact)
     named = f" {code}" if code and code != str(status) else ""

@@ -383,6 +383,7 @@ def openrouter(reset: object) -> dict[str, Any]:
 ])
 def test_hints_are_read_where_vendors_put_them(headers: dict[str, str], body: object, seconds: float | None) -> None:
     assert failed(429, body, headers).retry_after == seconds
+    assert failed(503, None, {"x-ratelimit-reset": "1772366437000"}).retry_after is None
     assert headers or failure_in_stream(body, "acme").retry_after == seconds
 
 
