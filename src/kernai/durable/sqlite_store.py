@@ -100,7 +100,7 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 _ENTRIES = "SELECT seq, CAST(entry AS BLOB), checksum FROM entries WHERE run_id = ? AND seq >= ? ORDER BY seq LIMIT ?"
 _MEDIA = """
 SELECT id, CAST(about AS BLOB), CAST(payload AS BLOB), checksum FROM media
-WHERE run_id = ?1 AND (?2 IS NULL OR id IN (SELECT value FROM json_each(?2))) ORDER BY rowid"""
+WHERE run_id = :run AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids))) ORDER BY rowid"""
 _KEEP_MEDIA = """
 INSERT INTO media VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
 SET about = excluded.about, payload = excluded.payload, checksum = excluded.checksum
@@ -197,7 +197,7 @@ class SqliteStore(OpenedStore):
             lost.clear()
             try:
                 with _noticing_damage():
-                    for media_id, about, payload, checksum in connection.execute(_MEDIA, (key, wanted)):
+                    for media_id, about, payload, checksum in connection.execute(_MEDIA, {"run": key, "ids": wanted}):
                         try:
                             text = _intact(about, checksum, partial(_media_checksum, payload=payload))
                             found.append(_data(self._opened_media, text, payload))
