@@ -72,7 +72,8 @@ def from_npm(name: str, pins: dict[str, str]) -> tuple[str, Path]:
     folder = CACHE / f"{name}-{hashlib.sha256(json.dumps(pins).encode()).hexdigest()[:12]}"
     if not folder.is_dir():
         CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{name}-new-") as made:
+        # not a name that scenarios look for: they would start a server that is half installed
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"new-{name}-") as made:
             package = {"private": True, "dependencies": pins}
             Path(made, "package.json").write_text(json.dumps(package), encoding="utf-8")
             command = [str(npm), "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
