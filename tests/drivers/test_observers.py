@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -40,6 +40,14 @@ def agent(*answers: str) -> Agent[str]:
 
 class Wrong:
     def event(self, event: Event, run_id: str) -> None: ...
+
+
+def yielding(event: Event) -> Iterator[Event]:
+    yield event
+
+
+async def later(event: Event) -> AsyncIterator[Event]:
+    yield event
 
 
 def raising(kind: str, error: BaseException, scope: str | None = None) -> Any:
@@ -86,6 +94,8 @@ def test_calls_that_were_announced_when_a_callback_cancelled_the_run_are_not_mad
     ({"on_event": lambda event, *, run: None}, "on_event must be a function of the event: missing a required .*'run'"),
     ({"on_event": Wrong().event}, "on_event must be a function of the event: missing a required argument"),
     ({"on_event": 5}, "on_event must be a function of the event, got 5"),
+    ({"on_event": yielding}, "on_event must be a function of the event, got the generator <function yielding"),
+    ({"on_event": later}, "on_event must be a function of the event, got the generator <function later"),
     ({"on_task_complete": lambda task_id, result: None}, "of task_id= input= result= duration_ms= error=: got an unexpected"),
 ])  # fmt: skip
 def test_a_callback_that_would_fail_each_time_is_an_error_before_the_run(

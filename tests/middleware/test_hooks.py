@@ -215,8 +215,8 @@ def generator(self: Hooks, ctx: HookContext) -> Any:
 
 
 @pytest.mark.parametrize("name, function, says", [
-    ("before_model", asynchronous, "Guard.before_model is an async function"),
-    ("before_tool", generator, "Guard.before_tool is a generator: hooks are plain functions"),
+    ("before_model", asynchronous, r"Guard.before_model must be a plain function of \(self, ctx\), got <function asynchronous"),
+    ("before_tool", generator, r"Guard.before_tool must be a plain function of \(self, ctx\), got the generator <function generator"),
     ("before_tools", plain, "Guard.before_tools is not a hook and would never be called; did you mean 'before_tool'?"),
     ("befor_tool", plain, "Guard.befor_tool is not a hook and would never be called; did you mean 'before_tool'?"),
     ("on_token", plain, "Guard.on_token is not a hook and would never be called; they are on_run_start, on_run_end, before_model"),

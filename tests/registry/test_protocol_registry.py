@@ -38,7 +38,7 @@ def test_a_core_block_type_cannot_be_claimed(name: str) -> None:
     (("a\nb", answer), ValueError, "or control characters"),
     (("a", None), TypeError, r"handler must be a function of \(block, ctx\), got None"),
     (("a", lambda block: "x"), TypeError, r"handler must be a function of \(block, ctx\): too many positional arguments"),
-    (("a", yielding), TypeError, "a handler returns its answer, it does not yield"),
+    (("a", yielding), TypeError, r"handler must be a function of \(block, ctx\), got the generator <function yielding"),
     (("a", answer, 5), TypeError, "documentation must be text or None"),
 ])
 def test_a_wrong_argument_of_a_protocol_is_an_error_that_names_it(arguments: Any, error: type[Exception], complaint: str) -> None:

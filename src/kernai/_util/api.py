@@ -221,15 +221,17 @@ def check_texts(name: str, given: Any, what: str = "texts") -> list[str]:
 
 
 def check_function(
-    name: str, function: Any, arguments: str, *given: Any, may_be_async: bool = False, **named: Any
+    name: str, function: Any, arguments: str, *given: Any, may_be_async: bool = False, may_yield: bool = False,
+    **named: Any,
 ) -> Any:
     """Returns `function` if it can be called with `given` and `named`. Raises `TypeError` if not.
 
     The error names the option (`name`) and describes the expected `arguments` in words.
     """
-    if not callable(function) or (is_async(function) and not may_be_async):
-        kind = "function" if may_be_async else "plain function"
-        raise TypeError(f"{name} must be a {kind} of {arguments}, got {function!r:.80}")
+    yields = is_generator(function) and not may_yield
+    if yields or not callable(function) or (is_async(function) and not may_be_async):
+        kind, got = "function" if may_be_async else "plain function", "the generator " if yields else ""
+        raise TypeError(f"{name} must be a {kind} of {arguments}, got {got}{function!r:.80}")
     try:
         signature_of(function).bind(*given, **named)
     except ValueError:  # a function in C without a signature

@@ -382,7 +382,7 @@ def _check_middleware(middleware: object) -> tuple[Middleware, ...]:
         is_included = isinstance(one, FunctionType) and one.__module__ == "kernai.middleware.bundled"
         if is_included and "." not in one.__qualname__:
             raise TypeError(f"{one.__name__} makes a middleware: write {one.__name__}(...)")
-        check_function("a middleware", one, "the effect (a plain generator, also under asyncio)", None)
+        check_function("a middleware", one, "the effect (a plain generator, also under asyncio)", None, may_yield=True)
     return given
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.api import check_function, is_async, is_generator, likely, signature_of
+from kernai._util.api import check_function, likely, signature_of
 from kernai.errors import ProviderError, Stop, error_text
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill
 from kernai.values.llm_response import LlmResponse
@@ -124,9 +124,6 @@ def _check_hook(cls: type[Hooks], name: str) -> None:
     from inspect import getattr_static
 
     hook = getattr(cls, name)
-    if is_async(hook) or is_generator(hook):
-        kind = "an async function" if is_async(hook) else "a generator"
-        raise TypeError(f"{cls.__name__}.{name} is {kind}: hooks are plain functions")
     wanted = list(signature_of(getattr(Hooks, name)).parameters)
     given = wanted[1:] if isinstance(getattr_static(cls, name), (staticmethod, classmethod)) else wanted
     check_function(f"{cls.__name__}.{name}", hook, f"({', '.join(wanted)})", *given)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from kernai._util.api import Value, check_function, check_type, first_paragraph, is_generator
+from kernai._util.api import Value, check_function, check_type, first_paragraph
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.errors import KernaiError
@@ -43,8 +43,6 @@ class Protocol(Value):
             unfit = "quotes or angle brackets or control characters"
             raise ValueError(f"a protocol's name may not hold {unfit}, got {self.name!r}")
         check_function("handler", self.handler, "(block, ctx)", None, None, may_be_async=True)
-        if is_generator(self.handler):
-            raise TypeError("a handler returns its answer, it does not yield; collect it into a list")
         check_type(self.documentation, str | None, "documentation must be text or None")
 
 

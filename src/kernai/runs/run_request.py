@@ -146,7 +146,7 @@ class RunRequest:
             check_function("on_event", self._on_event, "the event", None, may_be_async=True)
         if self._on_task_complete is not None:
             words = " ".join(f"{one}=" for one in TASK_ARGUMENTS)
-            named = dict.fromkeys(TASK_ARGUMENTS)
+            named: dict[str, Any] = dict.fromkeys(TASK_ARGUMENTS)
             check_function("on_task_complete", self._on_task_complete, words, may_be_async=True, **named)
 
     # ---------------------------------------------------------------------------------------------- ways to drive it
