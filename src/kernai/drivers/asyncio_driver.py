@@ -249,7 +249,8 @@ class AsyncioDriver(Driver):
         try:
             spawned.completion = Completion(spawned.key, await self._drive(spawned))
         except BaseException as error:  # noqa: BLE001 - recorded by the parent
-            if not isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is None or not self._cancellations(task) or not isinstance(error, asyncio.CancelledError):
                 self.spawned_failed(error)
             spawned.completion = Completion(spawned.key, error=error)
 
