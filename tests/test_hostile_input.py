@@ -20,6 +20,7 @@ import pytest
 
 import kernai
 from kernai import Agent, JsonlSink, LlmResponse, Recorder, Skill, execute, skill
+from kernai.drivers.asyncio_delivery import CaughtUp
 from kernai.middleware import retry
 from tests.ways import Way, as_async, by_aexecute, by_execute, by_stream
 from tests.written import command, final
@@ -332,6 +333,7 @@ def _raise(error: BaseException) -> Callable[[], Any]:
 BAD_PROVIDERS: dict[str, tuple[Giving, str]] = {
     "None": (Giving(None), "returned NoneType, not an LlmResponse"),
     "the class": (Giving(LlmResponse), "content"),
+    "an awaitable": (Giving(CaughtUp()), "returned CaughtUp, not an LlmResponse; an async call must be named acall"),
     "pieces that are None": (Giving(LlmResponse("x"), None), "on_chunk takes str, got NoneType"),
     "an error without a text": (Giving(_raise(_BrokenError())), "_BrokenError"),
     "a stream that breaks off": (Giving(_raise(kernai.ProviderError("the stream broke off", retryable=True)), "half"), "the stream broke off"),

@@ -31,6 +31,14 @@ _NO_LOOP = (
 )
 
 
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Returns the running event loop. Raises `RuntimeError`, with what to do under trio, if there is none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(_NO_LOOP) from None
+
+
 class AsyncioDelivery:
     """Delivers events on the event loop on which it was created."""
 
@@ -50,10 +58,7 @@ class AsyncioDelivery:
         self.kept = None if self._observed else writer.kept
         #: held while an event is delivered, so that callbacks are called one at a time
         self._order = asyncio.Lock() if self._observed else _ANY_ORDER
-        try:
-            self._loop = asyncio.get_running_loop()
-        except RuntimeError:
-            raise RuntimeError(_NO_LOOP) from None
+        self._loop = running_loop()
         self._thread = threading.get_ident()
 
     def caught_up(self, outbox: Outbox) -> Awaitable[None]:

@@ -337,7 +337,8 @@ def answered(run: Run, effect: CallModel, stream: ModelStream, answer: Any) -> L
     model = effect.model
     if not isinstance(answer, LlmResponse):
         provider = run.provider if effect.provider is None else effect.provider
-        raise ProviderError(f"{type(provider).__name__} returned {type(answer).__name__}, not an LlmResponse")
+        hint = "; an async call must be named acall" if hasattr(answer, "__await__") else ""
+        raise ProviderError(f"{type(provider).__name__} returned {type(answer).__name__}, not an LlmResponse{hint}")
     made = answer
     if model is not run.model and model.id != run.model.id:
         made = replace(answer, model=answer.model or model.id, cost=answer.cost_at(model))

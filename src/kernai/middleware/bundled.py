@@ -142,8 +142,11 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     `progress` events, or, unless this is inside of `retry`, the reasons in `model_waiting` events.
     """
     check_type(pattern, (str, re.Pattern), "pattern must be a text or a compiled pattern")
-    found = re.compile(pattern)
-    found.sub(replacement, "")  # raises an error for a wrong replacement
+    try:
+        found = re.compile(pattern)
+        found.sub(replacement, "")  # raises an error for a wrong replacement
+    except re.error as error:
+        raise ValueError(f"redact cannot use {error.pattern!r:.80}: {error}") from error
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):

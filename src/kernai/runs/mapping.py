@@ -179,6 +179,9 @@ class Batch:
         """Runs all requests, in `concurrency` tasks."""
         from asyncio import TaskGroup
 
+        from kernai.drivers.asyncio_delivery import running_loop
+
+        running_loop()
         with self._reporting() as report:
             try:
                 async with TaskGroup() as group:

@@ -11,6 +11,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+from kernai._util.api import check_type
 from kernai.agents.agent import Agent
 from kernai.drivers.driver import Driver, Stack
 from kernai.events import Event, Row
@@ -57,6 +58,7 @@ class ByHand:
         cancelled: Callable[[], bool] | None = None, monotonic: Callable[[], float] | None = None,
         order: Order = first_spawned, skills: SkillRegistry = SKILLS, protocols: ProtocolRegistry = PROTOCOLS,
     ) -> None:
+        check_type(agent, Agent, "agent must be an Agent")
         self.events: list[Event] = []
         self.effects: list[effects.Effect] = []
         self.warnings: list[tuple[str, dict[str, Any]]] = []
