@@ -209,6 +209,7 @@ SCHEMAS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"allOf": [INTEGER, {"minimum": 5}], "maximum": 9}, ["5", "9"], ["4", "10"]),
     ({"type": ["integer", "null"]}, ["1", "null"], ['"x"']),
     ({"properties": {"a": INTEGER}, "required": ["a"]}, ['{"a": 1}'], ["{}", "[]", "1"]),
+    ({"properties": {"a": INTEGER, "b": INTEGER}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, ['{"a": 1}', '{"b": 1}'], ["{}", "1"]),
     ({"type": "object", "additionalProperties": False}, ["{}"], ['{"a": 1}']),
     ({"type": "object", "additionalProperties": True}, ["{}", '{"a": [1]}'], ["[]"]),
     ({**INTEGER, "exclusiveMinimum": 3, "exclusiveMaximum": 6}, ["4", "5"], ["2", "3", "6", "7"]),
@@ -225,7 +226,7 @@ SCHEMAS: list[tuple[dict[str, Any], list[str], list[str]]] = [
 @pytest.mark.parametrize("schema, right, wrong", SCHEMAS, ids=str)
 def test_the_grammar_of_a_schema_accepts_only_valid_json(schema: dict[str, Any], right: list[str], wrong: list[str]) -> None:
     rules = Rules()
-    rules.fill(rules.reserve("root"), JsonGrammar(rules, schema).root("it"))
+    rules.fill(rules.reserve("root"), JsonGrammar(rules).rule(schema, "it"))
     grammar = Grammar(rules.text())
     assert [text for text in (*right, *wrong) if grammar.accepts(text)] == right
 

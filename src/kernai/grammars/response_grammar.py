@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from functools import reduce
 from typing import Any
 
 from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
 from kernai.grammars.gbnf import ROOT, Rules, decimals, integers, literal, one_of, optional, repeated
 from kernai.inputs.answer_type import AnswerType
-from kernai.inputs.schema import Schema
+from kernai.inputs.schema import Definition, Schema, alternatives, merged, resolved
 from kernai.inputs.types import DECIMAL_PATTERN, MEDIA_PATTERN
 from kernai.registry.protocol_registry import Protocol
 from kernai.registry.skill_definition import Skill
@@ -49,7 +50,7 @@ def response_grammar(
     """
     rules = Rules()
     rules.reserve(ROOT)
-    text = rules.add("text", f"{JsonGrammar(rules, _DOCUMENT).root('document')} | {_TEXT_START} {_TEXT}")
+    text = rules.add("text", f"{JsonGrammar(rules).rule(_DOCUMENT, 'document')} | {_TEXT_START} {_TEXT}")
     calls = [_around(Block("command", name), "") for name in builtins]
     for skill in skills:
         block = Block("command", skill.name)
@@ -62,9 +63,9 @@ def response_grammar(
     # a free text is not written as a JSON string, in which a tag could end the block
     answer = text
     if answer_type is not None and answer_type.is_text:
-        answer = _bounded_text(answer_type.schema()) or text
+        answer = _bounded_text(answer_type.whole) or text
     elif answer_type is not None and not answer_type.takes_any_text:
-        answer = JsonGrammar(rules, answer_type.schema()).root("answer")
+        answer = JsonGrammar(rules).rule(answer_type.whole, "answer")
     final = rules.add("final", _around(Block("final"), answer))
     if calls:
         call = rules.add("call", one_of(calls))
@@ -74,8 +75,8 @@ def response_grammar(
 
 
 def _parameters(rules: Rules, skill: Skill) -> str:
-    schema = skill.schema()
-    value = JsonGrammar(rules, schema).root(skill.name)
+    schema = skill.table.whole
+    value = JsonGrammar(rules).rule(schema, skill.name)
     if schema.get("required"):
         return value
     try:
@@ -138,67 +139,52 @@ _NUMBER = (
 
 
 class JsonGrammar:
-    """Adds the rules for one JSON Schema to a grammar."""
+    """Adds the rules for values of JSON Schemas, in the form of `kernai.inputs.schema`, to a grammar."""
 
-    def __init__(self, rules: Rules, schema: Schema) -> None:
+    def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._schema = schema
-        self._definitions: Mapping[str, Schema] = schema.get("$defs", {})
-        self._named: dict[str, str] = {}
+        self._named: dict[Definition | None, str] = {}  # under None, the rule for any value
 
-    def root(self, name: str) -> str:
-        """The expression for a value of the whole schema; its rules are named after `name`."""
-        return self._rule(self._schema, name)
-
-    def _rule(self, schema: Any, name: str) -> str:
-        if not isinstance(schema, dict):
-            schema = {}
-        given = [_json(schema["default"])] if "default" in schema else []
-        return one_of([self._typed(schema, name), *given])
+    def rule(self, schema: Any, name: str) -> str:
+        """The expression for a value of the schema; its rules are named after `name`."""
+        definition, found = resolved(schema)
+        made = self._typed(found, name) if definition is None else self._reference(definition)
+        return one_of([made, *([_json(found["default"])] if "default" in found else [])])
 
     def _typed(self, schema: Schema, name: str) -> str:
-        if "$ref" in schema:
-            return self._reference(str(schema["$ref"]).rpartition("/")[2])
         if "const" in schema or schema.get("enum"):
             return one_of(_json(one) for one in schema.get("enum") or [schema["const"]])
-        for several in ("anyOf", "oneOf"):
-            if several in schema:
-                members = schema[several]  # without texts that have an unknown pattern, if there are others
-                known = [one for one in members if not isinstance(one, dict) or one.get("pattern") in (None, *_TEXTS)]
-                return one_of(self._rule(one, f"{name}-{at}") for at, one in enumerate(known or members))
+        if "anyOf" in schema:
+            members = alternatives(schema)  # without texts that have an unknown pattern, if there are others
+            known = [one for one in members if not isinstance(one, dict) or one.get("pattern") in (None, *_TEXTS)]
+            return one_of(self.rule(one, f"{name}-{at}") for at, one in enumerate(known or members))
         if "allOf" in schema:
-            merged: Schema = {}
-            for one in schema["allOf"]:
-                merged |= one
-            return self._rule({**merged, **{key: one for key, one in schema.items() if key != "allOf"}}, name)
-        kind = schema.get("type")
-        if isinstance(kind, list):
-            return one_of(self._typed({**schema, "type": one}, f"{name}-{one}") for one in kind)
-        if kind is None and "properties" in schema:
-            kind = "object"
+            others = {key: one for key, one in schema.items() if key != "allOf"}
+            return self.rule(reduce(merged, [*schema["allOf"], others]), name)
+        kind = str(schema.get("type", "object" if "properties" in schema else ""))
         make = {"object": self._object, "array": self._array, "string": self._string, "integer": self._integer,
-                "number": self._number}.get(str(kind))
+                "number": self._number}.get(kind)
         if make is not None:
             return make(schema, name)
-        return {"boolean": '("true" | "false")', "null": '"null"'}.get(str(kind)) or self._any()
+        return {"boolean": '("true" | "false")', "null": '"null"'}.get(kind) or self._any()
 
-    def _reference(self, definition: str) -> str:
+    def _reference(self, definition: Definition) -> str:
         if definition not in self._named:
-            self._named[definition] = name = self._rules.reserve(definition)
-            self._rules.fill(name, self._rule(self._definitions.get(definition, {}), definition))
+            self._named[definition] = name = self._rules.reserve(definition.name)
+            self._rules.fill(name, self.rule({**definition.full()}, definition.name))
         return self._named[definition]
 
     def _any(self) -> str:
-        if "" not in self._named:
-            self._named[""] = name = self._rules.reserve("json")
-            scalars = [self._rule({"type": kind}, kind) for kind in ("string", "number", "boolean", "null")]
+        if None not in self._named:
+            self._named[None] = name = self._rules.reserve("json")
+            scalars = [self.rule({"type": kind}, kind) for kind in ("string", "number", "boolean", "null")]
             self._rules.fill(name, one_of([*scalars, self._object({}, "any"), self._array({}, "any")]))
-        return self._named[""]
+        return self._named[None]
 
     def _object(self, schema: Schema, name: str) -> str:
         if "properties" not in schema and schema.get("additionalProperties") is not False:
             free = schema.get("additionalProperties", {})
-            value = self._rule(free, name)
+            value = self.rule(free, name)
             pair = self._rules.add(f"{name}-pair", f'{self._string({}, "string")} ":" {_SPACE} {value}')
             return _sequence('"{"', _list_of(pair, schema, "Properties"), '"}"')
         return _sequence('"{"', self._fields(schema, name), '"}"')
@@ -208,7 +194,7 @@ class JsonGrammar:
         required = schema.get("required", ())
         rest = {True: "", False: ""}  # by whether another field comes before
         for key, one in reversed(schema.get("properties", {}).items()):
-            pair = self._rules.add(f"{name}-{key}", f'{_json(key)} ":" {_SPACE} {self._rule(one, f"{name}-{key}")}')
+            pair = self._rules.add(f"{name}-{key}", f'{_json(key)} ":" {_SPACE} {self.rule(one, f"{name}-{key}")}')
             with_it = {before: _sequence(_COMMA if before else "", pair, rest[True]) for before in rest}
             if key not in required:
                 with_it = {
@@ -220,9 +206,9 @@ class JsonGrammar:
 
     def _array(self, schema: Schema, name: str) -> str:
         if "prefixItems" in schema:
-            items = [self._rule(one, f"{name}-{at}") for at, one in enumerate(schema["prefixItems"])]
+            items = [self.rule(one, f"{name}-{at}") for at, one in enumerate(schema["prefixItems"])]
             return f'("[" {f" {_COMMA} ".join(items)} "]")'
-        item = self._rules.add(f"{name}-item", self._rule(schema.get("items", {}), name))
+        item = self._rules.add(f"{name}-item", self.rule(schema.get("items", {}), name))
         return _sequence('"["', _list_of(item, schema, "Items"), '"]"')
 
     def _string(self, schema: Schema, name: str) -> str:

@@ -36,6 +36,8 @@ class AnswerType:
         except TypeError as error:
             raise TypeError(f"output: {error}") from error
         self._has_media = builder.has_media  # an example cannot have an existing id
+        #: the JSON Schema of the answer's value, in the form of `kernai.inputs.schema`
+        self.whole = self._type.schema
         #: whether every text is an answer, apart from constraints
         self.is_text = underlying(self._type) is PLAIN[str]
 
@@ -110,13 +112,13 @@ class AnswerType:
         what = "the answer" if self.is_text else "one JSON value"
         about = f" ({self._description})" if self._description else ""
         lines = ["## Your answer", "", f"Your final block holds {what} and nothing else: {self._type.label}{about}."]
-        lines += [f"- {line}" for line in outline_of(self._type.schema, "")]
+        lines += [f"- {line}" for line in outline_of(self.whole, "")]
         usage = "" if self.is_text else self.usage()  # small models copy the placeholder of a text
         return "\n".join([*lines, *(["Example:", usage] if usage else [])])
 
     def usage(self) -> str:
         """A correct answer as a block; empty if none is known."""
-        sample = sample_of(self._type.schema)
+        sample = sample_of(self.whole)
         for value in ("ANSWER", str(sample)) if self.is_text else (sample,):
             if value is not NO_VALUE and (self._has_media or self._type.takes(value)):
                 return str(Block("final", None, value if self.is_text else json_in_block(value)))
@@ -124,7 +126,7 @@ class AnswerType:
 
     def schema(self) -> Schema:
         """The JSON Schema of the answer's value."""
-        return published(self._type.schema)
+        return published(self.whole)
 
     @property
     def takes_any_text(self) -> bool:

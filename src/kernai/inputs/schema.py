@@ -176,7 +176,7 @@ def resolved(schema: Any) -> tuple[Definition | None, Schema]:
     return first, with_one_type(found)
 
 
-def _alternatives(found: Schema) -> list[Any]:
+def alternatives(found: Schema) -> list[Any]:
     """The schemas under ``anyOf``, each with the keywords beside it that describe its values too."""
     shared = {key: one for key, one in found.items() if key == "type" or key in _TYPED}
     return [merged(shared, one) if isinstance(one, dict) and "$ref" not in one else one for one in found["anyOf"]]
@@ -226,7 +226,7 @@ def label_of(schema: Any, inside: tuple[Definition, ...] = ()) -> str:
     if definition is not None:
         return f"{definition.name} ({label_of(found, (*inside, definition))})"
     if "anyOf" in found:
-        return " or ".join(dict.fromkeys(label_of(one, inside) for one in _alternatives(found)))
+        return " or ".join(dict.fromkeys(label_of(one, inside) for one in alternatives(found)))
     return ", ".join([_kind(found, inside), *_conditions(found)])
 
 
@@ -359,7 +359,7 @@ def sample_of(schema: Any, inside: tuple[Definition, ...] = ()) -> Any:
         if found.get(key) and isinstance(found[key], (list, tuple)):  # a model's author may write anything
             return found[key][0]
     if found.get("anyOf"):
-        members = sorted(_alternatives(found), key=lambda one: isinstance(one, dict) and one.get("type") == "null")
+        members = sorted(alternatives(found), key=lambda one: isinstance(one, dict) and one.get("type") == "null")
         return next((one for member in members if (one := sample_of(member, inside)) is not NO_VALUE), NO_VALUE)
     if found.get("type") == "object" or "properties" in found:
         return _object(found, inside)

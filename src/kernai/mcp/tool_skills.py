@@ -14,7 +14,7 @@ from mcp_types import Tool
 from kernai._util.api import likely
 from kernai.blocks.block import neutralize
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of, published, sample_of
+from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of, sample_of
 from kernai.inputs.table import REQUIRED, Input, InputTable
 from kernai.inputs.trusted import marked
 from kernai.inputs.types import Fault, InputType, Validation
@@ -57,6 +57,7 @@ class SchemaTable(InputTable):
                 raise ValueError(f"trusted={name!r}: its values are a closed set, so none needs to be found")
             properties[name] = marked(properties[name])
         super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
+        self.whole = {"type": "object", **self._written_out}
         self._may_be_marked = bool(trusted)
 
     def _bound(
@@ -71,9 +72,6 @@ class SchemaTable(InputTable):
         for path, message in found_faults(self._own, given):
             validation.faults.append(Fault(path, message.replace("<", "&lt;")))
         return {name: copy_of(value) for name, value in given.items()}
-
-    def schema(self) -> Schema:
-        return published({"type": "object", **self._written_out})
 
     def describe(self) -> Iterator[str]:
         for line in super().describe():
