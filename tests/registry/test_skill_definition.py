@@ -31,8 +31,7 @@ from kernai import (
     skill,
     skills,
 )
-from kernai.inputs.schema import NO_VALUE
-from kernai.inputs.table import REQUIRED
+from kernai.inputs.schema import NO_VALUE, REQUIRED
 
 
 @skill(register=False)

@@ -30,7 +30,7 @@ from kernai.inputs.containers import (
     UnionType,
     check_default,
 )
-from kernai.inputs.schema import NO_VALUE
+from kernai.inputs.schema import NO_VALUE, REQUIRED
 from kernai.inputs.types import ANY, MEDIA, NULL, PLAIN, ChoiceType, InputType, text_types
 from kernai.values.media import Media
 
@@ -245,16 +245,13 @@ class TypeBuilder:
             node.fields = tuple(self._field(plain, *one) for one in _fields(plain, hints))
         return node
 
-    def _field(
-        self, record: type, name: str, annotation: object, required: bool, default: object = NO_VALUE,
-        otherwise_described: str = "",
-    ) -> Field:
+    def _field(self, record: type, name: str, annotation: object, default: object, about: str = "") -> Field:
         try:
             check_default(default)
             made, description = self.build(defaulted(annotation, default))
         except TypeError as error:
             raise TypeError(f"field {name!r} of {record.__name__}: {error}") from error
-        return Field(name, made, required, description or otherwise_described, default)
+        return Field(name, made, default, description or about)
 
 
 def _is_typed_dict(record: type) -> bool:
@@ -270,24 +267,24 @@ def _fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
             while getattr(wrapper := typing.get_origin(annotation), "_name", "") in _WRAPPERS:
                 required = {typing.Required: True, typing.NotRequired: False}.get(wrapper, required)
                 annotation = typing.get_args(annotation)[0]  # noqa: PLW2901 - unwrapped
-            yield name, annotation, required
+            yield name, annotation, REQUIRED if required else NO_VALUE
     elif not dataclasses.is_dataclass(record):
         defaults = record._field_defaults
         for name in record._fields:
-            yield name, hints.get(name, Any), name not in defaults, defaults.get(name, NO_VALUE)
+            yield name, hints.get(name, Any), defaults.get(name, REQUIRED)
     else:
         kind: Any = record
         fields = [one for one in dataclasses.fields(kind) if one.init]
         for one in fields:
-            default: Any = NO_VALUE if one.default is dataclasses.MISSING else one.default
-            required = default is NO_VALUE and one.default_factory is dataclasses.MISSING
-            if default is NO_VALUE and one.default_factory in (list, dict):
-                default = one.default_factory()
+            default: Any = one.default
+            if default is dataclasses.MISSING:
+                make: Any = one.default_factory
+                default = REQUIRED if make is dataclasses.MISSING else make() if make in (list, dict) else NO_VALUE
             about = str(one.metadata.get("description", ""))
             if is_field(default) and hasattr(kind, "__pydantic_validator__"):  # pydantic checks its constraints
-                about, required = default.description or about, default.is_required()
-                default = NO_VALUE if required or default.default_factory else default.default
-            yield one.name, hints[one.name], required, default, about
+                about, own = default.description or about, default
+                default = REQUIRED if own.is_required() else NO_VALUE if own.default_factory else own.default
+            yield one.name, hints[one.name], default, about
         try:
             signature_of(kind).bind(**dict.fromkeys(one.name for one in fields))
         except TypeError as error:  # its fields alone are not enough: it has an `InitVar`, say

@@ -12,7 +12,7 @@ from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.containers import ModelType, misspelled, unknown_fields, ways_of
 from kernai.inputs.schema import NO_VALUE, Schema, json_in_block, marks_of, outline_of, published, sample_of
 from kernai.inputs.table import MOST_UNKNOWN, Repair, read_json
-from kernai.inputs.types import ANY, PLAIN, Fault, Validation, dotted, input_error, shown, underlying
+from kernai.inputs.types import ANY, PLAIN, Fault, dotted, input_error, shown, underlying
 from kernai.jsonio.json_data import JsonSyntaxError, quoted
 from kernai.jsonio.tolerant_json import FENCED
 from kernai.values.media import MediaStore
@@ -55,7 +55,7 @@ class AnswerType:
         """
         first: list[Fault] = []
         for data, repairs in self._readings(text, repair):
-            value, faults = Validation(media_store).tried(self._type, data, repair=repair is True)
+            value, faults = self._type.checked(data, media_store, repair=repair is True)
             fields = [] if faults or unknown == "ignore" else list(unknown_fields(self._type, data))
             if unknown == "check":
                 near = misspelled(fields)

@@ -127,7 +127,7 @@ class ConstrainedType(WrapperType):
         return next(filter(self._fits, self._candidates(sample)), sample)
 
     def _fits(self, value: object) -> bool:
-        made, faults = Validation().tried(self.inner, value)
+        made, faults = self.inner.checked(value)
         return not faults and all(one.accepts(made) for one in self.constraints)
 
     def _candidates(self, sample: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kernai._util.api import Once, close_matches
 from kernai.errors import error_text
-from kernai.inputs.schema import NO_VALUE, WORDS, Definition, Schema, adopted, resolved, tags_of
+from kernai.inputs.schema import NO_VALUE, REQUIRED, WORDS, Definition, Schema, Sentinel, adopted, resolved, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
 from kernai.jsonio.json_data import MAX_DEPTH, copy_of
 from kernai.values.skill_result import plain
@@ -222,17 +222,20 @@ def ways_of(kind: InputType, seen: set[InputType]) -> Iterator[InputType]:
 
 
 class Field(NamedTuple):
-    """An input, or a field of a record. `default` is the default that a listing shows, NO_VALUE if it shows none."""
+    """An input, or a field of a record. `default` is REQUIRED, what a listing shows, or NO_VALUE if it shows none."""
 
     name: str
     type: InputType
-    required: bool
-    description: str = ""
-    default: object = NO_VALUE
+    default: object
+    description: str
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
 
     def json_default(self) -> Any:
         """The default as JSON, or NO_VALUE if the type does not accept it, as in ``x: str = None``."""
-        if self.default is NO_VALUE:
+        if isinstance(self.default, Sentinel):
             return NO_VALUE
         try:
             made = plain(self.default)
@@ -264,7 +267,7 @@ def object_schema(fields: Sequence[Field]) -> Schema:
 
 
 class RecordType(InputType):
-    """A dataclass, TypedDict or NamedTuple. `fields` is set later, since a record may contain itself.
+    """A dataclass, TypedDict or NamedTuple, or all inputs of a skill. `fields` is set later: it may contain itself.
 
     `build` makes the value from the converted fields; instances of `instance` are accepted as they are.
     """
@@ -290,15 +293,15 @@ class RecordType(InputType):
             return validation.refuse(f"{self.label} with {required}" if required else self.label, value)
         faults = validation.faults
         before = len(faults)
-        made = {}
-        for one in self.fields:
-            given = value.get(one.name, NO_VALUE)
-            if type(given) is one.type.exact:
-                made[one.name] = given
+        made: dict[str, Any] = {}
+        for name, kind, default, _ in self.fields:
+            given = value.get(name, NO_VALUE)
+            if type(given) is kind.exact:
+                made[name] = given
             elif given is not NO_VALUE:
-                made[one.name] = validation.inside(one.name, one.type, given)
-            elif one.required:
-                validation.missing(one.name, one.type.label)
+                made[name] = validation.inside(name, kind, given)
+            elif default is REQUIRED:
+                validation.missing(name, kind.label)
         if len(faults) != before:
             return None
         try:

@@ -35,6 +35,8 @@ class Sentinel(Enum):
 
 NO_VALUE: Final = Sentinel.NO_VALUE
 """No value was given, or there can be none."""
+REQUIRED: Final = Sentinel.REQUIRED
+"""The `default` of an input without a default."""
 
 Schema = dict[str, Any]
 

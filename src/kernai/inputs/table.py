@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import getitem
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernai._util.api import Once, Value, check_type
 from kernai.blocks.block import Block
@@ -23,8 +23,8 @@ from kernai.errors import SkillInputError
 from kernai.inputs.containers import Field, RecordType, check_default, misspelled, object_schema, unknown_fields
 from kernai.inputs.schema import (
     NO_VALUE,
+    REQUIRED,
     Schema,
-    Sentinel,
     json_in_block,
     line_of,
     marks_of,
@@ -33,7 +33,7 @@ from kernai.inputs.schema import (
     sample_of,
     takes_whole,
 )
-from kernai.inputs.types import Fault, InputType, Validation, dotted, input_error
+from kernai.inputs.types import Fault, dotted, input_error
 from kernai.jsonio.json_data import JSON_SPACE, JsonRefusedError, JsonSyntaxError, copy_of, loads, loads_flat, quoted
 from kernai.values.media import MediaStore
 
@@ -66,10 +66,6 @@ class ReadParams(dict[str, object]):
         self.is_text, self.refused, self.repairs, self.hint = is_text, refused, repairs, hint
 
 
-REQUIRED: Final = Sentinel.REQUIRED
-"""The `default` of an input without a default."""
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Input(Value):
     """One input of a skill. `type` is an annotation; without a `default` the input is required.
@@ -95,19 +91,18 @@ class InputTable:
     def __init__(self, skill_name: str, inputs: Mapping[str, Input], builder: TypeBuilder) -> None:
         self.skill_name = skill_name
         self.inputs: dict[str, Input] = {}
-        #: for each input: name, class whose values need no conversion, type, default, whether calls get copies of it.
-        #: Each call reads them, and plain tuples are read faster than `Field`
-        self._plan: list[tuple[str, type | None, InputType, Any, bool]] = []
+        #: for each input: name, class whose values need no conversion, default, whether calls get copies of it
+        self._plan: list[tuple[str, type | None, Any, bool]] = []
         fields = []
         for name, one in inputs.items():
             try:
                 kind, description = builder.build(one.type)
                 check_default(one.default)
-                self._plan.append((name, kind.exact, kind, one.default, _is_mutable(one.default)))
+                self._plan.append((name, kind.exact, one.default, _is_mutable(one.default)))
             except TypeError as error:
                 raise TypeError(f"skill {skill_name!r}: parameter {name!r}: {error}") from error
             self.inputs[name] = made = replace(one, description=one.description or description)
-            fields.append(Field(name, kind, one.required, made.description, NO_VALUE if one.required else one.default))
+            fields.append(Field(name, kind, one.default, made.description))
         self._record = RecordType(skill_name, dict)
         self._fields = self._record.fields = tuple(fields)
         self.has_media = builder.has_media
@@ -176,7 +171,7 @@ class InputTable:
             return None
         left = len(params)
         bound: dict[str, object] = {}
-        for name, exact, _, default, is_mutable in self._plan:
+        for name, exact, default, is_mutable in self._plan:
             value = params.get(name, NO_VALUE)
             if type(value) is exact:
                 bound[name] = value
@@ -197,32 +192,26 @@ class InputTable:
         """
         if isinstance(params, ReadParams) and params.refused:
             raise self._error([Fault((), f"the JSON object cannot be used: {params.refused}")], params)
-        validation = Validation(media_store, repair=repair is True)
-        made = self._bound(params, validation, bound or {})
-        if validation.faults:
-            raise self._error(validation.faults, params, media_store)
+        made, faults = self._converted(params, media_store, repair=repair is True, bound=bound)
+        if faults:
+            raise self._error(faults, params, media_store)
         return made
 
-    def _bound(
-        self, params: Mapping[str, object], validation: Validation, before: Mapping[str, object]
-    ) -> dict[str, object]:
-        bound: dict[str, object] = {}
-        for name, exact, kind, default, is_mutable in self._plan:
-            value = params.get(name, NO_VALUE)
-            if type(value) is exact:
-                bound[name] = value
-            elif value is not NO_VALUE:
-                try:
-                    bound[name] = validation.inside(name, kind, value)
-                except RecursionError:  # only a caller in Python can nest that deeply
-                    validation.faults.append(Fault((name,), "nested too deeply"))
-            elif name in before:
-                bound[name] = before[name]
-            elif default is REQUIRED:
-                validation.missing(name, kind.label)
-            else:
-                bound[name] = deepcopy(default) if is_mutable else default
-        return bound
+    def _converted(
+        self, params: Mapping[str, object], media_store: MediaStore | None, *, repair: bool = False,
+        bound: Mapping[str, object] | None = None,
+    ) -> tuple[dict[str, object], list[Fault]]:
+        """The keyword arguments, and the faults; if there are any, the arguments mean nothing."""
+        record = self._record
+        if bound is not None:
+            record = RecordType(self.skill_name, dict)
+            record.fields = tuple(one for one in self._fields if one.name in params)
+        made, faults = record.checked(params, media_store, repair=repair)
+        given = {**(bound or {}), **(made or {})}
+        return {
+            name: given[name] if name in given else deepcopy(default) if is_mutable else default
+            for name, _, default, is_mutable in self._plan
+        }, faults
 
     def _error(
         self, faults: Sequence[Fault], params: Mapping[str, object], media_store: MediaStore | None = None
@@ -276,9 +265,7 @@ class InputTable:
             yield given, "strings need quotes, numbers and booleans must not have them, as in the call below"
 
     def _is_right(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> bool:
-        validation = Validation(media_store)
-        self._bound(params, validation, {})
-        return not validation.faults
+        return not self._converted(params, media_store)[1]
 
     def _call_of(self, params: Mapping[str, object]) -> str:
         return str(Block("command", self.skill_name, json_in_block(params) if params else ""))

@@ -153,9 +153,18 @@ class InputType:
         """The type in words, for the model."""
         return label_of(self.schema)
 
+    def checked(
+        self, value: object, media_store: MediaStore | None = None, *, repair: bool = False
+    ) -> tuple[Any, list[Fault]]:
+        """The converted value and its faults."""
+        try:
+            return Validation(media_store).tried(self, value, repair=repair)
+        except RecursionError:  # many levels in a union that contains itself, or a caller's own data
+            return None, [Fault((), "nested too deeply")]
+
     def takes(self, value: object) -> bool:
         """Whether a JSON value fits, in a run without media."""
-        return not Validation().tried(self, value)[1]
+        return not self.checked(value)[1]
 
     def from_text(self, text: str) -> Any:
         """The number or boolean that plain text means as the only input, else NO_VALUE."""

@@ -14,8 +14,8 @@ from mcp_types import Tool
 from kernai._util.api import likely
 from kernai.blocks.block import neutralize
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of, sample_of
-from kernai.inputs.table import REQUIRED, Input, InputTable
+from kernai.inputs.schema import NO_VALUE, REQUIRED, WORDS, Schema, label_of, sample_of
+from kernai.inputs.table import Input, InputTable
 from kernai.inputs.trusted import marked
 from kernai.inputs.types import Fault, InputType, Validation
 from kernai.jsonio.json_data import copy_of
@@ -60,18 +60,17 @@ class SchemaTable(InputTable):
         self.whole = {"type": "object", **self._written_out}
         self._may_be_marked = bool(trusted)
 
-    def _bound(
-        self, params: Mapping[str, object], validation: Validation, before: Mapping[str, object]
-    ) -> dict[str, object]:
-        params = {**before, **params}
+    def _converted(
+        self, params: Mapping[str, object], *_: object, repair: bool = False, bound: Mapping[str, object] | None = None
+    ) -> tuple[dict[str, object], list[Fault]]:
+        params = {**(bound or {}), **params}
         given = {one.name: params[one.name] for one in self._fields if one.name in params}
-        for one in self._fields if validation.repair else ():
+        for one in self._fields if repair else ():
             value = given.get(one.name)
             made = one.type.from_text(value) if isinstance(value, str) else NO_VALUE
             given |= {} if made is NO_VALUE else {one.name: made}
-        for path, message in found_faults(self._own, given):
-            validation.faults.append(Fault(path, message.replace("<", "&lt;")))
-        return {name: copy_of(value) for name, value in given.items()}
+        faults = [Fault(path, message.replace("<", "&lt;")) for path, message in found_faults(self._own, given)]
+        return {name: copy_of(value) for name, value in given.items()}, faults
 
     def describe(self) -> Iterator[str]:
         for line in super().describe():

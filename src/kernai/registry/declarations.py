@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from kernai._util.api import Value, check_type, signature_of
 from kernai.errors import KernaiError
 from kernai.inputs.annotations import Namespace, TypeBuilder, defaulted, undescribed
-from kernai.inputs.schema import NO_VALUE
-from kernai.inputs.table import REQUIRED, Input, InputTable
-from kernai.inputs.types import Validation, dotted
+from kernai.inputs.schema import NO_VALUE, REQUIRED
+from kernai.inputs.table import Input, InputTable
+from kernai.inputs.types import dotted
 from kernai.jsonio.json_data import loads
 from kernai.registry.skill_context import SkillContext
 
@@ -168,7 +168,7 @@ class Setting(Value):
             if str not in kind.natural:
                 with suppress(ValueError):
                     value = loads(value, unique_keys=True)
-        made, faults = Validation().tried(kind, value)
+        made, faults = kind.checked(value)
         if faults:
             said = "; ".join(f"{dotted(path)} {message}".strip() for path, message in faults)
             raise KernaiError(f"{where}: {said}")
