@@ -648,6 +648,24 @@ async def test_a_run_started_while_a_cancelled_task_cleans_up_works(of: str) -> 
     assert said[0].stop_reason == ("timeout" if of == "timeout" else "final")
 
 
+def test_an_async_skill_of_a_cancelled_run_may_take_its_time_to_clean_up() -> None:
+    cancel, cleaned_up, release, loops = threading.Event(), threading.Event(), asyncio.Event(), list[Any]()
+
+    async def wait() -> None:
+        loops.append(asyncio.get_running_loop())
+        cancel.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await release.wait()
+            cleaned_up.set()
+
+    agent = Agent(instructions="x", provider=MockProvider(command("wait")), skills=[Skill("wait", execute=wait)])
+    assert execute(agent, "go", cancel=cancel).stop_reason == "cancelled"
+    loops[0].call_soon_threadsafe(release.set)
+    assert cleaned_up.wait(PATIENCE)
+
+
 @pytest.mark.parametrize("error", [RuntimeError("the connection is lost"), RunCancelledError("over"), Stop("guardrail")])
 async def test_a_skill_that_raises_another_error_does_not_hide_the_cancellation(error: BaseException) -> None:
     timeout = asyncio.timeout(PATIENCE)

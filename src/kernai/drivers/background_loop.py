@@ -1,7 +1,8 @@
 """`BackgroundLoop`: an event loop in its own thread, for async work that synchronous code waits for.
 
 A synchronous run has one for its async skills, so that a client session opened by one skill can be used by the next. An
-MCP adapter has one for its clients. It also works in a thread with a running event loop (a notebook).
+MCP adapter has one for its clients, a server for its calls. It also works in a thread with a running event loop (a
+notebook).
 
 Guarantees: the thread starts with the first call. A caller stops waiting when the run must stop, even if the work does
 not end. After `close` nothing new runs on the loop, and its thread ends with its work.
@@ -112,10 +113,12 @@ class BackgroundLoop:
         with self._lock:
             self.closed = True
             loop, stopped, thread = self._loop, self._stopped, self._thread
-            if self._ending is not None or loop is None or stopped is None or thread is None:
+            if loop is None or stopped is None or thread is None:
                 return
-            ending = self._ending = asyncio.run_coroutine_threadsafe(asyncio.sleep(0) if last is None else last(), loop)
-        ending.add_done_callback(lambda _: loop.call_soon_threadsafe(stopped.set))
+            if self._ending is None:
+                self._ending = asyncio.run_coroutine_threadsafe(asyncio.sleep(0) if last is None else last(), loop)
+                self._ending.add_done_callback(lambda _: loop.call_soon_threadsafe(stopped.set))
+            ending = self._ending
         if thread is threading.current_thread():
             return
         with suppress(Exception):
@@ -159,7 +162,8 @@ class BackgroundLoop:
         finally:
             left = asyncio.all_tasks(loop)
             for task in left:
-                task.cancel()
+                if not task.cancelling():  # otherwise it is cleaning up
+                    task.cancel()
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()  # does not wait for work in threads that a skill started, whose result nobody needs any more
