@@ -6,17 +6,15 @@ official SDK implements the protocol itself.
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import threading
 from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from kernai.mcp.serving_tools import AgentAs, Source, Tools
-from kernai.mcp.serving_transports import GRACE, Address, run_to_end, serve_http, serve_stdio
+from kernai.mcp.serving_transports import Address, Serving, serve_http, serve_stdio
 from kernai.values.context import Context
 
 if TYPE_CHECKING:
@@ -92,12 +90,10 @@ def serve(
         raise ValueError(
             f"{only_http[0]} is for transport='http': over stdio the only client is the process that started the server"
         )
-    tools = Tools(source, **_known(options))
-    stop = asyncio.Event()
-    run_to_end(serve_stdio(tools.app, stop), asyncio.new_event_loop(), stop)
+    Serving(partial(serve_stdio, Tools(source, **_known(options)))).serve_to_end()
 
 
-class Server:
+class Server(Serving):
     """Serves over HTTP in a background thread: ``with Server(skills, port=0) as server: connect(server.url)``.
 
     Takes the arguments of `serve`, except `transport` and `on_ready`. `stop`, or the end of the block, cancels running
@@ -107,10 +103,7 @@ class Server:
     def __init__(self, source: Source, **options: Unpack[ServeOptions]) -> None:
         given = _known(options)
         self._address = Address(**{key: given.pop(key) for key in _HTTP_OPTIONS if key in given})
-        self._tools = Tools(source, **given)
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop = asyncio.Event()
+        super().__init__(partial(serve_http, Tools(source, **given), self._address))
 
     @property
     def url(self) -> str:
@@ -121,48 +114,14 @@ class Server:
 
     def start(self) -> Self:
         """Listens, and starts the thread that serves. Raises `OSError` if the address cannot be used."""
-        self._listen()
-        self._thread = threading.Thread(
-            target=self._serve, args=(lambda _: None,), name="kernai-mcp-server", daemon=True
-        )
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        """Stops the server and waits for the thread to end. May be called again."""
-        if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(self._stop.set)
-        if self._thread is not None and self._thread is not threading.current_thread():  # an async skill may call it
-            self._thread.join(4 * GRACE)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def run(self, on_ready: Callable[[str], object]) -> None:
-        """Serves in this thread, until Ctrl-C, SIGTERM, or `stop` in another thread. Calls `on_ready` with the URL."""
-        self._listen()
-        self._serve(on_ready)
-
-    def _listen(self) -> None:
-        if self._loop is not None:
+        if self._address.url is not None:
             raise RuntimeError("a Server can be started only once; create another one")
         self._address.listen()
-        self._loop = asyncio.new_event_loop()
+        return super().start()
 
-    def _serve(self, on_ready: Callable[[str], object]) -> None:
-        assert self._loop is not None
-        address, tools = self._address, self._tools
-
-        async def main() -> None:
-            on_ready(self.url)  # clients can connect already: the socket is listening
-            await serve_http(tools, address, self._stop)
-
-        with address.listener:
-            run_to_end(main(), self._loop, self._stop)
+    def run(self, on_ready: Callable[[str], object]) -> None:
+        """Serves until Ctrl-C, SIGTERM, or `stop` in another thread. Calls `on_ready` with the URL."""
+        self.serve_to_end(lambda: on_ready(self.url))  # clients can connect already: the socket is listening
 
     def __repr__(self) -> str:
         return f"Server({self._address.url or 'not started'})"

@@ -1,7 +1,7 @@
 """Serves over stdio or streamable HTTP until the client disconnects, Ctrl-C, SIGTERM, or `stop`.
 
 The first signal ends the server cleanly and without a traceback. A second one has its usual effect, so that a server
-that does not end can be killed. A task that ignores its cancellation is abandoned after `GRACE` seconds.
+that does not end can be killed. A call that ignores its cancellation is abandoned after `GRACE` seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from functools import partial
 from io import FileIO
@@ -34,65 +35,68 @@ from starlette.requests import ClientDisconnect
 
 from kernai._util.api import check_texts
 from kernai._util.worker_pool import WorkerPool, in_worker
+from kernai.drivers.background_loop import BackgroundLoop
 from kernai.errors import KernaiError
 
 if TYPE_CHECKING:
-    from mcp.server.lowlevel import Server
+    from typing import Self
 
     from kernai.mcp.serving_tools import Tools
 
 #: seconds that cancelled work has to clean up
 GRACE = 2.0
+#: seconds between two checks for a signal where none ends a wait, as on Windows
+POLL_SECONDS = 1.0
 
 
-def run_to_end(main: Awaitable[None], loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """Runs `main` on the loop, and closes the loop. In the main thread, the first SIGINT or SIGTERM sets `stop`."""
-    try:
-        asyncio.set_event_loop(loop)
-        with _signals(loop, stop):
-            loop.run_until_complete(main)
-            loop.run_until_complete(_cancel_rest())
-            loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+class Serving:
+    """Serves on an event loop in its own thread, until `stop` is called or the only client has left."""
 
+    def __init__(self, serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+        self._serve = serve
+        self._loop = BackgroundLoop("kernai-mcp-server")
+        self._end = asyncio.Event()
+        self._served: Future[None] | None = None
 
-async def _cancel_rest() -> None:
-    """Cancels all other tasks and waits for them at most `GRACE` seconds; `asyncio.run` might wait for ever.
+    def start(self) -> Self:
+        """Starts the thread that serves."""
+        self._served = self._loop.submit(lambda: self._serve(self._end))
+        return self
 
-    Calls that are cancelled already are left to clean up.
-    """
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        if not task.cancelling():
-            task.cancel()
-    if left:
-        _, stubborn = await asyncio.wait(left, timeout=GRACE)
-        for task in stubborn:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - hides a useless warning
+    def stop(self) -> None:
+        """Cancels running calls, and waits for the thread to end. May be called again."""
+        async def stop(served: Future[None]) -> None:
+            self._end.set()
+            await asyncio.wait([asyncio.wrap_future(served)])
+
+        if self._served is not None:
+            self._loop.close(GRACE + 1, partial(stop, self._served))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def serve_to_end(self, begin: Callable[[], object] = lambda: None) -> None:
+        """Starts, calls `begin`, and waits for the end. In the main thread, SIGINT and SIGTERM stop the server."""
+        with self, suppress(KeyboardInterrupt), _interruptible():
+            begin()
+            while self._served is not None and not wait([self._served], POLL_SECONDS).done:
+                pass
+        if self._served is not None and self._served.done():
+            self._served.result()
 
 
 @contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[None]:
-    """In this block, the first SIGINT or SIGTERM sets `stop`. Does nothing outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def first(*_: object) -> None:
-        undo.close()
-        loop.call_soon_threadsafe(stop.set)
-
+def _interruptible() -> Iterator[None]:
+    """In this block, SIGINT and SIGTERM raise `KeyboardInterrupt`. Does nothing outside the main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
     with ExitStack() as undo:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM) if is_main else ():
             # None means that the handler was not set by Python and cannot be restored
-            undo.callback(signal.signal, number, signal.getsignal(number) or signal.SIG_DFL)
-            try:
-                loop.add_signal_handler(number, first)  # also wakes a loop that is about to wait
-                undo.callback(loop.remove_signal_handler, number)
-            except NotImplementedError:  # on Windows, where signals wake the loop anyway
-                signal.signal(number, first)
+            before = signal.signal(number, signal.default_int_handler) or signal.SIG_DFL
+            undo.callback(signal.signal, number, before)
         yield
 
 
@@ -108,7 +112,7 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Iterator[N
 _claimed = threading.Lock()
 
 
-async def serve_stdio(app: Server[Any], stop: asyncio.Event) -> None:
+async def serve_stdio(tools: Tools, stop: asyncio.Event) -> None:
     """Serves the client on stdin and stdout until it disconnects or `stop` is set."""
     with _client() as (stdin, stdout), ExitStack() as files:
         woken, waker = map(files.enter_context, (FileIO(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True)))
@@ -119,7 +123,7 @@ async def serve_stdio(app: Server[Any], stop: asyncio.Event) -> None:
         async def serve() -> None:
             try:
                 async with stdio_server(client, client) as (incoming, outgoing):
-                    await app.run(incoming, outgoing, app.create_initialization_options())
+                    await tools.app.run(incoming, outgoing, tools.app.create_initialization_options())
             except* OSError:  # the client has stopped reading
                 pass
 
@@ -330,23 +334,16 @@ async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> Non
         with suppress(ClientDisconnect):  # the client has left while it sent the request
             await for_browsers(scope, receive, send)
 
-    server = _Server(uvicorn.Config(
+    server = uvicorn.Server(uvicorn.Config(
         served, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=math.ceil(GRACE),
     ))
-    # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
-    async with tools.app.session_manager.run():
-        serving = asyncio.ensure_future(server.serve(sockets=[address.listener]))
-        serving.add_done_callback(lambda _: stop.set())
-        await stop.wait()
-        server.should_exit = True
-        tools.cancel()
-    await serving
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to `run_to_end`. On its own, uvicorn would raise them again at its end, with a traceback."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    with address.listener:
+        # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
+        async with tools.app.session_manager.run():
+            serving = asyncio.ensure_future(server.serve(sockets=[address.listener]))
+            serving.add_done_callback(lambda _: stop.set())
+            await stop.wait()
+            server.should_exit = True
+            tools.cancel()
+        await serving
