@@ -35,11 +35,9 @@ def run(options: Namespace) -> int:
     sides = []
     for one in named:
         recorded = one.events()
-        counting = without_dropped(recorded)
-        if len(counting) < len(recorded):
-            left_out = count(len(recorded) - len(counting), "event")
-            output.note(f"note: {one} was resumed; {left_out} about this are not compared")
-        sides.append(scopes_of(counting))
+        sides.append(scopes_of(recorded))
+        if left_out := len(recorded) - sum(map(len, sides[-1].values())):
+            output.note(f"note: {one} was resumed; {count(left_out, 'event')} about this are not compared")
     compared = compare(*sides)
     same = not any(one.differences for one in compared)
     if not options.all:
@@ -106,47 +104,36 @@ _PARALLEL = {
 Place = tuple[int, str]
 
 
-def placed(recorded: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-    """Yields each event with its place. A second `run_start` of a root begins another run, even with the same id."""
-    starts: Counter[str] = Counter()  # by run id
-    runs: dict[tuple[str, int], int] = {}  # the number of each run
-    for event in recorded:
-        run_id, scope = str(event.get("run_id")), str(event.get("scope") or "")
-        starts[run_id] += event["event"] == events.RunStartRow.type and not scope
-        yield (runs.setdefault((run_id, max(starts[run_id], 1)), len(runs) + 1), scope), event
-
-
 def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]:
-    """Returns the events of each scope as `event`, `step` and `data`. Scopes are in the order of their first events."""
-    found: dict[Place, list[Entry]] = {}
-    for place, event in placed(recorded):
-        data = _comparable(event.get("data"))
-        found.setdefault(place, []).append({"event": event["event"], "step": event.get("step"), "data": data})
-    return {place: list(_in_order(entries)) for place, entries in found.items()}
+    """Returns the events of each scope as `event`, `step` and `data`. Scopes are in the order of their first events.
 
-
-def without_dropped(recorded: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Leaves out the events that a resume dropped (the run's cancellation, for example), and the resume's own events.
-
-    `run_resumed` refers to entries by their number in the store. If its `from_seq` differs from the number of this
-    run's events so far, those numbers do not apply here, and its `dropped` list is ignored.
+    A second `run_start` of a root begins another run, even with the same id. The events that a resume dropped (the
+    run's cancellation, for example) are left out, and so are the resume's own. `run_resumed` refers to entries by their
+    number in the store. If its `from_seq` differs from the number of this run's events so far, those numbers do not
+    apply here, and its `dropped` list is ignored.
     """
-    by_run: dict[int, list[int]] = {}
-    left_out: set[int] = set()
-    known = [dict(event) for event in recorded]
+    starts: Counter[str] = Counter()  # by run id
+    runs: dict[tuple[str, int], tuple[int, list[int]]] = {}  # their numbers, and where their events are in `kept`
+    kept: list[tuple[Place, Entry] | None] = []
     is_resuming = False
-    for at, ((run, _), event) in enumerate(placed(known)):
+    for event in recorded:
         kind, data = event["event"], event.get("data")
-        places = by_run.setdefault(run, [])
-        if kind == events.RunResumedRow.type and isinstance(data, Mapping):
+        run_id, scope = str(event.get("run_id")), str(event.get("scope") or "")
+        starts[run_id] += kind == events.RunStartRow.type and not scope
+        run, places = runs.setdefault((run_id, max(starts[run_id], 1)), (len(runs) + 1, []))
+        if kind == events.RunResumedRow.type and isinstance(data, Mapping) and data.get("from_seq") == len(places):
             dropped = data.get("dropped")
-            if data.get("from_seq") == len(places) and isinstance(dropped, list):
-                left_out.update(places[seq] for seq in dropped if isinstance(seq, int) and 0 <= seq < len(places))
+            for seq in dropped if isinstance(dropped, list) else []:
+                if isinstance(seq, int) and 0 <= seq < len(places):
+                    kept[places[seq]] = None
         is_resuming = kind == events.RunResumedRow.type or (is_resuming and kind in _AFTER_RESUME)
-        if is_resuming and kind in _RESUME_EVENTS:
-            left_out.add(at)
-        places.append(at)
-    return [event for at, event in enumerate(known) if at not in left_out]
+        places.append(len(kept))
+        entry = {"event": kind, "step": event.get("step"), "data": _comparable(data)}
+        kept.append(None if is_resuming and kind in _RESUME_EVENTS else ((run, scope), entry))
+    found: dict[Place, list[Entry]] = {}
+    for place, entry in filter(None, kept):
+        found.setdefault(place, []).append(entry)
+    return {place: list(_in_order(entries)) for place, entries in found.items()}
 
 
 def _comparable(data: Any) -> Any:
