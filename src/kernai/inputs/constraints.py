@@ -12,6 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import product
 from typing import Any, NamedTuple
 
 from kernai._util.api import Once
@@ -28,7 +29,9 @@ _DESCRIPTIVE = {"description", "title", "examples", "annotation", "discriminator
 #: constraints of annotated-types and pydantic that refuse no value
 _HINTS = {"unit", "documentation", "discriminator"}
 #: values to try if the sample of a schema does not satisfy the constraints
-_SAMPLES: tuple[Any, ...] = ("text", "TEXT", "1", "12345", "2024-01-31", "name@example.com", "", 0, 2, 10, [], {})
+_SAMPLES: tuple[Any, ...] = (
+    "text", "TEXT", "1", "12345", "2024-01-31", "00:00:00", "23:59:59", "name@example.com", "", 0, 2, 10, [], {},
+)
 _LENGTHS = ("min_length", "max_length")
 #: the keywords of JSON Schema for bounds
 _BOUNDS = {
@@ -101,7 +104,7 @@ class ConstrainedType(WrapperType):
     def convert(self, value: object, validation: Validation) -> Any:
         before = len(validation.faults)
         made = self.inner.convert(value, validation)
-        if len(validation.faults) == before and not all(one.accepts(made) for one in self.constraints):
+        if len(validation.faults) == before and not self._accepts(made):
             validation.refuse(self.label, value)
         return made
 
@@ -122,36 +125,24 @@ class ConstrainedType(WrapperType):
             made["examples"] = [better]
         return made
 
+    def _accepts(self, made: Any) -> bool:
+        return all(one.accepts(made) for one in self.constraints)
+
     def _fitting_sample(self, sample: Any) -> Any:
         """The sample if it satisfies the constraints, else another value that does, if one is found."""
-        return next(filter(self._fits, self._candidates(sample)), sample)
-
-    def _fits(self, value: object) -> bool:
-        made, faults = self.inner.checked(value)
-        return not faults and all(one.accepts(made) for one in self.constraints)
-
-    def _candidates(self, sample: Any) -> Iterator[Any]:
-        """The schema's own sample, then values to try if it does not fit. Some may have a wrong type."""
-        yield sample
         bounds = {one.name: one.value for one in self.constraints if one.name in _BOUNDS}
         edges = [bounds[name] for name in ("lt", "gt") if name in bounds]
-        yield from map(plain, bounds.values())
-        for edge in edges:
-            yield from _neighbours(edge)
+        tried = [sample, *map(plain, bounds.values())]  # some may have a wrong type
+        for edge, by in product(edges, (-1, 1)):
+            with suppress(TypeError, OverflowError):  # nothing can be added to a time
+                tried.append(plain(edge + by * type(edge - edge)(1)))  # a day, for dates
         with suppress(TypeError):  # dates, or a float and a Decimal
-            yield str(sum(edges) / 2)
-        yield from _SAMPLES
-
-
-def _neighbours(edge: Any) -> Iterator[Any]:
-    """The values next to a bound. Does not import the modules of dates and times."""
-    if hasattr(edge, "hour") and not hasattr(edge, "year"):  # nothing can be added to a time
-        yield from (plain(edge.min), plain(edge.max.replace(microsecond=0)))
-        return
-    step = type(edge - edge)(1)  # a day, for dates
-    for other in (-step, step):
-        with suppress(OverflowError):
-            yield plain(edge + other)
+            tried.append(str(sum(edges) / 2))
+        for one in (*tried, *_SAMPLES):
+            made, faults = self.inner.checked(one)
+            if not faults and self._accepts(made):
+                return one
+        return sample
 
 
 def _tighten(schema: Schema, keyword: str, value: Any) -> None:
