@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-import kernai
 from harness import ExpectationError, Kept, Outcome, Scenario
+
+import kernai
 
 #: the deliveries, and the invoice for each
 DELIVERED = {"R-17": Decimal("840.00"), "R-18": Decimal("129.50")}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import ExpectationError, Outcome, Scenario
+
 from kit.workflow_evidence import calls_of
 
 LEDGER = Path(__file__).resolve().parent / "fixtures" / "conflicting_instructions" / "ledger.json"

@@ -13,8 +13,9 @@ import os
 import signal
 from typing import Any
 
-import kernai
 from harness import ExpectationError, Kept, Outcome, Scenario
+
+import kernai
 
 FEES = {"Ada": 120, "Ben": 60}
 FIRST_KILLED = "Ben"

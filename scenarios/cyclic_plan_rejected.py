@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, TypedDict
 
 from harness import Outcome, Scenario
+
 from kit.workflow_evidence import (
     FIXTURES,
     calls_of,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 
-import kernai
 from harness import ExpectationError, Outcome, Scenario
+
+import kernai
 from kit import charts
 from kit.packages import require
 from kit.vendor_requests import request_bodies

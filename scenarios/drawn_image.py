@@ -12,8 +12,9 @@ import io
 import re
 from typing import Annotated
 
-import kernai
 from harness import ExpectationError, Outcome, Scenario
+
+import kernai
 from kit import charts
 from kit.charts import Bar, Season
 from kit.packages import require

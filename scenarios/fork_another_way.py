@@ -7,8 +7,9 @@ judged against the timetable.
 
 from __future__ import annotations
 
-import kernai
 from harness import ExpectationError, Kept, Outcome, Scenario
+
+import kernai
 
 #: euros and minutes
 TRAINS = {"night train": (59, 610), "express": (129, 245), "regional": (34, 540)}

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Outcome, Scenario
+
 from kit.workflow_evidence import (
     Workflow,
     calls_of,

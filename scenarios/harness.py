@@ -33,7 +33,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
-import kernai
+try:
+    import kernai
+except ModuleNotFoundError as error:
+    if error.name != "kernai":
+        raise
+    name = Path(sys.argv[0]).stem
+    task = "matrix" if name == "run_matrix" else f"scenario {sys.argv[0]}"
+    advice = f"`python3 dev.py {task}` runs it with one that has"
+    print(f"{name}: error: this Python has no kernai; {advice}", file=sys.stderr)
+    sys.exit(2)
 from kernai._util.redaction import printable
 from kernai.command_line import output
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from harness import Outcome, Scenario
+
 from kit.workflow_evidence import (
     FIXTURES,
     calls_of,

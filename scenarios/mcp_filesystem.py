@@ -15,6 +15,7 @@ import re
 from collections import Counter
 
 from harness import ExpectationError, Outcome, Scenario
+
 from kit.node_servers import Workspace, results_since, tool_calls
 
 DAYS = ("2026-11-16", "2026-11-17", "2026-11-18")

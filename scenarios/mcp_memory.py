@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 from harness import ExpectationError, Outcome, Scenario
+
 from kit.node_servers import Workspace, results_since
 
 MEMORY = "memory.jsonl"

@@ -12,6 +12,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Literal
 
 from harness import Outcome, Scenario
+
 from kit.workflow_evidence import calls_of, last_workflow, require, require_figures, rows_of
 
 NAME = "parallel_fan_out"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness import Outcome, Scenario
+
 from kit.workflow_evidence import calls_of, last_workflow, require, require_figures, rows_of
 
 NAME = "redundant_tasks"

@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote
 
+from harness import UsageError
+
 from kernai._util.redaction import printable
 from kernai.command_line import output
-from kit.definition import UsageError
 from kit.matrix_cell import DEFAULT, TAPE, Cell, Children, Pair, run_cell
 from kit.matrix_comparison import NEWLY_FAILING, compare, show_comparison
 from kit.matrix_report import Styled, Table, View, cell_line, show_matrix, view_for_stdout

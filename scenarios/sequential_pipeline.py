@@ -15,6 +15,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from harness import Outcome, Scenario
+
 from kit.workflow_evidence import (
     calls_of,
     last_workflow,

@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import TypedDict
 
 from harness import ExpectationError, Outcome, Scenario
+
 from kit.node_servers import Workspace
 
 SETTLEMENT = "trip/settlement.csv"

@@ -10,8 +10,9 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Literal
 
-import kernai
 from harness import Outcome, Scenario
+
+import kernai
 from kit.workflow_evidence import calls_of, last_workflow, rejections_of, require, require_figures, rows_of
 
 NAME = "sub_agent_must_not_plan"

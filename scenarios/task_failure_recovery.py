@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import kernai
 from harness import Outcome, Scenario
+
+import kernai
 from kit.workflow_evidence import calls_of, last_workflow, require, require_figures, rows_of
 
 NAME = "task_failure_recovery"

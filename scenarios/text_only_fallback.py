@@ -11,8 +11,9 @@ import io
 import re
 from typing import Annotated
 
-import kernai
 from harness import ExpectationError, Outcome, Scenario
+
+import kernai
 from kit import charts
 from kit.packages import require
 from kit.vendor_requests import request_bodies

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from harness import Outcome, Scenario
+
 from kit.workflow_evidence import (
     FIXTURES,
     calls_of,

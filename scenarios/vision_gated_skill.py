@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-import kernai
 from harness import ExpectationError, Outcome, Scenario
+
+import kernai
 from kit import charts
 from kit.packages import require
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Outcome, UsageError
+
 from kit.packages import require
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "mcp-servers"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-import kernai
 from harness import Outcome
+
+import kernai
 from kernai_providers import (
     AnthropicProvider,
     GeminiProvider,

@@ -16,8 +16,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import kernai
 from harness import ExpectationError, Outcome
+
+import kernai
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")

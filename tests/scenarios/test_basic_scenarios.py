@@ -48,6 +48,14 @@ def test_the_standard_library_alone_is_enough_and_no_files_are_left(name: str, t
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("name, task", [("crash_and_resume", f"scenario {SCENARIOS}/crash_and_resume.py"), ("run_matrix", "matrix")])
+def test_with_a_python_that_has_no_kernai_one_line_says_what_to_run(name: str, task: str) -> None:
+    done = process(name, python=("-S",), PYTHONPATH="")
+    advice = f"`python3 dev.py {task}` runs it with one that has"
+    assert (done.returncode, done.stderr) == (2, f"{name}: error: this Python has no kernai; {advice}\n")
+
+
+@pytest.mark.process
 def test_closing_the_output_early_prints_no_traceback() -> None:
     command = [sys.executable, str(INVENTORY), "--no-log"]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-import kernai
 from harness import ExpectationError, Outcome, Scenario
+
+import kernai
 from tests.scenarios.scenario_process import ENVIRONMENT, TURNS, Demo, tape
 
 

@@ -15,10 +15,11 @@ import pytest
 
 pytest.importorskip("mcp", reason='the MCP SDK is not installed: pip install "kernai[mcp]"')
 
+from harness import Outcome, UsageError
+
 import kernai
 import mcp_filesystem
 import skill_and_mcp
-from harness import Outcome, UsageError
 from kit import node_servers
 from tests.mcp.conftest import NPM_PACKAGES
 from tests.scenarios.scenario_process import (

@@ -10,6 +10,7 @@ pytest.importorskip("PIL", reason="Pillow is not installed: pip install pillow")
 
 
 from harness import UsageError
+
 from kit import charts, packages
 
 
