@@ -43,10 +43,7 @@ except ModuleNotFoundError as error:
     advice = f"`python3 dev.py {task}` runs it with one that has"
     print(f"{name}: error: this Python has no kernai; {advice}", file=sys.stderr)
     sys.exit(2)
-from kernai._util.redaction import printable
-from kernai.command_line import output
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned
-from kit import standard_output
 from kit.definition import (
     ROOT,
     SCENARIOS,
@@ -67,12 +64,11 @@ from kit.plain_view import say, view_for
 from kit.provider_choice import choose
 from kit.run import perform, recording
 from kit.run_log import RunLog
+from kit.standard_output import FAILED, INTERRUPTED, PASSED, exit_status, made_printable
 from kit.tape import check_place
 from kit.tape_making import save_from_log, save_from_run
 
 __all__ = ["ExpectationError", "Kept", "Outcome", "Scenario", "UsageError", "register_provider"]
-
-OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 AnyCheck = TypeVar("AnyCheck", bound=Check)
 AnyPreparation = TypeVar("AnyPreparation", bound=Callable[[], object])
@@ -206,41 +202,24 @@ class Scenario:
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
         """Run the scenario and return the exit status. `arguments` are by default those of the command line."""
-        output.prepare()
-        try:
-            status = self._performed(parse(self.definition, arguments))
-            sys.stdout.flush()
-        except UsageError as error:
-            print(f"{self.name}: error: {printable(str(error))}", file=sys.stderr)
-            status = WRONG_USAGE
-        except BrokenPipeError:  # the reader of the output has closed it, as `head` does
-            output.discard(sys.stdout)
-            status = FAILED
-        except OSError as error:
-            output.discard(sys.stdout)
-            print(f"{self.name}: error: cannot write the output: {error.strerror}", file=sys.stderr)
-            status = FAILED
-        except KeyboardInterrupt:
-            print(f"{self.name}: interrupted", file=sys.stderr)
-            status = INTERRUPTED
-        return status
+        return exit_status(self.name, lambda: self._performed(parse(self.definition, arguments)))
 
     def _performed(self, options: Options) -> int:
         tape = options.tape or self.definition.tape
         if options.list_providers:
             say(listing(self.definition.tape))
-            return OK
+            return PASSED
         if options.save_tape is not None:
             check_place(tape)
         if options.save_tape:  # from a log
             say(save_from_log(Path(options.save_tape), self.name, tape))
-            return OK
+            return PASSED
         choice = choose(self.definition, options)
         view = view_for(plain=options.plain)
         log = nullcontext() if options.no_log else RunLog(options.logs, self.name, choice.name)
         with log, recording(options.record) as recorder:
             view.begin(self.definition, choice)
-            with view.live(), standard_output.made_printable():
+            with view.live(), made_printable():
                 run = perform(self.definition, choice, recorder, view, debug=options.debug)
             files = {"recording": options.record}
             try:
@@ -249,4 +228,4 @@ class Scenario:
                 view.report(run, [f"{name}: {shown(path)}" for name, path in files.items() if path is not None])
         if options.save_tape is not None:
             say(save_from_run(run, recorder, tape))
-        return INTERRUPTED if run.interrupted else OK if run.passed else FAILED
+        return INTERRUPTED if run.interrupted else PASSED if run.passed else FAILED

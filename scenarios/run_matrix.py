@@ -31,44 +31,26 @@ from urllib.parse import quote
 from harness import UsageError
 
 from kernai._util.redaction import printable
-from kernai.command_line import output
 from kit.matrix_cell import DEFAULT, TAPE, Cell, Children, Pair, run_cell
 from kit.matrix_comparison import NEWLY_FAILING, compare, show_comparison
-from kit.matrix_report import Styled, Table, View, cell_line, show_matrix, view_for_stdout
-from kit.matrix_result import CellResult, Matrix, MatrixFileError
+from kit.matrix_report import Styled, Table, View, cell_line, show_matrix, view_for
+from kit.matrix_result import CellResult, Matrix
 from kit.options import Parser
-from kit.scenario_files import ScenarioFile, SelectionError, find_scenarios, select_scenarios
+from kit.scenario_files import ScenarioFile, find_scenarios, select_scenarios
+from kit.standard_output import FAILED, INTERRUPTED, PASSED, exit_status
 
 HERE = Path(__file__).resolve().parent
-PASSED, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 MOST_JOBS = 4  # by default: vendors limit the number of concurrent requests
 TIMEOUT_SECONDS = 300.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    output.prepare()
-    try:
-        status = _main(_command_line(arguments))
-        sys.stdout.flush()
-    except (UsageError, SelectionError, MatrixFileError) as error:
-        print(f"run_matrix: error: {printable(str(error))}", file=sys.stderr)
-        return WRONG_USAGE
-    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
-        output.discard(sys.stdout)
-        return FAILED
-    except OSError as error:
-        output.discard(sys.stdout)
-        print(f"run_matrix: error: cannot write the output: {error.strerror}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        print("run_matrix: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    return status
+    return exit_status("run_matrix", lambda: _main(_command_line(arguments)))
 
 
 def _main(options: argparse.Namespace) -> int:
-    view = view_for_stdout(is_plain=options.plain)
+    view = view_for(plain=options.plain)
     if options.compare is not None:
         return _compare(options.compare, view)
     scenarios = select_scenarios(find_scenarios(options.folder), options.scenarios)
@@ -177,7 +159,7 @@ def _make_writable(folder: Path, output: Path) -> None:
     try:
         if output.exists() and output.stat().st_size:
             Matrix.load(output)  # only a matrix may be replaced
-    except (OSError, MatrixFileError) as error:
+    except (OSError, UsageError) as error:
         raise UsageError(f"--output: {output} exists and is not a matrix, so it is left unchanged") from error
     try:
         folder.mkdir(parents=True, exist_ok=True)

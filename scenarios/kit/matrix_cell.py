@@ -25,12 +25,11 @@ from kit.definition import SCENARIOS
 from kit.matrix_result import CellResult, Figures
 from kit.run_log import LONG, MANIFEST, append_line
 from kit.scenario_files import ScenarioFile
+from kit.standard_output import FAILED, PASSED, WRONG_USAGE
 
 GRACE_SECONDS = 5.0  # from the interrupt that asks a process to write its log, to the kill
 TAIL_CHARACTERS = 4000
 TAIL_LINES = 15
-PASSED, FAILED = 0, 1  # exit statuses of a scenario that was judged
-WRONG_USAGE = 2  # exit status of a scenario that says in one line why it does not begin
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from kernai._util.redaction import one_line, printable
+from kit.definition import UsageError
 from kit.matrix_report import REASON_WIDTH, Styled, Table, View, outcome
-from kit.matrix_result import SHAPES, CellResult, Matrix, MatrixFileError
+from kit.matrix_result import SHAPES, CellResult, Matrix
 
 # Times depend on the machine too: a difference counts only if it is large both absolutely and relatively.
 NOISE_SECONDS = 1.0
@@ -75,14 +76,14 @@ class Comparison:
 
 
 def compare(before: Matrix, now: Matrix) -> Comparison:
-    """Compare two matrices. Raises `MatrixFileError` if they have nothing in common."""
+    """Compare two matrices. Raises `UsageError` if they have nothing in common."""
     pairs = _exchanged(before, now)
     name = attrgetter("scenario") if pairs else attrgetter("key")
     old = {name(cell): cell for cell in before.cells}
     new = {name(cell): cell for cell in now.cells}
     changes = tuple(Change(old[key], new[key]) for key in new if key in old)
     if not changes:
-        raise MatrixFileError("the two matrices have no scenario and pair in common: there is nothing to compare")
+        raise UsageError("the two matrices have no scenario and pair in common: there is nothing to compare")
     return Comparison(
         changes=changes,
         only_before=tuple(old[key] for key in old if key not in new),

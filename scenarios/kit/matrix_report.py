@@ -13,9 +13,9 @@ from operator import attrgetter
 from typing import Any, Protocol, Self
 
 from kernai._util.redaction import one_line, printable
-from kit import standard_output
 from kit.matrix_cell import DEFAULT
 from kit.matrix_result import SHAPES, CellResult, Figures, Matrix
+from kit.standard_output import is_drawn_on
 
 #: styles of texts; `rich` shows them as colours
 STYLES = {"good": "green", "bad": "bold red", "faint": "dim", "strong": "bold", "plain": ""}
@@ -158,14 +158,9 @@ class _Bar:
             self._view.line(*parts)
 
 
-def view_for_stdout(*, is_plain: bool = False) -> View:
-    """`rich` if it is installed and standard output is a terminal; plain text otherwise."""
-    if is_plain or not standard_output.can_be_drawn_on():
-        return PlainView()
-    try:
-        return RichView()
-    except ImportError:
-        return PlainView()
+def view_for(*, plain: bool) -> View:
+    """The view for standard output."""
+    return RichView() if is_drawn_on(plain=plain) else PlainView()
 
 
 # ----------------------------------------------------------------------------------------------------------- the report

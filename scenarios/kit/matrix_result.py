@@ -18,13 +18,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from kit.definition import UsageError
+
 MATRIX_FORMAT = 1
 #: the figures of a cell and how they are written
 SHAPES = {"steps": ",d", "tokens": ",d", "cost": ",.4f", "seconds": ",.2f"}
-
-
-class MatrixFileError(ValueError):
-    """A file that cannot be read as a matrix; one line."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ class Matrix:
         }
 
     def write(self, path: Path) -> None:
-        """Replace the file atomically, so that no reader sees half of it. Raises `MatrixFileError` if that fails."""
+        """Replace the file atomically, so that no reader sees half of it. Raises `UsageError` if that fails."""
         text = json.dumps(self.to_dict(), indent=2, ensure_ascii=True) + "\n"
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
@@ -134,22 +132,22 @@ class Matrix:
             part.replace(path)
         except OSError as error:
             part.unlink(missing_ok=True)
-            raise MatrixFileError(f"cannot write {path}: {error.strerror}") from error
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
     @classmethod
     def load(cls, path: Path) -> Matrix:
-        """Read a file that `write` made. For any other file, raises a `MatrixFileError` that says what is wrong."""
+        """Read a file that `write` made. For any other file, raises a `UsageError` that says what is wrong."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            raise MatrixFileError(f"cannot read {path}: {error.strerror}") from error
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
-            raise MatrixFileError(f"{path} is not JSON") from error
+            raise UsageError(f"{path} is not JSON") from error
         if not isinstance(data, dict) or data.get("format") != MATRIX_FORMAT or not isinstance(data.get("cells"), list):
-            raise MatrixFileError(f'{path} is not a matrix of format {MATRIX_FORMAT}: it lacks "format" or "cells"')
+            raise UsageError(f'{path} is not a matrix of format {MATRIX_FORMAT}: it lacks "format" or "cells"')
         cells = tuple(_cell(row, f"{path}: cells[{index}]") for index, row in enumerate(data["cells"]))
         if len({cell.key for cell in cells}) < len(cells):
-            raise MatrixFileError(f"{path} holds two cells of one scenario and pair")
+            raise UsageError(f"{path} holds two cells of one scenario and pair")
         return cls(
             started_at=str(data.get("started_at", "")),
             seconds=_number(data.get("seconds")) or 0.0,
@@ -166,10 +164,10 @@ def _totals(cells: list[CellResult]) -> dict[str, Any]:
 
 def _cell(row: object, where: str) -> CellResult:
     if not isinstance(row, dict):
-        raise MatrixFileError(f"{where} is not an object")
+        raise UsageError(f"{where} is not an object")
     for key, kind in (("scenario", str), ("pair", str), ("passed", bool)):
         if not isinstance(row.get(key), kind):
-            raise MatrixFileError(f'{where} has no "{key}" of type {kind.__name__}')
+            raise UsageError(f'{where} has no "{key}" of type {kind.__name__}')
     reason = row.get("reason")
     return CellResult(
         scenario=row["scenario"],

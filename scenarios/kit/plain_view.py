@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import kernai
 from kernai._util.redaction import one_line, printable
-from kit import standard_output
 from kit.definition import Definition, Outcome
 from kit.provider_choice import Choice
 from kit.run import Run
+from kit.standard_output import is_drawn_on
 
 WIDTH = 150  # characters shown of one value
 ERROR_WIDTH = 500  # an error is worth reading whole
@@ -207,13 +207,9 @@ class View(Protocol):
 
 
 def view_for(*, plain: bool) -> View:
-    """The view for standard output: drawn if that is a terminal with cursor control and `rich` is installed."""
-    if plain or not standard_output.can_be_drawn_on():
+    """The view for standard output."""
+    if not is_drawn_on(plain=plain):
         return PlainView()
-    try:
-        from kit.rich_view import RichView
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "rich":
-            raise
-        return PlainView()
+    from kit.rich_view import RichView
+
     return RichView()

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-
-class SelectionError(ValueError):
-    """A name or pattern that matches no scenario, or a folder without scenarios; one line."""
+from kit.definition import UsageError
 
 
 @dataclass(frozen=True)
@@ -34,27 +32,27 @@ class ScenarioFile:
 
 
 def find_scenarios(folder: Path) -> list[ScenarioFile]:
-    """The scenarios of a folder by name. Raises `SelectionError` if it has none or cannot be read."""
+    """The scenarios of a folder by name. Raises `UsageError` if it has none or cannot be read."""
     if not folder.is_dir():
-        raise SelectionError(f"there is no folder {folder}")
+        raise UsageError(f"there is no folder {folder}")
     made = ((path, _maker(path)) for path in sorted(folder.glob("*.py")))
     found = [ScenarioFile(path, _description(call)) for path, call in made if call is not None]
     if not found:
-        raise SelectionError(f"{folder} holds no scenario: a file with `scenario = Scenario(...)` at its top level")
+        raise UsageError(f"{folder} holds no scenario: a file with `scenario = Scenario(...)` at its top level")
     return found
 
 
 def select_scenarios(found: Sequence[ScenarioFile], patterns: Iterable[str]) -> list[ScenarioFile]:
     """The scenarios that match one of the names or globs, each once, in the order of `found`; all without a pattern.
 
-    Raises `SelectionError` for a pattern that matches none: a misspelled name must not look like a passed test.
+    Raises `UsageError` for a pattern that matches none: a misspelled name must not look like a passed test.
     """
     names = [one.name for one in found]
     wanted: set[str] = set()
     for pattern in patterns:
         fitting = fnmatch.filter(names, pattern.removesuffix(".py"))
         if not fitting:
-            raise SelectionError(f"no scenario is called {pattern!r}{_guess(pattern, names)}")
+            raise UsageError(f"no scenario is called {pattern!r}{_guess(pattern, names)}")
         wanted.update(fitting)
     return [one for one in found if one.name in wanted] if wanted else list(found)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from kit.definition import UsageError
 from kit.matrix_comparison import BETTER, FIXED, MIXED, NEWLY_FAILING, SAME, STILL_FAILING, WORSE, Change, compare
-from kit.matrix_result import CellResult, Figures, Matrix, MatrixFileError
+from kit.matrix_result import CellResult, Figures, Matrix
 from tests.scenarios.scenario_process import ran_here
 
 MATRIX = Path(__file__).resolve().parents[2] / "scenarios" / "run_matrix.py"
@@ -76,7 +77,7 @@ def test_a_comparison_without_a_new_failure_ends_with_status_0_and_may_be_of_two
 
 def test_two_matrices_without_a_common_cell_are_not_compared() -> None:
     both = cell(), cell(pair="c/d")
-    with pytest.raises(MatrixFileError, match="nothing to compare"):
+    with pytest.raises(UsageError, match="nothing to compare"):
         compare(matrix(*both), matrix(*(dataclasses.replace(one, scenario="other") for one in both)))
 
 
@@ -90,7 +91,7 @@ def test_two_matrices_without_a_common_cell_are_not_compared() -> None:
 ])
 def test_a_file_that_is_not_a_matrix_is_refused_with_the_location_of_the_error(tmp_path: Path, text: str, complaint: str) -> None:
     (tmp_path / "m.json").write_text(text)
-    with pytest.raises(MatrixFileError, match=complaint):
+    with pytest.raises(UsageError, match=complaint):
         Matrix.load(tmp_path / "m.json")
 
 
