@@ -182,6 +182,8 @@ FITS: list[tuple[Any, object, object]] = [
     (date | str, "2024-02-29", date(2024, 2, 29)),
     (date | str, "soon", "soon"), (str | date, "2024-02-29", "2024-02-29"),
     (Loose | Annotated[Options | None, ""], {"retries": 1}, {"retries": 1}), (Loose | Lowering | Options, {"unknown": 1}, {}),
+    (Loose | Options, {"retries": 1, "unknown": 1}, {"retries": 1}), (dict[str, int] | Even, {"number": 2}, {"number": 2}),
+    (Even | dict[str, int], {"number": 2, "more": 1}, {"number": 2, "more": 1}),
     (Literal["a", 1, None], None, None),
     (Literal[Level.LOW, "x"], "low", Level.LOW),
     (Level, "low", Level.LOW), (Level, "LOW", Level.LOW), (Level, "ALSO_LOW", Level.LOW), (Level, 2, Level.HIGH),
