@@ -166,7 +166,7 @@ def test_json_with_mistakes_is_read_if_nothing_is_lost(
     params = TWO.read(content)
     assert params == expected
     assert getattr(params, "repairs", None) == repairs
-    assert TWO.table.dropped(params) == [name for name in params if name == "c"]
+    assert [*TWO.table.dropped(params)] == [name for name in params if name == "c"]
     assert TWO.read(content, repair=False) == {"input": content}
 
 
@@ -192,9 +192,9 @@ def test_an_object_that_would_lose_something_is_not_repaired(content: str, reaso
 
 @given(value=json_data())
 def test_json_and_python_s_own_notation_are_read_to_the_same_value(value: Any) -> None:
-    assert read_tolerantly(json.dumps(value, indent=1)) == (value, len(json.dumps(value, indent=1)), [])
+    assert read_tolerantly(json.dumps(value, indent=1)) == (value, [])
     with suppress(ValueError):  # of what Python escapes in its own way
-        assert read_tolerantly(repr(value)).value == value
+        assert read_tolerantly(repr(value))[0] == value
 
 
 @given(text=st.text(alphabet="{}[]:,'\"\\/*#\n `ab1-.TrueNon", max_size=40))
@@ -203,9 +203,9 @@ def test_strict_json_is_read_the_same_with_and_without_repair(text: str) -> None
         strict = loads(text, unique_keys=True)
     except ValueError:
         with suppress(JsonSyntaxError, JsonRefusedError):
-            assert read_tolerantly(text).repairs
+            assert read_tolerantly(text)[1]
     else:
-        assert read_tolerantly(text)[::2] == (strict, [])
+        assert read_tolerantly(text) == (strict, [])
 
 
 @pytest.mark.parametrize("opening, piece, closing", [

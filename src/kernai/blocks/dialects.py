@@ -17,7 +17,7 @@ from kernai.blocks.decodings import QUOTES
 from kernai.blocks.grammar import CORE_TYPES, Remembered
 from kernai.blocks.parser import parse
 from kernai.jsonio.json_data import JsonRefusedError, JsonSyntaxError, dumps, loads
-from kernai.jsonio.tolerant_json import read_value_at
+from kernai.jsonio.tolerant_json import read_first
 
 
 class Unreadable(ValueError):  # noqa: N818 - a finding, not an error
@@ -91,8 +91,7 @@ def _json_in(window: str) -> tuple[Any, int]:
     except JsonRefusedError:
         raise
     except ValueError:
-        value, end, _ = read_value_at(window, 0)
-        return value, end
+        return read_first(window)
 
 
 def named_block(name: object, arguments: object) -> Block:

@@ -9,7 +9,7 @@ from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.containers import ModelType, misspelled, unknown_fields, ways_of
+from kernai.inputs.containers import ModelType, unknown_fields, ways_of
 from kernai.inputs.schema import NO_VALUE, Schema, json_in_block, marks_of, outline_of, published, sample_of
 from kernai.inputs.table import MOST_UNKNOWN, Repair, read_json
 from kernai.inputs.types import ANY, PLAIN, Fault, dotted, input_error, shown, underlying
@@ -58,7 +58,7 @@ class AnswerType:
             value, faults = self._type.checked(data, media_store, repair=repair is True)
             fields = [] if faults or unknown == "ignore" else list(unknown_fields(self._type, data))
             if unknown == "check":
-                near = misspelled(fields)
+                near = [(path, name) for path, name in fields if name]
                 faults += [Fault(path, f"there is no such field, did you mean {quoted(name)}?") for path, name in near]
             if not faults:
                 return value, [*repairs, *(f"unknown field {dotted(path)}" for path, _ in fields[:MOST_UNKNOWN])]

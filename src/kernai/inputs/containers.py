@@ -317,8 +317,8 @@ class RecordType(InputType):
 _Path = tuple[str | int, ...]
 
 
-def unknown_fields(kind: InputType, value: object) -> Iterator[tuple[_Path, list[str]]]:
-    """The path of each field in a JSON value that its record does not have, and the record's fields that are left out.
+def unknown_fields(kind: InputType, value: object) -> Iterator[tuple[_Path, str]]:
+    """The path of each field in a JSON value that its record does not have, and the missing one that was meant, if any.
 
     If several records fit, a field must be in none of them. A class with its own schema decides for itself.
     """
@@ -334,7 +334,8 @@ def unknown_fields(kind: InputType, value: object) -> Iterator[tuple[_Path, list
                 name: UnionType([one[name] for one in every if name in one]) for names in every for name in names
             }
             left_out = [name for name in types if name not in given]
-            yield from (((*path, key), left_out) for key in given if key not in types)
+            unknown = [key for key in given if key not in types]
+            yield from (((*path, key), next(iter(close_matches(str(key), left_out)), "")) for key in unknown)
             inside = [(key, types[key], part) for key, part in given.items() if key in types]
         elif len(ways) == 1 and isinstance(ways[0], TupleType):
             inside = zip(range(len(given)), ways[0].items, given, strict=False)
@@ -342,11 +343,6 @@ def unknown_fields(kind: InputType, value: object) -> Iterator[tuple[_Path, list
             inside = [(key, item, part) for key, part in (enumerate(given) if type(given) is list else given.items())]
         if len(path) < MAX_DEPTH:
             waiting += reversed([((*path, key), *one) for key, *one in inside if type(one[1]) in (dict, list)])
-
-
-def misspelled(unknown: Iterable[tuple[_Path, list[str]]]) -> list[tuple[_Path, str]]:
-    """The unknown fields that are close to one that is left out, each with that one's name."""
-    return [(path, close[0]) for path, left_out in unknown if (close := close_matches(str(path[-1]), left_out))]
 
 
 class ModelType(InputType):

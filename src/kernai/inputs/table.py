@@ -20,7 +20,7 @@ from kernai._util.api import Once, Value, check_type
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
-from kernai.inputs.containers import Field, RecordType, check_default, misspelled, object_schema, unknown_fields
+from kernai.inputs.containers import Field, RecordType, check_default, object_schema, unknown_fields
 from kernai.inputs.schema import (
     NO_VALUE,
     REQUIRED,
@@ -218,7 +218,7 @@ class InputTable:
     ) -> SkillInputError:
         """The error with all faults and a correct call: the model's own, corrected, if it is clear what was meant."""
         notes = [f"Note: {params.hint}"] if isinstance(params, ReadParams) and params.hint else []
-        dropped = self.dropped(params)
+        dropped = [*self.dropped(params)]
         if dropped:
             shown = ", ".join([*map(quoted, dropped[:MOST_UNKNOWN]), *(["…"] if len(dropped) > MOST_UNKNOWN else [])])
             notes.append(f"Note: ignored, because there is no such input: {shown}")
@@ -244,7 +244,7 @@ class InputTable:
             if isinstance(text, str) and text.lstrip(JSON_SPACE)[:1] == "[":
                 yield {only: read_json(text, repair=True)[0]}, f"the list {unnamed}"
             return
-        meant = misspelled(self._unknown(params))
+        meant = [(path, name) for path, name in self._unknown(params) if name]
         if meant and len({(*path[:-1], name) for path, name in meant}) == len(meant):
             renamed: Any = copy_of(dict(params))
             for path, name in meant:
@@ -270,15 +270,14 @@ class InputTable:
     def _call_of(self, params: Mapping[str, object]) -> str:
         return str(Block("command", self.skill_name, json_in_block(params) if params else ""))
 
-    def dropped(self, params: Mapping[str, object]) -> list[str]:
-        """The names of parameters that are not inputs, and the paths of fields in them that do not exist."""
-        return [_place(path) for path, _ in self._unknown(params)]
+    def dropped(self, params: Mapping[str, object]) -> dict[str, str]:
+        """The names of parameters that are not inputs, and the paths of fields in them that do not exist.
 
-    def meant(self, params: Mapping[str, object]) -> dict[str, str]:
-        """The dropped parameters and fields that are probably misspelled, each with the missing one that was meant."""
-        return {_place(path): _place((*path[:-1], name)) for path, name in misspelled(self._unknown(params))}
+        Each has the missing input or field that was probably meant, or "".
+        """
+        return {_place(path): name and _place((*path[:-1], name)) for path, name in self._unknown(params)}
 
-    def _unknown(self, params: Mapping[str, object]) -> Iterator[tuple[tuple[str | int, ...], list[str]]]:
+    def _unknown(self, params: Mapping[str, object]) -> Iterator[tuple[tuple[str | int, ...], str]]:
         is_text = isinstance(params, ReadParams) and params.is_text
         return iter(()) if is_text else unknown_fields(self._record, dict(params))
 
@@ -361,7 +360,7 @@ def change_form(params: Any, path: Sequence[str | int], after_fraction: str | No
     *above, last = path
     holder = reduce(getitem, above, params)
     value = holder[last]
-    scalar = read_tolerantly(value).value if isinstance(value, str) else value
+    scalar = read_tolerantly(value)[0] if isinstance(value, str) else value
     after = after_fraction if isinstance(value, float) else ""
     if not isinstance(scalar, (bool, int, float)) or after is None:
         raise TypeError("no number or boolean, or a number whose text is not known")
@@ -395,8 +394,8 @@ def read_json(content: str, *, repair: bool) -> tuple[Any, str, Sequence[str]]:
             raise
         from kernai.jsonio.tolerant_json import read_tolerantly  # most calls are JSON
 
-        read = read_tolerantly(content)
-        return read.value, f"the text is not valid JSON: {error}", read.repairs
+        value, repairs = read_tolerantly(content)
+        return value, f"the text is not valid JSON: {error}", repairs
 
 
 def without_blank_lines(text: str) -> str:

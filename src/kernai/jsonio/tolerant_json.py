@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the standard decoder's own reader of strings
-from typing import Any, NamedTuple
+from typing import Any
 
 from kernai.jsonio.json_data import JsonSyntaxError, end_of_string, loads
 from kernai.jsonio.json_pieces import COLON, EXPECTED, ITEM, KEY, VALUE, JsonBuilder
@@ -35,16 +35,11 @@ _MARKS = frozenset("[]{},:")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
-class Reading(NamedTuple):
-    """A value, its end in the text, and the repairs that were made."""
+def read_tolerantly(text: str) -> tuple[Any, list[str]]:
+    """The value of a whole text, and the repairs that were made.
 
-    value: Any
-    end: int
-    repairs: list[str]
-
-
-def read_tolerantly(text: str) -> Reading:
-    """Reads the value of a whole text. Raises `JsonSyntaxError` or `JsonRefusedError` if it has none."""
+    Raises `JsonSyntaxError` or `JsonRefusedError` if it has none.
+    """
     fence = FENCED.fullmatch(text) if "```" in text else None
     start, inside = (0, text) if fence is None else (fence.start("inside"), text[: fence.end("inside")])
     reader = _Reader(inside)
@@ -54,19 +49,17 @@ def read_tolerantly(text: str) -> Reading:
         # most often nothing but the quotes is wrong: then the strict reader is thirty times as fast
         with suppress(ValueError):
             value = loads(inside[start:].replace("'", '"'), unique_keys=True)
-            return Reading(value, len(inside), [*reader.repairs, SINGLE])
+            return value, [*reader.repairs, SINGLE]
     value, at = reader.read(start)
     at = reader.space(at)
     if at < len(inside):
         raise reader.fault("Extra data", at)
-    return Reading(value, at, [*reader.repairs])
+    return value, [*reader.repairs]
 
 
-def read_value_at(text: str, at: int) -> Reading:
-    """Like `read_tolerantly`, for the value that begins at `at`, whatever follows it."""
-    reader = _Reader(text)
-    value, end = reader.read(at)
-    return Reading(value, end, [*reader.repairs])
+def read_first(text: str) -> tuple[Any, int]:
+    """The value that a text begins with, whatever follows it, and its end. Raises as `read_tolerantly` does."""
+    return _Reader(text).read(0)
 
 
 class _Reader(JsonBuilder):

@@ -216,9 +216,9 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     params = skill.read(block.content, repair=repair)
     _check_repeats(run, "skill", name, params)
     run.gate.spend_call()
-    dropped = [] if table.is_flat and params.keys() <= table.inputs.keys() else table.dropped(params)
+    dropped = {} if table.is_flat and params.keys() <= table.inputs.keys() else table.dropped(params)
     repaired = None if type(params) is dict else getattr(params, "repairs", None)
-    run.write(SkillExecuteRow(call_id, name, params, dropped=dropped or None, repaired=repaired or None))
+    run.write(SkillExecuteRow(call_id, name, params, dropped=[*dropped] or None, repaired=repaired or None))
     try:
         arguments = skill.bind(params, run.context.media_store, repair=repair)
     except SkillInputError as error:
@@ -226,7 +226,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         if skill.is_foreign:
             run.quoted.record_untrusted(name, passed_on(str(error)))
         return _refused(run, call_id, name, str(error), exception="SkillInputError", payload=payload)
-    if dropped and (meant := table.meant(params)):
+    if meant := {place: name for place, name in dropped.items() if name}:
         run.warnings += (corrections.not_inputs(name, meant),)
     if run.trust is not None or skill.is_guarded:
         run.needs_trust().sent[call_id] = params, arguments

@@ -209,7 +209,7 @@ def content_keys(content: str) -> Keys:
         from kernai.jsonio.tolerant_json import read_tolerantly  # few runs come here
 
         with suppress(ValueError):
-            keys.add(f"value {_canonical(read_tolerantly(bare).value)}")
+            keys.add(f"value {_canonical(read_tolerantly(bare)[0])}")
     return frozenset(keys)
 
 

@@ -109,7 +109,7 @@ def read_request(text: str) -> Request:
     except ValueError as error:
         meant = None
         with suppress(ValueError):  # if it cannot be repaired
-            meant = read_tolerantly(text).value
+            meant, _ = read_tolerantly(text)
         right = _corrected(meant) if isinstance(meant, dict) else simple
         raise McpError(
             f"the block must hold one JSON object and only that, but this is not valid JSON: {error}. Write: {right}"

@@ -280,9 +280,9 @@ class _Call:
         is_text = all(isinstance(part, str) for part in parts)
         # encoding media may read files, so it must not happen on the event loop
         content = [*map(_content, parts)] if is_text else await in_worker(self.pool, lambda: [*map(_content, parts)])
-        for name, one in table.meant(arguments).items():
+        for name, one in table.dropped(arguments).items():
             said = f"there is no argument {quoted(name)}, did you mean {quoted(one)}? What you gave for it was ignored."
-            content.append(_content(f"The call was made, but {said}"))
+            content += [_content(f"The call was made, but {said}")] if one else []
         return types.CallToolResult(content=content, structured_content=_sendable(data))
 
     def _on_event(self, event: Event) -> None:

@@ -135,9 +135,8 @@ class Skill:
 
         Raises `ValueError` for a name that is not an input, or a field that does not exist.
         """
-        for one in self.table.dropped(changes):
-            meant = self.table.meant(changes).values()
-            hint = likely(one, self.table.inputs, "it has") if one in changes else likely(one, meant)
+        for one, meant in self.table.dropped(changes).items():
+            hint = likely(one, self.table.inputs, "it has") if one in changes else likely(one, [meant])
             raise ValueError(f"{one!r} is not an input of {self.name}{hint}")
         if type(self).bind is Skill.bind:
             return self.table.bind(changes, media_store, repair=repair, bound=arguments)
