@@ -174,8 +174,11 @@ def test_resuming_a_finished_run_returns_its_result_and_calls_nothing(whole: Who
 def test_the_messages_of_a_finished_run_say_what_the_user_wrote_and_what_is_from_outside() -> None:
     """They may become the history of another run, where only the user's own words are trusted."""
     run = Stored(
-        WAYS[0], Agent(instructions="x", protocols=[Protocol("ticket", lambda *_: Message("user", "a ticket"))]),
-        MockProvider('<block type="ticket">one</block>', "<final>1</final>", "<final>2</final>"),
+        WAYS[0], Agent(
+            instructions="x", protocols=[Protocol("ticket", lambda *_: Message("user", "a ticket"))],
+            skills=[Skill("look", execute=lambda: "seen")],
+        ),
+        MockProvider('<block type="ticket">one</block>' + command("look"), "<final>1</final>", "<final>2</final>"),
     )
     earlier = [Message("user", ["see", "a mail"], by="user", outside=[1]), Message("assistant", "seen")]
     run.execute(["and", outside("a page"), kernai.Media.from_bytes(b"a picture", mime_type="image/png")], history=earlier)
@@ -203,17 +206,22 @@ def cancelled_at(at: int, way: Way) -> MemoryStore:
     return store
 
 
+@pytest.mark.parametrize("calls", ["blocks", "native"])
 @pytest.mark.parametrize("beside", ["text", Message("user", "a message"), kernai.SkillResult("parts", metadata={"n": 1})], ids=repr)
-def test_resuming_a_run_that_a_call_ended_with_an_answer_returns_the_same_messages(beside: Any) -> None:
+def test_resuming_a_run_that_a_call_ended_with_an_answer_returns_the_same_messages(beside: Any, calls: Any) -> None:
     def stop() -> str:
         raise kernai.Stop("final", "enough")
 
     skills = [Skill("stop", execute=stop), Skill("look", execute=lambda number: "", inputs={"number": int})]
-    it = Agent(instructions="x", protocols=[Protocol("ticket", lambda *_: beside)], skills=skills)
-    asked = command("/help") + '<block type="ticket">one</block>' + command("/skills") + command("look", "one") + command("stop")
-    run = Stored(WAYS[0], it, {"go": [asked]})
-    ended, again = run.execute(), run.resume()
-    assert (again.text, again.messages) == ("enough", ended.messages)
+    asked = [command(name, "one") for name in ("/help", "/skills", "/tasks", "look", "lock", "stop")]
+    asked.insert(1, '<block type="ticket">one</block>')
+    it = Agent(
+        instructions="x", protocols=[Protocol("ticket", lambda *_: beside)], skills=skills, calls=calls,
+        provider=MockProvider("".join(asked), native=calls == "native"),
+    )
+    store = MemoryStore()
+    ended, again = kernai.execute(it, "go", store=store, run_id="r"), kernai.resume(it, "r", store=store)
+    assert (again.text, [one.to_dict() for one in again.messages]) == ("enough", [one.to_dict() for one in ended.messages])
 
 
 @pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.slow), 21])

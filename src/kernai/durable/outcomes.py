@@ -10,10 +10,11 @@ from kernai import events
 from kernai.blocks.block import NativeCall, error_block, neutralize, result_block, result_parts
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, SkillInputError, Stop
 from kernai.loop import corrections
+from kernai.loop.builtin_commands import LISTINGS
 from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media, MediaReference, MediaStore
-from kernai.values.message import EXTRAS, Message, Outside, with_wordings
+from kernai.values.message import EXTRAS, By, Message, Outside, with_wordings
 from kernai.values.model import Model
 from kernai.values.result import StopReason
 from kernai.values.skill_result import SkillResult
@@ -68,21 +69,29 @@ def value(row: events.SkillResultRow | events.ProtocolResultRow, media: MediaSto
     return SkillResult().replaced(parts([result] if isinstance(result, str) else result or [], media), metadata)
 
 
-def payload(row: events.CallEndedRow | events.BuiltinResultRow | events.BuiltinErrorRow, media: MediaStore) -> Message:
-    """The message with a call's outcome that the model reads."""
-    if isinstance(row, events.BuiltinResultRow):
-        return Message("user", result_block(row.command, row.result))
-    if isinstance(row, events.BuiltinErrorRow):
-        return Message("user", error_block(row.command, neutralize(row.error)))
+def payload(
+    row: events.CallEndedRow | events.BuiltinResultRow | events.BuiltinErrorRow, media: MediaStore, answers: int | None
+) -> Message:
+    """The message with a call's outcome that the model reads. `answers`: which native call it answers."""
     name = str(row.fields().get("skill") or row.fields().get("protocol") or "")
-    if isinstance(row, events.SkillErrorRow) and row.exception == SkillInputError.__name__:
-        return Message("user", corrections.invalid_call(name, SkillInputError(row.error)))
-    if isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow)):
-        is_answer = row.stop_reason == StopReason.FINAL
-        return Message("user", (result_block if is_answer else error_block)(name, neutralize(row.error)))
-    assert isinstance(row, (events.SkillResultRow, events.ProtocolResultRow))
-    result = value(row, media)
-    return result if isinstance(result, Message) else Message("user", result_parts(name, SkillResult.of(result).parts))
+    content: Any
+    by: By = "tool"
+    if isinstance(row, events.BuiltinResultRow):
+        content, by = result_block(row.command, row.result), "runtime" if row.command in LISTINGS else by
+    elif isinstance(row, events.BuiltinErrorRow):
+        content, by = error_block(row.command, neutralize(row.error)), "runtime"
+    elif isinstance(row, events.SkillErrorRow) and row.exception == SkillInputError.__name__:
+        content, by = corrections.invalid_call(name, SkillInputError(row.error)), "runtime"
+    elif isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow)):
+        block = result_block if row.stop_reason == StopReason.FINAL else error_block
+        content, by = block(name, neutralize(row.error)), "runtime" if row.exception is None else by
+    else:
+        assert isinstance(row, (events.SkillResultRow, events.ProtocolResultRow))
+        result = value(row, media)
+        if isinstance(result, Message) and result.role != "user":
+            return result
+        content = result.content if isinstance(result, Message) else result_parts(name, SkillResult.of(result).parts)
+    return Message("user", content, by, answers)
 
 
 def error(

@@ -15,9 +15,9 @@ from kernai.durable.approvals import REPLACES, Call, CallRefusedError, Decision,
 from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import KernaiError, RunCancelledError, RunStoppedError, SkillInputError, Stop, error_text
 from kernai.loop import corrections
+from kernai.loop.builtin_commands import LISTINGS
 from kernai.loop.effects import task_scope
 from kernai.loop.run_state import input_message
-from kernai.loop.trust import holds_results
 from kernai.loop.workflow import RESULT_NAME, planned
 from kernai.values.message import Message
 from kernai.values.pending_calls import PendingCall
@@ -268,7 +268,8 @@ class RecordedRun:
             elif isinstance(row, Outcome):
                 calls.append(row)
             elif isinstance(row, events.FinalRow) and (calls or not answer):
-                answer += [payload(call, media) for call in _in_order(calls)]
+                is_native = bool(answer) and answer[0].blocks is not None
+                answer += [payload(one, media, at if is_native else None) for at, one in enumerate(_in_order(calls))]
                 answer.append(Message("assistant", final_block(row.text)))
         messages += answer
         # a plan from the caller: the root called no model
@@ -373,13 +374,17 @@ def has_system(row: events.MessagesSentRow) -> bool:
     return bool(row.messages) and row.messages[0].get("role") == "system"
 
 
+_PERHAPS_RUNTIME = ('<block type="error"', *(f'<block type="result" name="{name}"' for name in sorted(LISTINGS)))
+
+
 def _signature(
     sent: Mapping[str, Any], earlier: Mapping[str, Any] | None, given: str | Sequence[Any] | None
 ) -> dict[str, Any]:
     """Who wrote a sent message, and which of its parts are marked as from outside.
 
-    `earlier` is the message in the history, if it comes from there; `given` is the user's input, if it is one. Messages
-    with results are recognised by their content; any other user message came from a tool.
+    `earlier` is the message in the history, if it comes from there; `given` is the user's input, if it is one. Any
+    other user message came from a call, unless it begins with an error or a listing, which the runtime may have
+    written.
     """
     if earlier is not None:
         return {name: earlier[name] for name in ("by", "outside", "native") if name in earlier}
@@ -388,7 +393,8 @@ def _signature(
             at for at, part in enumerate(given) if isinstance(part, Mapping) and "outside" in part
         ]
         return {"by": "user", **({"outside": marked} if marked else {})}
-    return {} if sent["role"] != "user" or holds_results(Message.from_dict(sent)) else {"by": "tool"}
+    is_unsure = sent["role"] != "user" or Message.from_dict(sent).text.startswith(_PERHAPS_RUNTIME)
+    return {} if is_unsure else {"by": "tool"}
 
 
 def parts_of(one: Recorded, given: str | Sequence[Any], media: MediaStore) -> tuple[InputPart, ...]:
