@@ -157,6 +157,7 @@ PRICED = Model("m", cost=(1, 1))
     ({"z": agent()}, "the plan has no task 'z'; it has a, b, c"), ({"a": "x"}, r"agents\['a'\] must be an Agent"),
     ([agent()], "agents must be a mapping of task ids to Agents, got list"), ({"a": agent()}, "needs the price of model 'text-only'"),
     ({"a": agent(calls="native", model=PRICED)}, "needs a provider with native calls"),
+    ({"a": agent(calls="native", model=PRICED, provider=None)}, "needs a provider with native calls"),
 ])
 def test_agents_of_tasks_that_cannot_run_are_refused(agents: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):

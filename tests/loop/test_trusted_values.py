@@ -539,8 +539,8 @@ def test_a_skill_that_acts_is_asked_about_once_the_model_has_read_text_from_outs
 ) -> None:
     own = {key: one for key, one in options.items() if key != "history"}
     made = agent(*before, call("post", text="hi"), skills=[post, read_mail], **own)
-    execute(made, given, history=options.get("history", []))
-    assert bool(PAID) is unasked
+    result = execute(made, given, history=options.get("history", []))
+    assert (bool(PAID), "a person's consent" in read(result)) == (unasked, not unasked)
 
 
 # --------------------------------------------------------------------------------------------------- quoted calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from hypothesis import given
@@ -87,9 +87,10 @@ def test_a_notebook_shows_the_answer_the_bill_and_the_folded_conversation() -> N
     shown = DONE._repr_html_()
     assert (shown[:4], shown[-6:]) == ("<div", "</div>")
     for part in ("done", "final, 1 step, 3 tokens, $0.5000, run run-1", "<details><summary>1 message</summary>",
-                 f"Go.[image:{PICTURE.id}]"):
+                 f"Go.[image:{PICTURE.id}]", "<b>user</b>"):
         assert part in shown
     assert "hidden" not in shown
+    assert "<b>user (tool)</b>" in replace(DONE, messages=(Message("user", "x", "tool"),))._repr_html_()
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=()) | st.sampled_from("<>&\"'")))
