@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from kernai.command_line import agents, output, stores
-from kernai.command_line.narrator import LOUDNESS, Narrator, carried_out
+from kernai.command_line.narrator import LOUDNESS, carried_out
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, failing
 from kernai.command_line.program import Argument, Command, Group, valid_text
 from kernai.command_line.recording import FORMS, Recording, Source, source
@@ -23,7 +23,6 @@ from kernai.values.context import Context
 from kernai.values.media import MediaStore
 from kernai.values.model import Model
 from kernai.values.pending_calls import PendingCall
-from kernai.values.result import Result
 
 
 def _run(options: Namespace) -> int:
@@ -97,9 +96,9 @@ def _resume(options: Namespace) -> int:
         hint = "kernai resume AGENT STORE RUN; `kernai runs STORE` lists the runs"
         raise CommandError("give an agent, a store and a run", hint)
     options.agent, path, options.run = (None, *words)[-3:]
-    with stores.StoreAt(path) as store:
+    with stores.StoreAt(path) as store, agents.prepared(options, "run") as (agent, limits):
         decisions, undecided = _decisions(options, store)
-        more: dict[str, Any] = {"store": store.store, "in_flight": options.in_flight, "approvals": decisions}
+        more: dict[str, Any] = {"in_flight": options.in_flight, "approvals": decisions, "limits": limits}
         if options.input is not None:
             more["input"] = output.read_text("-").rstrip("\r\n") if options.input == "-" else options.input
             if not more["input"].strip():
@@ -107,22 +106,14 @@ def _resume(options: Namespace) -> int:
             if undecided:
                 hint = f"those that wait: {stores.call_lines(undecided)}"
                 raise CommandError("--input: the run waits for a decision first", hint)
-        with agents.prepared(options, "run") as (agent, limits):
-
-            def start(view: Narrator) -> Result:
-                try:
-                    return resume(agent, options.run, limits=limits, on_event=view, **more)
-                except ValueError:
-                    _decisions(options, store)  # raises the more precise error if somebody has decided meanwhile
-                    raise
-
-            again = stores.command("resume", *agents.same_agent(options), store.path, options.run)
-            # unlike `resume`, `replay` has no default agent
-            words = [*agents.same_agent(options, ("system", "skills"))] or ["--system", agents.INSTRUCTIONS]
-            words += [] if options.model is None else ["--model", options.model]
-            return carried_out(
-                start, options, again=again, replay=stores.command("replay", *words, store.path, options.run)
-            )
+        again = stores.command("resume", *agents.same_agent(options), store.path, options.run)
+        # unlike `resume`, `replay` has no default agent
+        words = [*agents.same_agent(options, ("system", "skills"))] or ["--system", agents.INSTRUCTIONS]
+        words += [] if options.model is None else ["--model", options.model]
+        return carried_out(
+            lambda view: resume(agent, options.run, store=store.store, on_event=view, **more),
+            options, again=again, replay=stores.command("replay", *words, store.path, options.run),
+        )
 
 
 def _decisions(options: Namespace, store: stores.StoreAt) -> tuple[dict[str, Decision], list[PendingCall]]:
@@ -137,6 +128,8 @@ def _decisions(options: Namespace, store: stores.StoreAt) -> tuple[dict[str, Dec
         if call not in waiting:
             raise stores.not_waiting(call, options.run, waiting)
         decisions[call] = Decision(value, by=who)
+        with failing(f"--refuse {call}", f"say why, or write --approve {call}", ValueError):
+            decisions[call].check_for(waiting[call].params)
     return decisions, [call for call_id, call in waiting.items() if call_id not in decisions]
 
 
