@@ -93,11 +93,15 @@ def _file_or_run(name: str) -> Source:
 
 
 def _is_store(path: str) -> bool:
-    if not os.path.isfile(path):  # a pipe must not be read twice
-        return is_address(path)
-    with suppress(OSError), open(path, "rb") as file:
-        return file.read(len(_SQLITE)) == _SQLITE
-    return False
+    return is_address(path) or first_bytes(path) == _SQLITE
+
+
+def first_bytes(path: str) -> bytes:
+    """The beginning of a file; empty if it cannot be read, and for a pipe, which must not be read twice."""
+    if os.path.isfile(path):
+        with suppress(OSError), open(path, "rb") as file:
+            return file.read(len(_SQLITE))
+    return b""
 
 
 # ---------------------------------------------------------------------------------------------------------- writing

@@ -12,7 +12,7 @@ from pathlib import Path
 from kernai.command_line import output
 from kernai.command_line.output import OK, CommandError, failing, is_address
 from kernai.command_line.program import Argument, Command, number
-from kernai.command_line.recording import FORMS, Source, source
+from kernai.command_line.recording import FORMS, Source, first_bytes, source
 from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
 
@@ -65,11 +65,7 @@ def _follow(recording: Source, options: Namespace, title: str, folder: str) -> i
     if recording.path.lower().endswith(".json"):
         raise CommandError("--follow needs JSON lines, and a .json is written when the run has ended",
                            "record to a .jsonl; other JSON lines can be followed under such a name")
-    start = b""
-    if os.path.isfile(recording.path):
-        with suppress(OSError), open(recording.path, "rb") as file:
-            start = file.read(1)
-    if start not in (b"", b"{") or is_address(recording.path):
+    if first_bytes(recording.path)[:1] not in (b"", b"{") or is_address(recording.path):
         recording.events()  # raises an error that says what the file is
     with failing(f"--port: cannot listen on port {options.port}", "leave --port out to take any free one"):
         server = FollowServer(recording.path, port=options.port or 0, title=title, media_folder=folder)
