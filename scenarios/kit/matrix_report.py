@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from kernai._util.redaction import one_line, printable
 from kit.matrix_cell import DEFAULT
@@ -50,55 +50,38 @@ class Table:
         return ["  ".join(map(format, row, map("{}{}".format, ways, widths))).rstrip() for row in texts]
 
 
-class View(Protocol):
-    """Something that shows lines, tables and progress."""
+class View:
+    """Shows lines, tables and progress as plain text."""
 
     def line(self, *parts: Styled) -> None:
-        """Show one line made of parts."""
-
-    def table(self, table: Table) -> None:
-        """Show a table."""
-
-    def progress(self, total: int) -> AbstractContextManager[Progress]:
-        """Show how many of `total` are done, until the end of the ``with`` block."""
-
-
-class Progress(Protocol):
-    """The progress of the matrix."""
-
-    def done(self, *parts: Styled, is_bad: bool) -> None:
-        """One more is done; the parts say how it went."""
-
-
-class PlainView:
-    """Lines of text, one for each thing that happened."""
-
-    def line(self, *parts: Styled) -> None:
-        """Print immediately, so that a reader of a pipe sees the progress."""
+        """Show one line made of parts, immediately, so that a reader of a pipe sees the progress."""
         print("".join(part.text for part in parts), flush=True)
 
     def table(self, table: Table) -> None:
-        """Print aligned columns."""
+        """Show aligned columns."""
         print("\n".join(table.lines()), flush=True)
 
     def progress(self, total: int) -> AbstractContextManager[Progress]:
-        """Show a count on the left of each line."""
-        return nullcontext(_PlainProgress(self, total))
+        """Show how many of `total` are done, until the end of the ``with`` block."""
+        return nullcontext(Progress(self, total))
 
 
-class _PlainProgress:
-    def __init__(self, view: PlainView, total: int) -> None:
+class Progress:
+    """The progress of the matrix: a line for each cell, with a count on its left."""
+
+    def __init__(self, view: View, total: int) -> None:
         self._view = view
         self._total = total
         self._count = 0
 
     def done(self, *parts: Styled, is_bad: bool) -> None:
+        """One more is done; the parts say how it went."""
         del is_bad
         self._count += 1
         self._view.line(Styled(f"[{self._count:{len(str(self._total))}}/{self._total}] "), *parts)
 
 
-class RichView:
+class RichView(View):
     """A terminal: colours, a table, a bar that moves."""
 
     def __init__(self) -> None:
@@ -134,14 +117,15 @@ def _text(parts: Sequence[Styled]) -> Any:
     return Text.assemble(*((part.text, STYLES[part.style]) for part in parts))
 
 
-class _Bar:
+class _Bar(Progress):
     def __init__(self, console: Any, view: RichView, total: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich import progress as shown
 
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[bad]} failed"), TimeElapsedColumn())
-        self._view = view
+        super().__init__(view, total)
+        bad = shown.TextColumn("{task.fields[bad]} failed")
+        columns = (shown.BarColumn(), shown.MofNCompleteColumn(), bad, shown.TimeElapsedColumn())
         self._bad = 0
-        self._bar = Progress(*columns, console=console, transient=True)
+        self._bar = shown.Progress(*columns, console=console, transient=True)
         self._task = self._bar.add_task("", total=total, bad=0)
 
     def __enter__(self) -> Self:
@@ -160,7 +144,7 @@ class _Bar:
 
 def view_for(*, plain: bool) -> View:
     """The view for standard output."""
-    return RichView() if is_drawn_on(plain=plain) else PlainView()
+    return RichView() if is_drawn_on(plain=plain) else View()
 
 
 # ----------------------------------------------------------------------------------------------------------- the report

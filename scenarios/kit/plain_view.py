@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import kernai
 from kernai._util.redaction import one_line, printable
@@ -194,19 +194,7 @@ class PlainView:
 # ----------------------------------------------------------------------------------------------------------- the choice
 
 
-class View(Protocol):
-    """Shows a run: `begin`, then events within `live`, then `report`."""
-
-    def begin(self, definition: Definition, choice: Choice) -> None: ...
-
-    def live(self) -> AbstractContextManager[None]: ...
-
-    def __call__(self, event: kernai.Event) -> None: ...
-
-    def report(self, run: Run, files: Sequence[str]) -> None: ...
-
-
-def view_for(*, plain: bool) -> View:
+def view_for(*, plain: bool) -> PlainView:
     """The view for standard output."""
     if not is_drawn_on(plain=plain):
         return PlainView()

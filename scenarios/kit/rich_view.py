@@ -26,7 +26,7 @@ from rich.text import Text
 import kernai
 from kernai._util.redaction import one_line, printable
 from kit.definition import Definition, Verdict
-from kit.plain_view import VERDICT_WIDTH, calls_line, count, dollars, line_of, place_of
+from kit.plain_view import VERDICT_WIDTH, PlainView, calls_line, count, dollars, line_of, place_of
 from kit.provider_choice import Choice
 from kit.run import Run
 
@@ -157,14 +157,14 @@ def pair(label: str, text: Text, width: int = 9) -> Table:
     return grid
 
 
-class RichView:
+class RichView(PlainView):
     """Draws a run on a console; as `on_event` it takes one event after the other."""
 
     def __init__(self, console: Console | None = None) -> None:
+        super().__init__()
         self.console = console or Console(file=sys.stdout, markup=False, emoji=False, highlight=False)
         self.state = LiveState()
         self._lock = threading.Lock()  # never held while printing: rich's own lock is taken there
-        self._place = ""
 
     def begin(self, definition: Definition, choice: Choice) -> None:
         """Say what is about to run, and on which model."""
