@@ -26,6 +26,7 @@ from typing import Any
 from kit.definition import UsageError
 
 TAPE_FORMAT = 2
+MADE_BY = "make it with MODEL PROVIDER --save-tape, or by hand"
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens")
 
 
@@ -85,7 +86,7 @@ class Tape:
     @classmethod
     def load(cls, path: Path, scenario: str) -> Tape:
         """Read a tape. Raises `UsageError` if there is none, or if it is not of this scenario and format."""
-        data = _json(path)
+        data = read_json("tape", path, MADE_BY)
         if not isinstance(data, dict) or data.get("format") != TAPE_FORMAT:
             raise UsageError(
                 f'{path} is not a tape of format {TAPE_FORMAT}: it must be an object with "format": {TAPE_FORMAT}; '
@@ -140,7 +141,7 @@ def check_place(path: Path) -> None:
     if not path.exists() or (path.is_file() and path.stat().st_size == 0):
         return
     try:
-        data = _json(path)
+        data = read_json("tape", path, MADE_BY)
     except UsageError:
         data = None
     if not isinstance(data, dict) or "scenario" not in data or "events" in data:
@@ -149,17 +150,18 @@ def check_place(path: Path) -> None:
         )
 
 
-def _json(path: Path) -> Any:
+def read_json(what: str, path: Path, made_by: str) -> Any:
+    """The data of a tape or a log. Raises `UsageError` if it cannot be read; `made_by` says how to make one."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UsageError(f"there is no tape {path}: make it with MODEL PROVIDER --save-tape, or by hand") from error
+        raise UsageError(f"there is no {what} {path}: {made_by}") from error
     except OSError as error:
-        raise UsageError(f"cannot read the tape {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read the {what} {path}: {error.strerror}") from error
     except RecursionError as error:
-        raise UsageError(f"cannot read the tape {path}: it is nested too deeply") from error
+        raise UsageError(f"cannot read the {what} {path}: it is nested too deeply") from error
     except ValueError as error:
-        raise UsageError(f"cannot read the tape {path}: not JSON: {error}") from error
+        raise UsageError(f"cannot read the {what} {path}: not JSON: {error}") from error
 
 
 def _conversations(path: Path, found: object) -> tuple[Conversation, ...]:

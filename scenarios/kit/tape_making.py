@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from kernai import KernaiError, Recorder, neutralize
 from kernai.recording_file import read_recording
 from kit.definition import UsageError, shown
 from kit.run import Run
-from kit.tape import TOKEN_COUNTS, Conversation, Tape, Turn
+from kit.tape import TOKEN_COUNTS, Conversation, Tape, Turn, read_json
 from kit.tape_provider import asked_last, estimated
 
 Entries = Iterable[Mapping[str, Any]]
@@ -143,14 +142,7 @@ def save_from_log(log: Path, scenario: str, path: Path) -> str:
 
 
 def _log(path: Path, scenario: str) -> dict[str, Any]:
-    try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no log {path}: to make the tape from a run, put --save-tape last") from error
-    except OSError as error:
-        raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"cannot read the log {path}: not JSON: {error}") from error
+    recorded = read_json("log", path, "to make the tape from a run, put --save-tape last")
     if not isinstance(recorded, dict) or not isinstance(recorded.get("events"), list) or "scenario" not in recorded:
         raise UsageError(f"{path} is not a scenario's log; each run writes one to scenarios/logs")
     if recorded["scenario"] != scenario:
