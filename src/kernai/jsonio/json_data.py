@@ -223,7 +223,6 @@ _NESTING = _STRING + r"|([\[{])|[\]}]"
 _CONSTANT = _STRING + "|(-?Infinity|NaN)"
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _CONTAINERS = frozenset({dict, list})
-_SHORT = 1000  # items
 _STACK = 5_000  # levels for which every stack has room
 
 
@@ -259,7 +258,7 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
             raise JsonRefusedError(f"it holds an integer with too many digits ({error})") from error
         raise
     # each level takes two characters
-    if len(text) > 2 * MAX_DEPTH and type(found) in _CONTAINERS and _is_too_deep(found, text):
+    if len(text) > 2 * MAX_DEPTH and type(found) in _CONTAINERS and _brackets(text) > MAX_DEPTH and _is_too_deep(found):
         raise JsonRefusedError(TOO_DEEP)
     return found
 
@@ -279,19 +278,14 @@ def _brackets(text: str) -> int:
     return text.count("{") + text.count("[")
 
 
-def _is_too_deep(data: Any, text: str) -> bool:
-    """Whether the object or list in the text nests deeper than `MAX_DEPTH`. Goes level by level, without recursion."""
-    level, is_counted = [data], False
-    for _ in range(MAX_DEPTH):
-        if not is_counted and sum(map(len, level)) > _SHORT:  # to count is faster than to look at many items
-            if _brackets(text) <= MAX_DEPTH:
-                return False
-            is_counted = True
+def _is_too_deep(data: Any) -> bool:
+    """Whether an object or a list nests deeper than `MAX_DEPTH`. Goes level by level, without recursion."""
+    level, depth = [data], 0
+    while level and depth < MAX_DEPTH:
         items = (one.values() if type(one) is dict else one for one in level)
         level = [inner for each in items for inner in each if type(inner) in _CONTAINERS]
-        if not level:
-            return False
-    return True
+        depth += 1
+    return bool(level)
 
 
 def _check_depth(text: str) -> None:

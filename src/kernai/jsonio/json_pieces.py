@@ -149,9 +149,8 @@ class JsonBuilder(JsonValue):
     def __init__(self) -> None:
         super().__init__()
         self._state = VALUE
-        self._containers: list[Any] = []  # the open containers, outermost first
+        self._containers: list[Any] = [[]]  # a list for the value, and the open containers, outermost first
         self._key = ""  # the last key
-        self._root: Any = None
         #: how many values have become complete
         self.completed = 0
 
@@ -181,12 +180,11 @@ class JsonBuilder(JsonValue):
 
     def _put(self, value: Any) -> None:
         """Adds a value to the innermost open container."""
-        if not self._containers:
-            self._root = value
-        elif type(self._containers[-1]) is list:
-            self._containers[-1].append(value)
+        around = self._containers[-1]
+        if type(around) is list:
+            around.append(value)
         else:
-            self._containers[-1][self._key] = value
+            around[self._key] = value
 
 
 class PartialJson(JsonBuilder):
@@ -209,12 +207,12 @@ class PartialJson(JsonBuilder):
 
     def value(self) -> Any:
         """A copy of the complete part, which later pieces do not change; None if nothing is complete."""
-        made = self._root if not self._containers else self._containers[-1].copy()
+        made = self._containers[-1].copy()
         for container in reversed(self._containers[:-1]):
             around = container.copy()
             around[-1 if isinstance(around, list) else next(reversed(around))] = made
             made = around
-        return made
+        return made[0] if made else None
 
     def _read_scalar(self, text: str, at: int) -> int:
         quote, end = self._quote, super()._read_scalar(text, at)

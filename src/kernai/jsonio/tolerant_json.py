@@ -86,7 +86,7 @@ class _Reader(JsonBuilder):
             else:
                 raise self.fault(expected, at)
             if not self._open:
-                return self._root, at
+                return self._containers[0][0], at
 
     def space(self, at: int) -> int:
         """Skips white space and comments; returns the place after them."""
