@@ -25,7 +25,7 @@ from kernai._util.redaction import Redactor
 from kernai.mcp.configuration import ServerConfig, redactor_of
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
 from kernai.mcp.schemas import one_line
-from kernai.mcp.transports import StderrTail, talking, why_unreadable
+from kernai.mcp.transports import StderrTail, status_text, talking, why_unreadable
 
 Answer = TypeVar("Answer")
 #: emits an event
@@ -136,7 +136,7 @@ class Session:
 
     def details(self) -> list[str]:
         """Details that help to understand a failure. Untrusted, because they contain the server's text."""
-        found = [f"it answered with HTTP status {one}" for one in self.statuses[-1:]]
+        found = [f"it answered with {status_text(one)}" for one in self.statuses[-1:]]
         said = "\n".join(self.stderr.lines())
         return [*found, *self.noise_lines(), *([f"its standard error ended with:\n{said}"] if said else [])]
 
@@ -368,7 +368,7 @@ class Connection:
             return False
         if session.end_reached.is_set() or code == mcp_types.CONNECTION_CLOSED:
             return True
-        status = f" (HTTP status {statuses[-1]})" if statuses else ""
+        status = f" ({status_text(statuses[-1])})" if statuses else ""
         reason = reason_of(error, self.redactor.text)
         raise McpError(f"server {self.name!r} failed at {what}: {reason}{status}") from None
 

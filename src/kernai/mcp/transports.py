@@ -21,7 +21,14 @@ from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, ErrorData, JSONRPCError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    jsonrpc_message_adapter,
+)
 
 from kernai._util.redaction import Redactor
 from kernai.mcp.configuration import SHORTEST_SECRET, ServerConfig
@@ -91,6 +98,8 @@ class _Watched:
             inputs = [one["input"] for one in item.errors()]
             message = next((one for one in inputs if isinstance(one, dict)), inputs[0])
             text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+            if text.startswith("\ufeff"):  # some servers begin their output with a byte order mark
+                return SessionMessage(jsonrpc_message_adapter.validate_json(text[1:], by_name=False))
         self._session.noise = self._session.noise or self._session.redactor.text(text)[:NOISE_CHARACTERS]
         answered = _answered_id(text)
         if answered is None:
@@ -115,7 +124,8 @@ def why_unreadable(error: str) -> str:
 def _answered_id(text: str) -> str | int | None:
     """Finds the id of the request that an unparsable response answers: the key "id" of the outermost object."""
     depth, found = 0, None
-    for token in _JSON_TOKEN.finditer(text) if text.lstrip().startswith("{") else ():
+    text = text.lstrip("\ufeff[ \t\r\n")  # "[" begins the batches of older revisions
+    for token in _JSON_TOKEN.finditer(text) if text.startswith("{") else ():
         if depth == 1 and token[0] == '"method"':
             return None  # it is a request or a notification
         if depth == 1 and token[0] == '"id"' and (value := _ID.match(text, token.end())):
@@ -249,6 +259,12 @@ def _http_client(
 
     hooks: Any = {"request": [on_request], "response": [on_response]}
     return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, event_hooks=hooks)
+
+
+def status_text(status: int) -> str:
+    """An HTTP error status, with the remedy if there is one."""
+    hint = ": set 'headers' or pass auth= to sign in" if status == httpx2.codes.UNAUTHORIZED else ""
+    return f"HTTP status {status}{hint}"
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:
