@@ -26,7 +26,7 @@ else:
 """The type of an agent's answers; `Agent` alone means ``Agent[str]``."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Usage(Value):
     """Tokens as the vendor reports them, `cost` in dollars, and the number of model calls. Unknown numbers are None.
 
@@ -41,6 +41,16 @@ class Usage(Value):
     model_calls: int = 0
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
+
+    def __init__(
+        self, prompt_tokens: int | None = None, completion_tokens: int | None = None, total_tokens: int | None = None,
+        cost: float | None = None, model_calls: int = 0, cached_tokens: int | None = None,
+        cache_write_tokens: int | None = None,
+    ) -> None:
+        vars(self).update(  # the generated constructor of a frozen dataclass takes twice as long
+            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, total_tokens=total_tokens, cost=cost,
+            model_calls=model_calls, cached_tokens=cached_tokens, cache_write_tokens=cache_write_tokens,
+        )
 
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
@@ -71,7 +81,7 @@ class Usage(Value):
         return made
 
 
-_NUMBERS = attrgetter(*Usage.__slots__)
+_NUMBERS = attrgetter(*Usage.__dataclass_fields__)
 _Number = TypeVar("_Number", int, float)
 
 
@@ -85,7 +95,7 @@ def sum_known(a: _Number | None, b: _Number | None) -> _Number | None:
 _AS_TEXT: Any = ...  # the default of `output`: the text
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, init=False, eq=False, repr=False)
 class Result(Value, Generic[Output_co]):
     """How a run ended.
 
@@ -110,16 +120,23 @@ class Result(Value, Generic[Output_co]):
     truncated: bool = False
     output: Output_co = _AS_TEXT
 
+    def __init__(  # noqa: PLR0917 - the fields of a dataclass can be passed by position
+        self, text: str | None, stop_reason: StopReason, steps: int, usage: Usage, messages: tuple[Message, ...],
+        run_id: str, error: KernaiError | None = None, pending: tuple[PendingCall, ...] = (),
+        finish_reason: str | None = None, truncated: bool = False, output: Output_co = _AS_TEXT,
+    ) -> None:
+        vars(self).update(
+            text=text, stop_reason=stop_reason, steps=steps, usage=usage, messages=messages, run_id=run_id, error=error,
+            pending=pending, finish_reason=finish_reason, truncated=truncated,
+            output=text if output is _AS_TEXT else output,
+        )
+
     if not TYPE_CHECKING:  # otherwise type checkers would accept every name
 
         def __getattr__(self, name: str) -> Any:
-            public = [] if name.startswith("_") else [one for one in dir(type(self)) if not one.startswith("_")]
+            public = [] if name.startswith("_") else [one for one in dir(self) if not one.startswith("_")]
             hint = likely(name, public) if public else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
-
-    def __post_init__(self) -> None:
-        if self.output is _AS_TEXT:
-            object.__setattr__(self, "output", self.text)
 
     @property
     def ok(self) -> bool:
