@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """An attribute that is computed when it is first read.
+    """An attribute that is computed when it is first read. Threads that read it at once get the same value.
 
     Unlike `functools.cached_property` up to Python 3.11, it has no lock that a forked child could find locked.
     """
@@ -32,7 +32,9 @@ class Once(Generic[T]):
         self._name = name
 
     def __get__(self, instance: object, owner: type) -> T:
-        value = vars(instance)[self._name] = self._compute(instance)
+        if instance is None:
+            raise AttributeError(f"{owner.__name__} has no attribute {self._name!r}, its instances have")
+        value: T = vars(instance).setdefault(self._name, self._compute(instance))
         return value
 
     if TYPE_CHECKING:  # the attribute may be set, too

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kernai._util.api import annotated_names, is_async
+from kernai._util.api import Once, annotated_names, is_async
 from kernai.errors import Control
 from kernai.interrupts import calls_out
 from kernai.values.media import MediaStore
@@ -41,29 +41,20 @@ class Context:
             if is_async(getattr(cls, name)):
                 raise TypeError(f"{cls.__name__}.{name} is an async function, but sync runs call it too")
 
+    # not made by `__init__`: a subclass may be a dataclass, whose own `__init__` does not call this class's
     depth: int = 0
     task_id: str | None = None
-    media_store: MediaStore
+    media_store: MediaStore = Once(lambda _: MediaStore())  # type: ignore[assignment]  # the value of an instance
     plan: Plan | None = None
-    task_results: dict[str, Any]
+    task_results: dict[str, Any] = Once(lambda _: {})  # type: ignore[assignment]
     #: the values that `trust` has added, until the run collects them
     trusted: tuple[str, ...] = ()
-
-    def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Sets what a run needs, so that a subclass may be a dataclass, whose `__init__` does not call this class's."""
-        made = super().__new__(cls)
-        # `vars` would create a dict for each context, which the garbage collector would have to visit
-        object.__setattr__(made, "media_store", MediaStore())
-        object.__setattr__(made, "task_results", {})
-        return made
 
     def __init__(self, depth: int = 0, task_id: str | None = None, media_store: MediaStore | None = None) -> None:
         self.depth = depth
         self.task_id = task_id
         if media_store is not None:
             self.media_store = media_store
-
-    __new__.__wrapped__ = __init__  # type: ignore[attr-defined]  # `help` shows its parameters
 
     def trust(self, *values: object) -> None:
         """Allows these values in `Trusted` inputs, as if the user had said them.
@@ -107,7 +98,7 @@ class Context:
         child = copy(self)
         for name in self.own:
             setattr(child, name, None)
-        child.depth = self.depth + 1
+        child.depth, child.media_store = self.depth + 1, self.media_store
         child.task_id = task_id
         child.plan = None
         child.task_results = {}
