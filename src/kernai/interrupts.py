@@ -102,11 +102,11 @@ class Interrupts:
 
     def _begin(self) -> bool:
         """Installs the handler, unless SIGINT has a handler other than Python's own. Returns whether it did."""
-        if _thread.get_ident() != threading.main_thread().ident or _signal.getsignal(_SIGINT) is not _DEFAULT:
+        if _signal.getsignal(_SIGINT) is not _DEFAULT:
             return False
         try:
             _signal.signal(_SIGINT, self._handler)
-        except ValueError:  # the main thread of an interpreter that is not the main one
+        except ValueError:  # not the main thread of the main interpreter
             return False
         self._is_sent_again = self._is_forced = False
         return True

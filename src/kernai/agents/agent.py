@@ -225,13 +225,13 @@ class Agent(Generic[Output_co]):
 
     def setup_now(self, *, workflows: bool) -> Setup:
         """Returns the setup of a run that begins now, with the registries and the configuration of the process."""
-        return self.setup_for(Key(self.model, SKILLS, PROTOCOLS, config.allowed_skills, workflows, self.answer_type))
+        return self.setup_for(self.model, SKILLS, PROTOCOLS, config.allowed_skills, workflows, self.answer_type)
 
-    def setup_for(self, key: Key) -> Setup:
-        """Returns the setup of a run with this key. The latest one is kept for reuse."""
+    def setup_for(self, *key: Any) -> Setup:
+        """Returns the setup of a run with this key, the fields of `Key`. The latest one is kept for reuse."""
         latest = self._setup
         if latest is None or latest.key != key or not latest.is_current():
-            latest = self._setup = Setup(self, key)
+            latest = self._setup = Setup(self, Key(*key))
         return latest
 
     def check_provider(self, provider: Provider | None) -> None:

@@ -93,9 +93,6 @@ def definition_of(
     agent: Agent[Any], setup_of: Callable[[Agent[Any]], Setup], tasks: Mapping[str, Agent[Any]]
 ) -> dict[str, Any]:
     """Returns the definition of an agent, of those that it can call, and of those that the caller gave to `tasks`."""
-    part, called = setup_of(agent).definition(agent)
-    if not called and not tasks:  # most agents
-        return {"agents": [part]}
     agents, places = [agent], {id(agent): 0}
 
     def place(one: Agent[Any]) -> int:

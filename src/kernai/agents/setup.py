@@ -109,10 +109,9 @@ class Setup:
     def is_current(self) -> bool:
         """Whether this is still valid: neither the agent nor a registry has changed since it was created."""
         latest = CHANGES.latest  # read first, so that a change during the comparison is noticed next time
-        same = self._versions == [one.version for one in self._sources]
-        if same:
+        if self.checked is not latest and self._versions == [one.version for one in self._sources]:
             self.checked = latest
-        return same
+        return self.checked is latest
 
     def plain(self, name: str | None) -> Skill | None:
         """Returns the skill of this name if nothing but the parameters of its calls has to be checked, else None.

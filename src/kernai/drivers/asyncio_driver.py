@@ -39,7 +39,7 @@ from kernai.registry.provider import Provider
 
 if TYPE_CHECKING:
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
-    from kernai.loop.root import Cancellation, Outbox, Root
+    from kernai.loop.root import Cancellation, Outbox
 
 #: a sync skill's call is brief if it takes less than this, in seconds. Waking the event loop takes a quarter of it
 BRIEF = 0.0002
@@ -62,10 +62,7 @@ class AsyncioDriver(Driver):
     _root_task: asyncio.Task[Any] | None = None
     _root_is_cancelled = False
     _cancelled_before = 0  # cancellations of the root's task before the run: it may run while its task cleans up
-
-    def __init__(self, root: Root, delivery: AsyncioDelivery) -> None:
-        super().__init__(root)
-        self._delivery = delivery
+    _delivery: AsyncioDelivery
 
     async def run(self, stack: Stack) -> Any:
         """Drives the root's stack to its end."""

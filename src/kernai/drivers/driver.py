@@ -154,11 +154,12 @@ class Driver:
 
     #: whether the driver can abandon a call that does not end; if so, spawned stacks are `breakable`
     gives_up_on_calls = False
+    #: the failure of delivery, if any, which the caller gets when the run has ended
+    failure: BaseException | None = None
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, delivery: Any) -> None:
         self.root = root
-        #: the failure of delivery, if any, which the caller gets when the run has ended
-        self.failure: BaseException | None = None
+        self._delivery = delivery
 
     @calls_out
     def ask(self, effect: CallModel) -> LlmResponse:

@@ -9,7 +9,6 @@ Assumes: a stack is advanced by one thread at a time (`Stack` ensures that).
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from kernai._util.worker_pool import WorkerPool
     from kernai.drivers.background_loop import BackgroundLoop
     from kernai.drivers.delivery import ThreadsDelivery
-    from kernai.loop.root import Root
 
 
 _PAUSED: Final = object()
@@ -49,13 +47,10 @@ class ThreadsDriver(Driver):
     gives_up_on_calls = True
     #: the effect before which the run was paused, and why delivery failed, if it did
     _paused: tuple[Effect | Completion, BaseException | None] | None = None
-
-    def __init__(self, root: Root, delivery: ThreadsDelivery) -> None:
-        super().__init__(root)
-        self._delivery = delivery
-        self._making = threading.Lock()
-        self._pool: WorkerPool | None = None  # this and the next are created on first use: most runs need neither
-        self._background: BackgroundLoop | None = None
+    # most runs need neither, so both are created on first use; `setdefault` keeps the first if two threads create one
+    _pool: WorkerPool | None = None
+    _background: BackgroundLoop | None = None
+    _delivery: ThreadsDelivery
 
     def run(self, stack: Stack) -> Any:
         """Drives the root's stack to its end, in this thread."""
@@ -194,9 +189,8 @@ class ThreadsDriver(Driver):
             return value
         from kernai.drivers.background_loop import BackgroundLoop  # most skills are not async
 
-        with self._making:
-            self._background = self._background or BackgroundLoop("kernai-async")
-        return self._background.run(value, self.root.cancellation.is_set)
+        background = self._background or vars(self).setdefault("_background", BackgroundLoop("kernai-async"))
+        return background.run(value, self.root.cancellation.is_set)
 
     def spawn(self, spawned: Stack, stack: Stack) -> None:
         from queue import SimpleQueue
@@ -205,11 +199,10 @@ class ThreadsDriver(Driver):
 
         if stack.completions is None:
             stack.completions = SimpleQueue()
-        with self._making:
-            self._pool = self._pool or WorkerPool(keep=True)
+        pool = self._pool or vars(self).setdefault("_pool", WorkerPool(keep=True))
         stack.spawned = [*stack.spawned, spawned]
         try:
-            self._pool.submit(lambda: self._drive_spawned(spawned, stack) if spawned.begin() else None)
+            pool.submit(lambda: self._drive_spawned(spawned, stack) if spawned.begin() else None)
         except BaseException as error:
             if spawned.begin():  # no thread could be started
                 stack.spawned = [one for one in stack.spawned if one is not spawned]

@@ -260,9 +260,9 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Payload:
 
 
 def refuse_quoted(
-    run: Run, block: Block, call_id: str, keys_of: Callable[[str], Keys] = content_keys
+    run: Run, block: Block, call_id: str | None = None, keys_of: Callable[[str], Keys] = content_keys
 ) -> str | None:
-    """Refuses a call, a plan or a final that is quoted and not confirmed.
+    """Refuses a call, or a plan or a final, which have no call id, that is quoted and not confirmed.
 
     Returns what the model reads; None if the block counts.
     """
@@ -280,7 +280,7 @@ def refuse_quoted(
         return None
     if mode == "refuse":
         _check_repeats(run, block.type, name or "", block.content)
-    run.write(QuotedCallRow(call_id, block.type, name, source))
+    run.write(QuotedCallRow(call_id or run.call_id(0), block.type, name, source))
     return corrections.quoted_call(block, source, may_confirm=mode == "confirm")
 
 

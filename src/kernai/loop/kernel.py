@@ -186,11 +186,6 @@ def _ended(run: Run, error: BaseException) -> Result[Any]:
         del error  # its traceback refers to this frame; without the cycle, a run is freed without garbage collection
 
 
-def root_work(run: Run, content: tuple[InputPart, ...]) -> Work:
-    """Returns the root run's work, for a driver."""
-    return run.root.wrap(run, None, run_loop(run, content))
-
-
 def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, Outbox]:
     """Returns the work of a sub-run or a spawned call, for a driver, with the outbox of its rows."""
     run = root.runs[what.scope]
@@ -205,15 +200,13 @@ def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, 
 def begin(run: Run, content: tuple[InputPart, ...]) -> None:
     """Records the start of a run."""
     root, plan = run.root, run.given_plan
-    if not run.scope:
-        root.budget.begin_input(is_plan=plan is not None)
+    if plan is not None:
+        root.budget.begin_input(is_plan=True)
     run.write(RunStartRow(
         root.run_id, recorded_parts(content), [one.to_dict() for one in run.messages], run.model.id,
-        run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
-        agents=None if plan is None else sorted(run.task_agents),
-        rules={**run.setup.recorded_rules, "repair": root.repair},
-        trusted=None if run.trust is None else run.trust.at_start() or None,
-        definition=None if run.scope else run.definition(),
+        run.agent.name, run.metadata, RECORDING_FORMAT, None if plan is None else plan.to_dict(),
+        None if plan is None else sorted(run.task_agents), {**run.setup.recorded_rules, "repair": root.repair},
+        None if run.trust is None else run.trust.at_start() or None, None if run.scope else run.definition(),
     ))
 
 
@@ -254,7 +247,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
     elif isinstance(decision, Answer):
         return decision if _is_accepted(run, decision, response) else None
     elif isinstance(decision, Workflow):
-        quoted = refuse_quoted(run, decision.block, run.call_id(0))
+        quoted = refuse_quoted(run, decision.block)
         if quoted is None:
             from kernai.loop.workflow import run_workflow  # most runs have no workflow
 
@@ -272,7 +265,7 @@ def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:
     """Whether an answer ends the run; if not, the model reads why."""
     if answer.cut and is_continued(run, response):
         return False
-    quoted = None if answer.final is None else refuse_quoted(run, answer.final, run.call_id(0))
+    quoted = None if answer.final is None else refuse_quoted(run, answer.final)
     if quoted is not None:
         run.inject(quoted, answer.final)
         return False

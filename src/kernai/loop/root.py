@@ -47,7 +47,7 @@ class Cancellation:
     It is set from within (Ctrl-C, a closed stream), by the caller's `cancel` object, or by the timeout.
     """
 
-    __slots__ = ("_clock", "_left", "_outer", "_set", "_stop", "_timeout", "deadline", "is_quiet")
+    __slots__ = ("_left", "_outer", "_set", "_stop", "_timeout", "clock", "deadline", "is_quiet")
 
     def __init__(self, clock: Clock, outer: Any = None) -> None:
         is_set = getattr(outer, "is_set", None)
@@ -56,7 +56,7 @@ class Cancellation:
                 f"cancel must have is_set(), and {type(outer).__name__} has no plain one: pass threading.Event(), and "
                 "set() it to cancel the run"
             )
-        self._clock = clock
+        self.clock = clock
         self._outer = outer
         self._set = False
         self._stop: Stop | None = None
@@ -77,7 +77,7 @@ class Cancellation:
     def start(self) -> None:
         """Starts the timeout, or starts it again: a stream's run begins only when its first event is asked for."""
         if self._timeout is not None:
-            self.deadline = self._clock.monotonic() + self._left
+            self.deadline = self.clock.monotonic() + self._left
 
     def set(self) -> None:
         self._set = True
@@ -100,7 +100,7 @@ class Cancellation:
             except Exception as error:  # noqa: BLE001 - asked again at the run's end, it would prevent its `result`
                 self._outer = None
                 self.stop(Stop("error", f"cancel.is_set() raised {described(error)}"))
-        return self._set or (self.deadline is not None and self._clock.monotonic() >= self.deadline)
+        return self._set or (self.deadline is not None and self.clock.monotonic() >= self.deadline)
 
     def check(self) -> None:
         """Raises `Cancelled` if the run must stop."""
@@ -232,23 +232,16 @@ class Root:
     `runs` at the end, so that runs are freed without garbage collection.
     """
 
+    #: logs the traceback of a failed call; None if nobody wants it
+    trace: Callable[..., None] | None = None
+
     def __init__(
-        self,
-        run_id: str,
-        budget: Budget,
-        clock: Clock,
-        cancellation: Cancellation,
-        *,
-        config: Configuration,
-        skills: SkillRegistry,
-        protocols: ProtocolRegistry,
-        wrap: Callable[[Run, Effect | None, Work], Work],
-        warn: Callable[..., None],
-        trace: Callable[..., None] | None = None,
+        self, run_id: str, budget: Budget, cancellation: Cancellation, config: Configuration, skills: SkillRegistry,
+        protocols: ProtocolRegistry, wrap: Callable[[Run, Effect | None, Work], Work], warn: Callable[..., None],
     ) -> None:
         self.run_id = run_id
         self.budget = budget
-        self.clock = clock
+        self.clock = cancellation.clock
         self.cancellation = cancellation
         #: ``wrap(run, effect, work)`` returns the work to drive in place of `work`, with middleware and the journal
         #: added. `effect` is None for the root run, else the sub-run or the spawned call.
@@ -261,8 +254,6 @@ class Root:
         #: which mistakes in a call's parameters are repaired
         self.repair = config.repair
         self.warn = warn
-        #: logs the traceback of a failed call; None if nobody wants it
-        self.trace = trace
         self.gate = Gate(cancellation, budget)
         self.runs: dict[str, Run] = {}
         #: makes the `Trust` of a run; None unless a skill needs one

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.definition import definition_of
-from kernai.agents.setup import NO_SYSTEM, Key
+from kernai.agents.setup import NO_SYSTEM
 from kernai.blocks.block import neutralize
 from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row, TrustedValuesRow, UntrustedValueRow
@@ -64,11 +64,13 @@ class Run:
     )
 
     def __init__(
-        self, agent: Agent[Any], root: Root, outbox: Outbox, context: Context, *, provider: Provider | None,
-        model: Model, generation: GenerationOptions, middleware: tuple[Callable[[Any], Work], ...] | None, depth: int,
-        task_id: str | None, scope: str = "", has_own_agent: bool = True, metadata: Mapping[str, Any] | None = None,
+        self, agent: Agent[Any], root: Root, outbox: Outbox, context: Context, provider: Provider | None, model: Model,
+        depth: int, task_id: str | None, *, scope: str = "", has_own_agent: bool = True,
+        generation: GenerationOptions | None = None, middleware: tuple[Callable[[Any], Work], ...] | None = None,
     ) -> None:
-        """`has_own_agent` is False for a workflow's task that its parent's agent runs: its answer is any text."""
+        """`has_own_agent` is False for a workflow's task that its parent's agent runs: its answer is any text. If
+        `generation` or `middleware` is None, the agent's are used.
+        """
         self.write_to(outbox)
         self._wall = root.clock.wall
         self.agent = agent
@@ -76,12 +78,12 @@ class Run:
         self.context = context
         self.provider = provider
         self.model = model
-        self.generation = generation
+        self.generation = agent.generation if generation is None else generation
         self.scope = scope
         self.depth = depth
         self.task_id = task_id
-        self.metadata = metadata or {}
-        self.middleware = middleware or ()
+        self.metadata: Mapping[str, Any] = {}
+        self.middleware = (agent.middleware if middleware is None else middleware) or ()
         #: whether plans are run: only in the root, unless the agent has switched them off
         self.may_plan = agent.workflows and depth == 0 and context.is_root
         self.clock = root.clock
@@ -124,6 +126,9 @@ class Run:
 
     def definition(self) -> dict[str, Any]:
         """Returns the definition of the agent and of those that it can call; see `kernai.agents.definition`."""
+        part, called = self.setup.definition(self.agent)
+        if not called and not self.task_agents:  # most agents
+            return {"agents": [part]}
         return definition_of(self.agent, self._setup_of, self.task_agents)
 
     def _setup_of(self, agent: Agent[Any]) -> Setup:
@@ -131,7 +136,7 @@ class Run:
         if agent is self.agent:
             return self.setup
         model = agent.model_under(self.model)
-        return agent.setup_for(Key(model, root.skills, root.protocols, root.allowed_skills, False, agent.answer_type))
+        return agent.setup_for(model, root.skills, root.protocols, root.allowed_skills, False, agent.answer_type)
 
     def begin_turn(self) -> None:
         """Begins a turn: resets the state that belongs to one input of the caller."""
@@ -166,8 +171,8 @@ class Run:
 
     def _set_up(self) -> Setup:
         root = self.root
-        key = Key(self.model, root.skills, root.protocols, root.allowed_skills, self.may_plan, self.answer_type)
-        self.setup = self.agent.setup_for(key)
+        self.setup = self.agent.setup_for(
+            self.model, root.skills, root.protocols, root.allowed_skills, self.may_plan, self.answer_type)
         for source, text in self.setup.foreign:
             self.quoted.record_untrusted(source, passed_on(text))
         return self.setup
@@ -374,14 +379,14 @@ class Run:
             self.root,
             Outbox(self.outbox.delivery),
             context,
-            provider=self.provider if other is None or other.provider is None else other.provider,
-            model=self.model if other is None else other.model_under(self.model),
-            generation=self.generation if other is None else self.generation.merge(other.generation),
-            middleware=self.middleware if other is None or other.middleware is None else other.middleware,
-            depth=self.depth + 1,
-            task_id=task_id,
+            self.provider if other is None or other.provider is None else other.provider,
+            self.model if other is None else other.model_under(self.model),
+            self.depth + 1,
+            task_id,
             scope=scope,
             has_own_agent=other is not None,
+            generation=self.generation if other is None else self.generation.merge(other.generation),
+            middleware=self.middleware if other is None or other.middleware is None else other.middleware,
         )
         child.quoted.begin_sub_run(self.quoted)
         if self.stop is not None:
@@ -457,15 +462,15 @@ class Run:
         usage = self.meter.usage()
         result: Result[Any] = Result(
             text, reason, self.steps, usage, tuple(self.messages), self.root.run_id, error, pending,
-            self.finish_reason, self.truncated, self.output if reason is StopReason.FINAL else None,
+            self.finish_reason, self.truncated, None if text is None else self.output,
         )
-        if reason is StopReason.INTERRUPT and not self.scope:
+        if reason == "interrupt" and not self.scope:
             self._mark(reason.value)
         elif error is not None and not (raised and self.scope):
             self.stops(error)
         self.put(ResultRow(
             text, reason._value_, self.steps, usage.to_dict(), None if error is None else error_text(error),
-            truncated=self.truncated or None, repaired=list(self.repairs) or None, raised=raised or None,
+            self.truncated or None, list(self.repairs) or None, raised or None,
         ))
         if error is not None:
             error.result = result

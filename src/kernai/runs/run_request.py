@@ -16,7 +16,7 @@ from kernai.drivers.threads import ThreadsDriver
 from kernai.errors import Stop
 from kernai.events import Event
 from kernai.loop.effects import Work
-from kernai.loop.kernel import begin, root_work, take
+from kernai.loop.kernel import begin, run_loop, take
 from kernai.loop.root import Cancellation, Clock, Outbox, Root
 from kernai.loop.run_state import Run
 from kernai.middleware.chain import wrap
@@ -198,8 +198,9 @@ class RunRequest:
 
     def check_observers_are_plain(self) -> None:
         """Raises `TypeError` for an async function, which only the asyncio driver can call."""
-        for name, observer in (("on_event", self._on_event), ("on_task_complete", self._on_task_complete)):
+        for observer in (self._on_event, self._on_task_complete):
             if observer is not None and is_async(observer):
+                name = "on_event" if observer is self._on_event else "on_task_complete"
                 raise TypeError(f"{name} is an async function: pass a plain one, or use arun, aexecute or astream")
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
@@ -215,7 +216,7 @@ class RunRequest:
             DurableRun(run.root)
         if self._store is not None:
             self._begin_journal(run.root)
-        return run, root_work(run, self.parts)
+        return run, run.root.wrap(run, None, run_loop(run, self.parts))
 
     def first_entry(self) -> tuple[dict[str, Any], list[Media]]:
         """Returns the first entry of a run that has not begun, and its media. A resume begins the run."""
@@ -230,15 +231,11 @@ class RunRequest:
         """Creates the root run, with the history in its conversation."""
         agent, context = self.agent, self._context
         root = Root(
-            self.run_id, Budget(self._limits), _CLOCK, self.cancellation, config=config, skills=SKILLS,
-            protocols=PROTOCOLS, wrap=wrap, warn=self._log.warn, trace=self._log.trace,
-        )
+            self.run_id, Budget(self._limits), self.cancellation, config, SKILLS, PROTOCOLS, wrap, self._log.warn)
+        root.trace = self._log.trace
         run = Run(
-            agent, root, Outbox(delivery), context, provider=self._provider, model=self._model,
-            generation=agent.generation, middleware=agent.middleware, depth=context.depth, task_id=context.task_id,
-            metadata=self._metadata,
-        )
-        run.given_plan, run.task_agents = self._plan, self._task_agents
+            agent, root, Outbox(delivery), context, self._provider, self._model, context.depth, context.task_id)
+        run.metadata, run.given_plan, run.task_agents = self._metadata, self._plan, self._task_agents
         for message in self._history:
             run.keep(message, "history")
         return run
@@ -298,10 +295,9 @@ class RunRequest:
 
 def check_options(options: Mapping[str, Any], known: type, *others: str) -> None:
     """Raises `TypeError` for an option that `known` lacks, which says where an agent's option or a limit belongs."""
-    unknown = options.keys() - known.__annotations__.keys()
-    if not unknown:
+    if options.keys() <= known.__annotations__.keys():
         return
-    name, names = min(unknown), [*known.__annotations__, *others]
+    name, names = min(options.keys() - known.__annotations__.keys()), [*known.__annotations__, *others]
     if name in AGENT_OPTIONS:
         hint = f"it is the agent's: agent.replace({name}=...)"
     elif name in Limits.__dataclass_fields__:
@@ -342,7 +338,7 @@ def check_seconds(name: str, value: Any) -> float:
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:
-    if value is not None:  # the texts are not made for options that were not passed
-        hint = ": pass a dict" if kind is Mapping else f": write {name}={kind.__name__}(...)"
-        check_type(value, kind, f"{name} must be a {kind.__name__}", hint)
+    if value is not None and not isinstance(value, kind):
+        hint = "pass a dict" if kind is Mapping else f"write {name}={kind.__name__}(...)"
+        raise TypeError(f"{name} must be a {kind.__name__}, got {type(value).__name__}: {hint}")
     return value

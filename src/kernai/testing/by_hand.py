@@ -16,7 +16,7 @@ from kernai.agents.agent import Agent
 from kernai.drivers.driver import Driver, Stack
 from kernai.events import Event, Row
 from kernai.loop import effects
-from kernai.loop.kernel import root_work
+from kernai.loop.kernel import run_loop
 from kernai.loop.root import Cancellation, Clock, Outbox, Root
 from kernai.loop.run_state import Run
 from kernai.middleware.chain import wrap
@@ -69,23 +69,22 @@ class ByHand:
         cancellation = Cancellation(clock, None if cancelled is None else SimpleNamespace(is_set=cancelled))
         cancellation.begin(limits.timeout)
         self.root = Root(
-            "run-1", Budget(limits), clock, cancellation, config=config, skills=skills, protocols=protocols, wrap=wrap,
-            warn=lambda name, **fields: self.warnings.append((name, fields)),
+            "run-1", Budget(limits), cancellation, config, skills, protocols, wrap,
+            lambda name, **fields: self.warnings.append((name, fields)),
         )
         context = Context() if context is None else context
         self.kept: list[Row] | None = None
         self.outbox = Outbox(self)
         self.state = Run(
-            agent, self.root, self.outbox, context, provider=agent.provider if provider is None else provider,
-            model=agent.model, generation=agent.generation, middleware=agent.middleware, depth=context.depth,
-            task_id=context.task_id,
+            agent, self.root, self.outbox, context, agent.provider if provider is None else provider, agent.model,
+            context.depth, context.task_id,
         )
-        self._driver = _Driver(self.root)
+        self._driver = _Driver(self.root, self)
         self.state.messages.extend(history)
 
     def work(self, *content: str | Media) -> effects.Work:
         """The loop's generator, for a test that sends the outcomes itself."""
-        return root_work(self.state, content)
+        return wrap(self.state, None, run_loop(self.state, content))
 
     def run(self, *content: str | Media) -> Result[Any]:
         """Performs every effect until the loop ends."""

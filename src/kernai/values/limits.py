@@ -96,7 +96,7 @@ class Budget:
         self.unchecked = 0 if self.needs_tokens or self._too_deep else maxsize if most is None else most
 
     def begin_input(self, *, is_plan: bool = False) -> None:
-        """Begins an input of the run. By default, an input may make 500 calls, and a plan of the host any number."""
+        """Begins another input, or a plan of the host. By default, an input may make 500 calls, a plan any number."""
         if self.limits.max_calls == PER_INPUT:
             self.calls = count()
             self._set_most(None if is_plan else CALLS_PER_INPUT)
