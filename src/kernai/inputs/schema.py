@@ -138,8 +138,8 @@ def adopted(schema: Mapping[str, Any], name: str) -> Schema:
     definitions = {key: Definition(key) for key in schema.get("$defs", {})}
 
     def copy(one: Any) -> Any:
-        if isinstance(one, dict):
-            return {key: copy(inner) for key, inner in one.items()}
+        if isinstance(one, dict):  # early drafts had a bool for `required`, and authors still write it
+            return {key: copy(inner) for key, inner in one.items() if key != "required" or not isinstance(inner, bool)}
         if isinstance(one, list):
             return [copy(inner) for inner in one]
         if isinstance(one, str) and one.startswith(_PLACE):
