@@ -8,16 +8,14 @@ constraint is silently ignored. Other metadata are ignored.
 from __future__ import annotations
 
 import math
-import operator
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from typing import Any, NamedTuple
 
 from kernai._util.api import Once
 from kernai.inputs.containers import DictType, ListType, ReferenceType, UnionType, ways_of
-from kernai.inputs.schema import WORDS, Schema, condition, is_multiple, label_of, sample_of
+from kernai.inputs.schema import WORDS, Schema, condition, label_of, sample_of, satisfies
 from kernai.inputs.types import PLAIN, InputType, TextType, Validation, WrapperType, underlying
 from kernai.values.skill_result import plain
 
@@ -37,67 +35,59 @@ _LENGTHS = ("min_length", "max_length")
 _BOUNDS = {
     "ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum", "multiple_of": "multipleOf",
 }
-_PREDICATES = {"Predicate": "func", "Not": "not"}
-#: whether a value satisfies a constraint of each name; ``func`` is a predicate, ``not`` one that must not hold
-_CHECKS: dict[str, Callable[[Any, Any], object]] = {
-    "ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt, "multiple_of": is_multiple,
-    "min_length": lambda value, least: len(value) >= least, "max_length": lambda value, most: len(value) <= most,
-    "pattern": lambda value, pattern: re.search(pattern, value) is not None,
-    "func": lambda value, predicate: predicate(value), "not": lambda value, predicate: not predicate(value),
-}
+#: classes of predicates, each with the result that a value must have
+_PREDICATES = {"Predicate": True, "Not": False}
 
 
 class Constraint(NamedTuple):
-    """One condition. `name` is one of `_CHECKS`."""
+    """One constraint: a keyword of JSON Schema and its bound, or a class in `_PREDICATES` and its function."""
 
-    name: str
+    keyword: str
     value: Any
 
-    def keyword(self, kind: InputType) -> str | None:
-        """The keyword of JSON Schema that has the same meaning for a type, "" for a predicate, which has none.
-
-        None if the constraint does not apply to values of the type.
-        """
-        kind, name, value = underlying(kind), self.name, self.value
-        if name in _PREDICATES.values():
-            return ""
-        if name == "pattern":
-            return name if kind is _TEXT else None
-        if name in _LENGTHS:
-            of = "Items" if isinstance(kind, ListType) else "Properties" if isinstance(kind, DictType) else "Length"
-            is_sized = of != "Length" or kind is _TEXT
-            return name[:3] + of if is_sized and isinstance(value, int) and value >= 0 else None
-        if kind in _NUMBERS:
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            return _BOUNDS[name] if is_number and (name != "multiple_of" or value > 0) else None
-        for sample in (kind.schema["examples"][0], _WITH_ZONE) if isinstance(kind, TextType) else ():
-            with suppress(Exception):  # such as a date compared to a number
-                _CHECKS[name](kind.convert(sample, Validation()), value)
-                return _BOUNDS[name]
-        return None
-
-    def words(self, kind: InputType) -> str:
+    @property
+    def words(self) -> str:
         """The condition in words, for the model."""
-        keyword = self.keyword(kind)
-        if not keyword:
-            check = getattr(self.value, "__name__", "a check").replace("<lambda>", "a check")
-            return f"that passes {'not ' if self.name == 'not' else ''}{check}"
-        return condition(keyword, _source(self.value) if self.name == "pattern" else plain(self.value))
+        if self.keyword not in _PREDICATES:
+            return condition(self.keyword, _source(self.value) if self.keyword == "pattern" else plain(self.value))
+        check = getattr(self.value, "__name__", "a check").replace("<lambda>", "a check")
+        return f"that passes {'not ' if self.keyword == 'Not' else ''}{check}"
 
     def accepts(self, value: Any) -> bool:
         """Whether a converted value satisfies it. A predicate that raises refuses the value."""
         try:
-            return bool(_CHECKS[self.name](value, self.value))
+            if self.keyword in _PREDICATES:
+                return bool(self.value(value)) is _PREDICATES[self.keyword]
+            return satisfies(value, self.keyword, self.value)
         except (Exception, SystemExit):  # noqa: BLE001 - the author's own function may not expect this value
             return False
+
+
+def _applied(name: str, value: Any, kind: InputType) -> Constraint | None:
+    """A constraint such as `ge` 1 on the values of a type; None if it does not apply to them."""
+    kind, keyword = underlying(kind), _BOUNDS.get(name, name)
+    applies = name in _PREDICATES or (name == "pattern" and kind is _TEXT)
+    if name in _LENGTHS:
+        of = "Items" if isinstance(kind, ListType) else "Properties" if isinstance(kind, DictType) else "Length"
+        keyword = name[:3] + of
+        applies = (of != "Length" or kind is _TEXT) and isinstance(value, int) and value >= 0
+    elif name in _BOUNDS and kind in _NUMBERS:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        applies = is_number and (name != "multiple_of" or value > 0)
+    elif name in _BOUNDS and isinstance(kind, TextType):
+        for sample in (kind.schema["examples"][0], _WITH_ZONE):
+            with suppress(Exception):  # such as a date compared to a number
+                satisfies(kind.convert(sample, Validation()), keyword, value)
+                applies = True
+    return Constraint(keyword, value) if applies else None
 
 
 class ConstrainedType(WrapperType):
     """A type whose values must also satisfy constraints."""
 
-    def __init__(self, inner: InputType, constraints: Iterable[Constraint]) -> None:
+    def __init__(self, inner: InputType, constraints: Sequence[Constraint]) -> None:
         super().__init__(inner)
-        self.constraints = tuple(constraints)
+        self.constraints = constraints
         if isinstance(inner, TextType):  # the usual example may violate the bounds
             self.inner = inner.shown_by(str(self._fitting_sample(sample_of(inner.schema))))
 
@@ -110,14 +100,13 @@ class ConstrainedType(WrapperType):
 
     @Once
     def schema(self) -> Schema:
-        made, kind = dict(self.inner.schema), underlying(self.inner)
-        for one in self.constraints:
-            keyword = one.keyword(kind)
-            is_endless = isinstance(one.value, float) and not math.isfinite(one.value)
-            # JSON Schema has neither infinity nor bounds on dates
-            if keyword and not is_endless and not isinstance(kind, TextType):
-                _tighten(made, keyword, _source(one.value) if keyword == "pattern" else one.value)
-        made[WORDS] = ", ".join([label_of(self.inner.schema), *(one.words(kind) for one in self.constraints)])
+        made, is_text_type = dict(self.inner.schema), isinstance(underlying(self.inner), TextType)
+        for keyword, value in self.constraints:
+            is_endless = isinstance(value, float) and not math.isfinite(value)
+            # JSON Schema has no predicates, no infinity and no bounds on dates
+            if keyword not in _PREDICATES and not is_endless and not is_text_type:
+                _tighten(made, keyword, _source(value) if keyword == "pattern" else value)
+        made[WORDS] = ", ".join([label_of(self.inner.schema), *(one.words for one in self.constraints)])
         self.schema = made  # set first, since an alias may contain itself, and faults of a sample name its type
         sample = sample_of(made)
         better = self._fitting_sample(sample)
@@ -130,8 +119,8 @@ class ConstrainedType(WrapperType):
 
     def _fitting_sample(self, sample: Any) -> Any:
         """The sample if it satisfies the constraints, else another value that does, if one is found."""
-        bounds = {one.name: one.value for one in self.constraints if one.name in _BOUNDS}
-        edges = [bounds[name] for name in ("lt", "gt") if name in bounds]
+        bounds = {keyword: value for keyword, value in self.constraints if keyword in _BOUNDS.values()}
+        edges = [bounds[keyword] for keyword in ("exclusiveMaximum", "exclusiveMinimum") if keyword in bounds]
         tried = [sample, *map(plain, bounds.values())]  # some may have a wrong type
         for edge, by in product(edges, (-1, 1)):
             with suppress(TypeError, OverflowError):  # nothing can be added to a time
@@ -165,23 +154,24 @@ def constrained(kind: InputType, metadata: Iterable[object]) -> InputType:
         if isinstance(way, ReferenceType):  # it is still being built
             raise TypeError(f"the type {way.name} cannot be constrained inside itself")
     members = kind.members if isinstance(kind, UnionType) else (kind,)
-    for one in found:
-        if all(one.keyword(member) is None for member in members):
+    for name, value in found:
+        if all(_applied(name, value, member) is None for member in members):
             label = " or ".join(member.label for member in members)
-            raise TypeError(f"the constraint {one.name}={one.value!r} does not apply to {label}")
+            raise TypeError(f"the constraint {name}={value!r} does not apply to {label}")
     if not isinstance(kind, UnionType):
-        return ConstrainedType(kind, found)
+        return _with(kind, found)
     # each member of a union gets the constraints that apply to it: ``int | None`` with ``ge=1`` still accepts None
-    made = []
-    for member in members:
-        own = [one for one in found if one.keyword(member)]
-        made.append(ConstrainedType(member, own) if own else member)
-    predicates = [one for one in found if one.name in _PREDICATES.values()]
-    return ConstrainedType(UnionType(made), predicates) if predicates else UnionType(made)
+    union = UnionType([_with(member, [one for one in found if one[0] not in _PREDICATES]) for member in members])
+    return _with(union, [one for one in found if one[0] in _PREDICATES])
 
 
-def constraints_of(given: Any) -> Iterator[Constraint]:
-    """The constraints in one piece of metadata, if any."""
+def _with(kind: InputType, found: Iterable[tuple[str, Any]]) -> InputType:
+    own = [one for name, value in found if (one := _applied(name, value, kind)) is not None]
+    return ConstrainedType(kind, own) if own else kind
+
+
+def constraints_of(given: Any) -> Iterator[tuple[str, Any]]:
+    """The constraints in one piece of metadata, if any, as they are written: `ge` and 1."""
     if isinstance(given, type) and given.__module__.startswith("annotated_types"):
         raise TypeError(f"the constraint {given.__name__} is a class; write {given.__name__}(...)")
     if isinstance(given, (str, bytes, type)) or given is None:
@@ -202,9 +192,9 @@ def constraints_of(given: Any) -> Iterator[Constraint]:
         if value is None and module != "annotated_types":  # not set; a `Timezone(None)` has a meaning
             continue
         if name in _BOUNDS or name in _LENGTHS or (name == "pattern" and module == "pydantic"):
-            yield Constraint(name, value)
+            yield name, value
         elif name == "func" and callable(value) and type(given).__name__ in _PREDICATES:
-            yield Constraint(_PREDICATES[type(given).__name__], value)
+            yield type(given).__name__, value
         elif module in ("annotated_types", "pydantic") and name not in _HINTS:
             raise TypeError(f"the constraint {name}={value!r} is not supported")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
@@ -54,18 +55,36 @@ _PLACES, _FINEST_STEP = 9, 1e-9  # rounded to so many places, a multiple has no 
 _LARGEST = 1e200  # samples ignore larger bounds
 _MOST_HOPS = 20  # references that are followed in a row
 
-#: the keywords that bound a value, in words for the model
-_CONDITIONS = {
-    "minimum": "at least {}", "exclusiveMinimum": "more than {}", "maximum": "at most {}",
-    "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}",
-    "minLength": "of at least {} characters", "maxLength": "of at most {} characters",
-    "minItems": "of at least {} items", "maxItems": "of at most {} items",
-    "minProperties": "of at least {} items", "maxProperties": "of at most {} items",
-    "pattern": "that matches {}",
+
+def is_multiple(value: Any, of: Any) -> bool:
+    """Whether a number is a multiple of another one. Compares them as they are written: 0.3 is a multiple of 0.1."""
+    if isinstance(value, float) or isinstance(of, float):
+        from fractions import Fraction  # few types have such a bound
+
+        number = float(value)
+        return math.isfinite(number) and (Fraction(repr(number)) / Fraction(repr(float(of)))).denominator == 1
+    return bool(value % of == 0)
+
+
+def _sized(of: str, unit: str) -> dict[str, tuple[str, Callable[[Any, Any], object]]]:
+    return {
+        f"min{of}": (f"of at least {{}} {unit}", lambda value, least: len(value) >= least),
+        f"max{of}": (f"of at most {{}} {unit}", lambda value, most: len(value) <= most),
+    }
+
+
+#: the keywords that bound a value: in words for the model, and as a check of a value and its bound
+_CONDITIONS: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
+    "minimum": ("at least {}", operator.ge), "exclusiveMinimum": ("more than {}", operator.gt),
+    "maximum": ("at most {}", operator.le), "exclusiveMaximum": ("less than {}", operator.lt),
+    "multipleOf": ("a multiple of {}", is_multiple),
+    **_sized("Length", "characters"), **_sized("Items", "items"), **_sized("Properties", "items"),
+    "pattern": ("that matches {}", lambda value, pattern: re.search(pattern, value) is not None),
 }
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 #: the keywords that mean something only for values of a type
 _OF_TYPE = {
-    "integer": {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf", "format"},
+    "integer": {*_BOUNDS, "multipleOf", "format"},
     "string": {"minLength", "maxLength", "pattern", "format"},
     "array": {"items", "prefixItems", "uniqueItems", "minItems", "maxItems"},
     "object": {
@@ -264,7 +283,12 @@ def _conditions(found: Schema) -> Iterator[str]:
 
 def condition(keyword: str, value: Any) -> str:
     """One keyword that bounds a value, in words for the model."""
-    return _CONDITIONS[keyword].format(json_in_block(value) if keyword == "pattern" else value)
+    return _CONDITIONS[keyword][0].format(json_in_block(value) if keyword == "pattern" else value)
+
+
+def satisfies(value: Any, keyword: str, bound: Any) -> bool:
+    """Whether a value is within the bound that one keyword sets."""
+    return bool(_CONDITIONS[keyword][1](value, bound))
 
 
 def json_in_block(value: Any) -> str:
@@ -415,34 +439,16 @@ def _scalar(found: Schema) -> Any:
 
 def _number(found: Schema, *, whole: bool) -> int | float:
     """A number between the bounds, preferably 1, or 1.5 if it may have a fraction."""
-    least, over, most, under = (
-        one if isinstance(one := found.get(key), (int, float)) and -_LARGEST < one < _LARGEST else None
-        for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-    )
-    edges = [one for one in (least, over, most, under) if one is not None]
-    tried: list[int | float] = [1 if whole else 1.5, *(one + by for one in edges for by in (0, 1, -1))]
-    if len(edges) > 1:
-        tried.append(sum(edges) / 2)
+    given = {key: found.get(key) for key in _BOUNDS}
+    bounds = {key: one for key, one in given.items() if isinstance(one, (int, float)) and -_LARGEST < one < _LARGEST}
+    tried: list[int | float] = [1 if whole else 1.5, *(one + by for one in bounds.values() for by in (0, 1, -1))]
+    if len(bounds) > 1:
+        tried.append(sum(bounds.values()) / 2)
     step = _step(found) or (1 if whole else 0)
     if step:
         tried += [round(turn(one / step) * step, _PLACES) for one in tried for turn in (math.ceil, math.floor)]
-
-    def fits(one: float) -> bool:
-        above = (least is None or one >= least) and (over is None or one > over)
-        below = (most is None or one <= most) and (under is None or one < under)
-        return above and below and (not step or is_multiple(one, step))
-
-    return next(filter(fits, tried), tried[0])
-
-
-def is_multiple(value: Any, of: Any) -> bool:
-    """Whether a number is a multiple of another one. Compares them as they are written: 0.3 is a multiple of 0.1."""
-    if isinstance(value, float) or isinstance(of, float):
-        from fractions import Fraction  # few types have such a bound
-
-        number = float(value)
-        return math.isfinite(number) and (Fraction(repr(number)) / Fraction(repr(float(of)))).denominator == 1
-    return bool(value % of == 0)
+        bounds["multipleOf"] = step
+    return next((one for one in tried if all(satisfies(one, *bound) for bound in bounds.items())), tried[0])
 
 
 def _step(found: Schema) -> Any:
