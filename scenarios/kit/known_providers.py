@@ -65,11 +65,6 @@ def register_provider(name: str, factory: Factory, default_model: str | kernai.M
     _REGISTERED[made.name] = made
 
 
-def registered() -> Sequence[Registered]:
-    """The providers that callers have registered, in that order."""
-    return tuple(_REGISTERED.values())
-
-
 def known_name(name: str) -> str | None:
     """A provider's main name, given any of its names; None if it is not known."""
     wanted = name.strip().lower()
@@ -194,12 +189,12 @@ Row = tuple[str, str, str]
 
 def listing(tape: Path) -> str:
     """One line for each provider, in the order in which they are tried, and one for the tape."""
-    own = {one.name for one in registered()}
     rows: list[Row] = [("provider", "default model", "state")]
-    rows += [(one_line(one.name, WIDTH), one_line(one.default_model, WIDTH), "registered") for one in registered()]
+    own = _REGISTERED.values()
+    rows += [(one_line(one.name, WIDTH), one_line(one.default_model, WIDTH), "registered") for one in own]
     rows += [
         (one.name, default_model(one.name) or "none: name one", _ollama() if one.name == "ollama" else _key(one))
-        for one in VENDORS if one.name not in own
+        for one in VENDORS if one.name not in _REGISTERED
     ]
     rows += [(name, default or "none: name a file", "in this process") for name, default in IN_PROCESS.items()]
     rows.append((TAPE, "as recorded", "bundled" if tape.is_file() else "there is none: make it with --save-tape"))

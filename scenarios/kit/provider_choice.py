@@ -94,7 +94,10 @@ def _split(model: str) -> tuple[str | None, str]:
 
 def _named(definition: Definition, options: Options, wish: Wish) -> Choice:
     name = str(wish.provider)
-    model = wish.model or (_ollama_model(definition) if name == "ollama" else default_model(name))
+    model = wish.model
+    if model is None and name == "ollama":
+        model = look_for_ollama(local=False).model_for(definition.capabilities)
+    model = model or default_model(name)
     if model is None:
         raise UsageError(f"{name} has no default model: name one, python scenarios/{definition.name}.py MODEL {name}")
     missing = _missing(definition, options, name, model)
@@ -103,11 +106,9 @@ def _named(definition: Definition, options: Options, wish: Wish) -> Choice:
             f"{definition.name} needs a model with {', '.join(missing)}, and {model} of {name} is not known to have "
             f"that: choose another, or say so with --capabilities {','.join(definition.capabilities)}"
         )
-    return _choice(definition, name, model, wish.reason)
-
-
-def _ollama_model(definition: Definition) -> str | None:
-    return look_for_ollama(local=False).model_for(definition.capabilities) or default_model("ollama")
+    # declared with exactly the capabilities that the scenario needs, so that the test is the same for every model
+    provider, declared = made(name, model, definition.capabilities)
+    return Choice(name, provider, declared, wish.reason, f"{name} {model}")
 
 
 def _found(definition: Definition, options: Options, model: str | None) -> Choice:
@@ -156,12 +157,6 @@ def _missing(definition: Definition, options: Options, name: str, model: str) ->
     capabilities = options.capabilities
     has = capabilities_of(name, model) if capabilities is None else tuple(capabilities)
     return [word for word in definition.capabilities if word not in has]
-
-
-def _choice(definition: Definition, name: str, model_id: str, reason: str) -> Choice:
-    # declared with exactly the capabilities that the scenario needs, so that the test is the same for every model
-    provider, model = made(name, model_id, definition.capabilities)
-    return Choice(name, provider, model, reason, f"{name} {model_id}")
 
 
 def _tape(definition: Definition, options: Options, reason: str) -> Choice:
