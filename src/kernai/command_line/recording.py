@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple, Self
 
@@ -157,17 +157,13 @@ class Recording:
         """Writes an event. Media are written first, so that a program that follows the file finds them."""
         if self._sink is None:
             raise KernaiError(f"the recording {self.path} is closed")
-        try:
+        with self._going_on():
             if len(self._store) > self._handled:
                 for media in islice(self._store, self._handled, None):
                     self._handled += 1
                     self._write(media)
-        except KernaiError as error:
-            self._fail(error)
-        try:
+        with self._going_on():
             self._sink.record(event)
-        except OSError as error:
-            self._fail(error)
 
     def _write(self, media: Media) -> None:
         """Writes one of the media. Raises `KernaiError` if that fails; it is not tried again."""
@@ -205,19 +201,22 @@ class Recording:
     def close(self) -> None:
         """Completes the file. Closing twice is fine."""
         sink, self._sink = self._sink, None
-        try:
+        with self._going_on():
             if isinstance(sink, JsonlSink):
                 sink.close()
             elif sink is not None:
                 write_private(self._file, (Recorder(sink).to_json(expand=False) + "\n").encode("ascii"))
-        except OSError as error:
-            self._fail(error)
         if self._locked is not None:
             self._locked.close()
 
-    def _fail(self, error: OSError | KernaiError) -> None:
-        reason = error.strerror if isinstance(error, OSError) else None
-        self.failure = self.failure or f"the recording {self.path} is incomplete: {reason or error_text(error)}"
+    @contextmanager
+    def _going_on(self) -> Iterator[None]:
+        """Keeps the first failure of such blocks."""
+        try:
+            yield
+        except (OSError, KernaiError) as error:
+            reason = error.strerror if isinstance(error, OSError) else None
+            self.failure = self.failure or f"the recording {self.path} is incomplete: {reason or error_text(error)}"
 
     def check(self) -> None:
         """Raises `CommandError` if the recording is incomplete."""
