@@ -301,7 +301,7 @@ class RecordType(InputType):
             elif given is not NO_VALUE:
                 made[name] = validation.inside(name, kind, given)
             elif default is REQUIRED:
-                validation.missing(name, kind.label)
+                faults.append(Fault((name,), f"required, but missing: expected {kind.label}, received nothing"))
         if len(faults) != before:
             return None
         try:

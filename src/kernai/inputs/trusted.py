@@ -287,13 +287,21 @@ def folded(text: str) -> str:
 
 
 def _holds(text: str, value: object) -> bool:
+    text = text.lower() if isinstance(value, UUID) else text
+    if any(_occurs_in(form, text) for form in _forms_of(value)):
+        return True
+    if not isinstance(value, datetime) or value.tzinfo is not None:
+        return False
+    return _holds(text, value.date()) and (value.time() == time() or _holds(text, value.time()))
+
+
+def _forms_of(value: object) -> Iterable[str]:
+    """The usual ways to write a value."""
     if isinstance(value, datetime):
-        return _moment_occurs_in(value, text)
+        return value.isoformat(), value.isoformat(" "), value.isoformat().replace("+00:00", "Z")
     if isinstance(value, date):
-        return any(_occurs_in(form, text) for form in _forms_of_date(value))
-    if isinstance(value, time):
-        return any(_occurs_in(form, text) for form in _forms_of_time(value))
-    return _occurs_in(folded(str(value)), text.lower() if isinstance(value, UUID) else text)
+        return _forms_of_date(value)
+    return _forms_of_time(value) if isinstance(value, time) else (folded(str(value)),)
 
 
 CONNECTORS = ".-+/\\@_%\u2010\u2011"
@@ -406,15 +414,6 @@ def _forms_of_time(at: time) -> Iterator[str]:
         yield f"{hour}:{at.minute:02}{shown}"
         if not at.minute:
             yield f"{hour}{shown}"
-
-
-def _moment_occurs_in(moment: datetime, text: str) -> bool:
-    forms = {moment.isoformat(), moment.isoformat(" "), moment.isoformat().replace("+00:00", "Z")}
-    if any(_occurs_in(form, text) for form in forms):
-        return True
-    if moment.tzinfo is not None or not any(_occurs_in(form, text) for form in _forms_of_date(moment.date())):
-        return False
-    return moment.time() == time() or any(_occurs_in(form, text) for form in _forms_of_time(moment.time()))
 
 
 # ------------------------------------------------------------------- contacts: what reaches others, in any free text

@@ -64,9 +64,6 @@ class Validation:
         """Notes a fault, and returns None in place of a value."""
         self.faults.append(Fault(path, f"expected {expected}, received {shown(received)}"))
 
-    def missing(self, key: str, expected: str) -> None:
-        self.faults.append(Fault((key,), f"required, but missing: expected {expected}, received nothing"))
-
     def inside(self, key: str | int, kind: InputType, value: object) -> Any:
         """Converts the value under `key`, and prepends `key` to the paths of faults in it."""
         before = len(self.faults)
