@@ -400,7 +400,7 @@ def _object(found: Schema, inside: tuple[Definition, ...]) -> Any:
         one = sample_of(values, inside)
         if one is NO_VALUE:
             return NO_VALUE if found.get("minProperties") else {}
-        size = _copies(one, _bounded(found, "Properties", 1))
+        size = _count(found, "Properties", 1, one)
         return {f"key{at}" if size > 1 else "key": one for at in range(size)}
     made = {key: sample_of(found.get("properties", {}).get(key), inside) for key in found.get("required", ())}
     return NO_VALUE if any(one is NO_VALUE for one in made.values()) else made
@@ -415,7 +415,7 @@ def _list(found: Schema, inside: tuple[Definition, ...]) -> Any:
     item = sample_of(items, inside)
     if item is NO_VALUE:
         return first if found.get("minItems", 0) <= len(first) else NO_VALUE
-    more = _copies(item, max(0, _bounded(found, "Items", max(1, len(first))) - len(first)))
+    more = max(0, _count(found, "Items", max(1, len(first)), item) - len(first))
     _, item_schema = resolved(items)
     rest = [item] * more
     if found.get("uniqueItems") and more > 1:
@@ -434,7 +434,7 @@ def _scalar(found: Schema) -> Any:
         return _number(found, whole=kind == "integer")
     if kind in ("boolean", "null"):
         return True if kind == "boolean" else None
-    return _FORMS.get(str(found.get("format"))) or "." * _bounded(found, "Length", 3)
+    return _FORMS.get(str(found.get("format"))) or "." * _count(found, "Length", 3, ".")
 
 
 def _number(found: Schema, *, whole: bool) -> int | float:
@@ -457,12 +457,8 @@ def _step(found: Schema) -> Any:
     return step if isinstance(step, (int, float)) and _FINEST_STEP <= step <= 1 / _FINEST_STEP else 0
 
 
-def _bounded(found: Schema, of: str, wanted: int) -> int:
-    """A length between the bounds, as close to `wanted` as they allow."""
+def _count(found: Schema, of: str, wanted: int, item: Any) -> int:
+    """How many items a sample has, as close to `wanted` as the bounds allow. Nested lists may each require hundreds."""
     least, most = found.get(f"min{of}", 0), found.get(f"max{of}", wanted)
-    return int(min(max(wanted, least), max(most, least), _LONGEST_SAMPLE))
-
-
-def _copies(one: Any, wanted: int) -> int:
-    """How many copies of a sample a list gets: limited, since nested lists may each require hundreds."""
-    return min(wanted, max(1, _LARGEST_SAMPLE // len(json.dumps(one)))) if wanted > 1 else wanted
+    count = int(min(max(wanted, least), max(most, least), _LONGEST_SAMPLE))
+    return min(count, max(1, _LARGEST_SAMPLE // len(json.dumps(item)))) if count > 1 else count
