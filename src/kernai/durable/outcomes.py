@@ -14,7 +14,7 @@ from kernai.loop.builtin_commands import LISTINGS
 from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media, MediaReference, MediaStore
-from kernai.values.message import EXTRAS, By, Message, Outside, with_wordings
+from kernai.values.message import EXTRAS, Message, Outside, with_wordings
 from kernai.values.model import Model
 from kernai.values.result import StopReason
 from kernai.values.skill_result import SkillResult
@@ -73,25 +73,24 @@ def payload(
     row: events.CallEndedRow | events.BuiltinResultRow | events.BuiltinErrorRow, media: MediaStore, answers: int | None
 ) -> Message:
     """The message with a call's outcome that the model reads. `answers`: which native call it answers."""
-    name = str(row.fields().get("skill") or row.fields().get("protocol") or "")
+    fields = row.fields()
+    name = str(fields.get("skill") or fields.get("protocol") or fields.get("command") or "")
+    is_refused = "error" in fields and fields.get("exception") in (None, SkillInputError.__name__)
     content: Any
-    by: By = "tool"
-    if isinstance(row, events.BuiltinResultRow):
-        content, by = result_block(row.command, row.result), "runtime" if row.command in LISTINGS else by
-    elif isinstance(row, events.BuiltinErrorRow):
-        content, by = error_block(row.command, neutralize(row.error)), "runtime"
-    elif isinstance(row, events.SkillErrorRow) and row.exception == SkillInputError.__name__:
-        content, by = corrections.invalid_call(name, SkillInputError(row.error)), "runtime"
-    elif isinstance(row, (events.SkillErrorRow, events.ProtocolErrorRow)):
-        block = result_block if row.stop_reason == StopReason.FINAL else error_block
-        content, by = block(name, neutralize(row.error)), "runtime" if row.exception is None else by
+    if isinstance(row, events.SkillErrorRow) and row.exception == SkillInputError.__name__:
+        content = corrections.invalid_call(name, SkillInputError(row.error))
+    elif "error" in fields:
+        block = result_block if fields.get("stop_reason") == StopReason.FINAL else error_block
+        content = block(name, neutralize(fields["error"]))
+    elif isinstance(row, events.BuiltinResultRow):
+        content = result_block(name, row.result)
     else:
         assert isinstance(row, (events.SkillResultRow, events.ProtocolResultRow))
         result = value(row, media)
         if isinstance(result, Message) and result.role != "user":
             return result
         content = result.content if isinstance(result, Message) else result_parts(name, SkillResult.of(result).parts)
-    return Message("user", content, by, answers)
+    return Message("user", content, "runtime" if is_refused or name in LISTINGS else "tool", answers)
 
 
 def error(
