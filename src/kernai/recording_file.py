@@ -18,17 +18,17 @@ def read_recording(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     crash cut off), and any JSON object with a list of events under ``"events"``. Raises `KernaiError` if the file is
     not a recording, with the reason; `OSError` if it cannot be read.
     """
-    return list(entries_in(path))
+    return list(expand(entries_in(path), os.fspath(path)))
 
 
 def entries_in(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yields what `read_recording` returns. Kept together, its lists of messages take memory quadratic in the run."""
+    """Yields the events of a recording as they are in its file."""
     name = os.fspath(path)
     text = read_text(path)
     if not text.strip():
         raise KernaiError(f"{name} is not a recording: the file is empty")
     try:
-        yield from expand(_checked(name, _events(text, name)), name)
+        yield from _checked(name, _events(text, name))
     except RecursionError as error:
         raise KernaiError(f"{name} is not a recording: it is nested too deeply") from error
 

@@ -31,6 +31,7 @@ from kernai import (
     SkillResult,
     Usage,
 )
+from kernai.recording.recorder import Shortening
 from kernai.recording_file import read_recording
 from tests.loop.loop_cases import command, echo, plan, task
 
@@ -271,6 +272,14 @@ def test_every_format_of_a_recording_has_the_same_events(tmp_path: Path, run: Re
     if form in texts:
         path.write_text(texts[form])
     assert read_recording(path) == run.to_list()
+
+
+def test_whole_messages_after_short_ones_are_shortened_alike(run: Recorder) -> None:
+    """Each process that continues a run into the same file begins with the whole conversation."""
+    whole, short = run.to_list(), json.loads(run.to_json(expand=False))
+    assert sum("since" in entry for entry in short) > 1
+    for at in range(len(short)):
+        assert list(map(Shortening().entry, [*short[:at], *whole[at:]])) == short
 
 
 def test_a_file_that_a_crash_or_an_editor_has_left_is_read_too(tmp_path: Path, run: Recorder) -> None:

@@ -259,23 +259,18 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str
 
     Raises `KernaiError` for an entry that does not match the one before; `name` stands for the recording in errors.
     """
-    last: dict[str, dict[str, list[Any]]] = {}
+    sent: _Sent = {}
     for number, given in enumerate(entries, 1):
         entry = dict(given)
-        run, scope = repr(entry.get("run_id")), repr(entry.get("scope"))
-        if entry.get("event") == RunStartRow.type and not entry.get("scope"):
-            last.pop(run, None)  # a run that reuses an id is another run
+        known = _known_to(sent, entry)
         if entry.get("event") == MessagesSentRow.type:
             since, new = entry.pop("since", None), entry.get("data")
-            if since is not None:
-                before = last.get(run, {}).get(scope, [])
-                if not isinstance(new, list) or not isinstance(since, int) or not 0 <= since <= len(before):
-                    raise KernaiError(f'{name}: entry {number}: "since" of messages_sent does not fit what was before')
-                if new and isinstance(new[0], dict) and new[0].get("role") == "system":
-                    entry["data"] = [new[0], *before[1:since], *new[1:]]
-                else:
-                    entry["data"] = [*before[:since], *new]
-            last.setdefault(run, {})[scope] = entry["data"] if isinstance(entry.get("data"), list) else []
+            if since is None:
+                known[:] = new if isinstance(new, list) else []
+            elif _continues(known, since, new):
+                entry["data"] = [*known]
+            else:
+                raise KernaiError(f'{name}: entry {number}: "since" of messages_sent does not fit what was before')
         yield entry
 
 
@@ -286,25 +281,45 @@ class Shortening:
     """
 
     def __init__(self) -> None:
-        self._sent: dict[str, dict[str, list[Any]]] = {}  # by run and scope
+        self._sent: _Sent = {}
 
     def entry(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
-        kind, sent = entry.get("event"), entry.get("data")
-        run, scope = _name(entry.get("run_id")), _name(entry.get("scope"))
-        if kind == RunStartRow.type and not entry.get("scope"):
-            self._sent.pop(run, None)  # a run that reuses an id is another run
-        if kind != MessagesSentRow.type or not isinstance(sent, list) or entry.get("since") is not None:
+        known, new, since = _known_to(self._sent, entry), entry.get("data"), entry.get("since")
+        if entry.get("event") != MessagesSentRow.type or not isinstance(new, list):
             return entry
-        sent_by = self._sent.setdefault(run, {})
-        before, sent_by[scope] = sent_by.get(scope), sent
-        if not before or len(sent) < len(before) or sent[1 : len(before)] != before[1:]:
+        if since is not None:  # it is short already
+            _continues(known, since, new)
             return entry
-        new = sent[len(before) :]
-        return {**entry, "data": new if sent[0] == before[0] else [sent[0], *new], "since": len(before)}
+        count, first = len(known), known[:1]
+        is_longer = first and len(new) >= count and new[1:count] == known[1:]
+        known[:] = new
+        short = new[count:] if new[:1] == first else [*new[:1], *new[count:]]
+        return {**entry, "data": short, "since": count} if is_longer else entry
+
+
+#: the messages that were sent so far, by run and scope
+_Sent = dict[str, dict[str, list[Any]]]
+
+
+def _known_to(sent: _Sent, entry: Mapping[str, Any]) -> list[Any]:
+    """The messages that the entry's scope has sent so far. A run that reuses an id is another run."""
+    run, scope = _name(entry.get("run_id")), _name(entry.get("scope"))
+    if entry.get("event") == RunStartRow.type and not entry.get("scope"):
+        sent.pop(run, None)
+    return sent.setdefault(run, {}).setdefault(scope, [])
 
 
 def _name(value: object) -> str:
     return value if isinstance(value, str) else type(value).__name__
+
+
+def _continues(known: list[Any], since: object, new: object) -> bool:
+    """Whether `new` can follow the first `since` messages in `known`; if so, puts it there."""
+    if not isinstance(new, list) or not isinstance(since, int) or not 0 <= since <= len(known):
+        return False
+    begins = bool(new) and isinstance(new[0], dict) and new[0].get("role") == "system"  # with another system message
+    known[:begins], known[max(since, begins) :] = new[:begins], new[begins:]
+    return True
 
 
 class MessageDelta:
