@@ -139,7 +139,7 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     and stops.
 
     Responses are not streamed, but shown only when complete. Does not change a run's input, history and instructions,
-    `progress` events, or, unless this is inside of `retry`, the reasons in `model_waiting` events.
+    `progress` events, media, or, unless this is inside of `retry`, the reasons in `model_waiting` events.
     """
     check_type(pattern, (str, re.Pattern), "pattern must be a text or a compiled pattern")
     try:
