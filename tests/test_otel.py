@@ -25,6 +25,7 @@ from kernai import (
     MemorySink,
     MemoryStore,
     MockProvider,
+    Pause,
     Provider,
     ProviderError,
     Recorder,
@@ -151,6 +152,9 @@ def test_a_failed_call_is_an_error_span_with_its_type(way: Way) -> None:
     run_to(limited.sink, agent_saying('<command name="search">tea</command>'), way, limits=Limits(max_calls=1))
     whole = limited.named("invoke_agent clerk")
     assert (whole.status.status_code, (whole.attributes or {})["error.type"]) == (StatusCode.ERROR, "max_calls")
+    asks = agent_saying('<command name="search">tea</command>').replace(approve=lambda _: Pause("may I?"))
+    run_to(traced.sink, asks, way, store=MemoryStore())
+    assert traced.spans[-1].status.is_ok, "a run that waits for a decision has not failed"
 
 
 PLAN = '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "x"}, {"id": "b", "input": "y"}]}</block>'

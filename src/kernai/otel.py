@@ -34,6 +34,7 @@ from kernai import events
 from kernai._util.api import ForkSafeLock
 from kernai.events import KINDS, Event
 from kernai.jsonio.json_data import dumps
+from kernai.values.result import StopReason
 
 try:
     from opentelemetry.metrics import MeterProvider, get_meter
@@ -156,7 +157,7 @@ class SpanSink:
             **_tokens(usage), "kernai.stop_reason": data.get("stop_reason"), "kernai.cost": usage.get("cost"),
             "gen_ai.output.messages": self._answer(data.get("text"), "length" if data.get("truncated") else "stop"),
         }))
-        if data.get("error") is not None:
+        if data.get("error") is not None and data.get("stop_reason") != StopReason.INTERRUPT:
             self._fail(span, str(data.get("stop_reason")), data)
         self._end_below(event)
 
