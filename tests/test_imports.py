@@ -27,7 +27,7 @@ STANDARD = {*sys.stdlib_module_names, "annotationlib"}  # which came with Python
 #: the adapters, and the third-party packages that each may import; each adapter has its own extra
 FOREIGN = {
     "mcp": {
-        "mcp", "mcp_types", "anyio", "httpx2", "starlette", "uvicorn", "yaml",
+        "mcp", "mcp_types", "anyio", "httpx2", "pydantic", "starlette", "uvicorn", "yaml",
         "jsonschema", "jsonschema_specifications", "referencing",
     },
     "otel": {"opentelemetry"},
