@@ -37,28 +37,26 @@ _CHECKED = 256
 class Tail:
     """Reads a recording as it grows. Not thread-safe.
 
-    `generation` is raised when the file starts over, because it was replaced, truncated or overwritten. `waiting` says
-    why nothing can be read, or is None. A line that is not an event becomes an `unreadable_line` event, so that nothing
-    is lost silently.
+    `waiting` says why nothing can be read, or is None. A line that is not an event becomes an `unreadable_line` event,
+    so that nothing is lost silently.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        self.generation = 0
+        self._path = os.fspath(path)
         self.waiting: str | None = None
-        self._begin()
-
-    def _begin(self) -> None:
         self._file: tuple[int, int] | None = None
         self._read = 0
         self._line = 0
         self._partial = b""
         self._last = b""  # the last bytes read, to notice if the file was overwritten
 
-    def read(self) -> list[dict[str, Any]]:
-        """Returns the entries of new complete lines. An incomplete last line is returned once it is complete."""
+    def read(self) -> list[dict[str, Any]] | None:
+        """Returns the entries of new complete lines. An incomplete last line is returned once it is complete.
+
+        Returns None if the file starts over, because it was replaced, truncated or overwritten: use another `Tail`.
+        """
         try:
-            file = open_regular(self.path, follow_links=True)
+            file = open_regular(self._path, follow_links=True)
         except OSError as error:
             gone = isinstance(error, FileNotFoundError)
             self.waiting = "Waiting for the file" if gone else f"The file cannot be opened: {error.strerror}"
@@ -72,8 +70,7 @@ class Tail:
             identity = about.st_dev, about.st_ino
             file.seek(self._read - len(self._last))
             if self._file not in (None, identity) or file.read(len(self._last)) != self._last:
-                self.generation += 1
-                self._begin()
+                return None
             self._file = identity
             file.seek(self._read)
             new = file.read(about.st_size - self._read)
@@ -115,12 +112,12 @@ class Feed:
     def __init__(self, path: str | os.PathLike[str], media_folder: str | os.PathLike[str] | None) -> None:
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._tail = Tail(path)
-        self._media_folder = media_folder
+        self._path, self._media_folder = path, media_folder
+        self._generation = 0
         self._begin()
 
     def _begin(self) -> None:
-        self._generation = self._tail.generation
+        self._tail = Tail(self._path)
         self._items: list[tuple[str, str]] = []  # ("records" or "media", JSON)
         self._shortening = Shortening()
         self._pictures = Thumbnails(self._media_folder, settle=_SETTLE)
@@ -149,9 +146,11 @@ class Feed:
 
     def _look(self) -> None:
         entries = self._tail.read()
-        if self._tail.generation != self._generation:
+        if entries is None:
+            self._generation += 1
             self._begin()
-        for entry in entries:
+            entries = self._tail.read()
+        for entry in entries or []:
             text = encode(record(entry, self._shortening))
             self._items.append(("records", text))
             self._wanted.update(MEDIA_ID.findall(text))
