@@ -134,7 +134,7 @@ function placeLabel(scope, depth) {
 function placeOf(item) {
   const step = item.step ?? item.event?.step;
   const path = [];
-  for (let at = item.scope ?? step?.scope ?? item.event?.scope; at; at = at.parent) path.unshift(clip(at.name, 40));
+  for (let at = item.scope ?? step?.scope ?? item.event?.scope; at; at = at.parent) path.unshift(clip(at.name));
   return path.join(" › ") + (step ? `, step ${step.number}` : "");
 }
 
