@@ -150,8 +150,6 @@ class Session:
         try:
             with self._scope:
                 async with make_client(self) as client, anyio.create_task_group() as group:
-                    # the SDK would validate on the event loop and without limits; `dispatch` does it instead
-                    client.session.validate_tool_result = _accept  # type: ignore[method-assign, assignment]
                     self.statuses.clear()  # negotiating the revision may have caused some
                     self.is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
                     self.about = _introduction(client)
@@ -404,10 +402,6 @@ async def every_page(client: Client, kind: str) -> Listing:
             return Listing(found)
     _LOG.warning("a server has more %s than fit on %d pages: the rest is left out", kind.replace("_", " "), MAX_PAGES)
     return Listing(found, is_cut=True)
-
-
-async def _accept(*_: object) -> None:
-    """Accepts any result of a tool."""
 
 
 def _definition(tool: Tool) -> dict[str, Any]:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from mcp import MCPError
-from mcp_types import HEADER_MISMATCH, Tool
+from mcp_types import Tool
 
 from kernai._util.api import close_matches
 from kernai.mcp import language
-from kernai.mcp.connection import Attempt, Connection, Emit, Listing, every_page
+from kernai.mcp.connection import Connection, Emit, Listing
 from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
 from kernai.mcp.language import METHODS, Request, Returned, read_request, request_text
@@ -31,8 +29,6 @@ Listings = dict[Connection, Listing]
 Failures = dict[Connection, McpError]
 #: work for the adapter's event loop
 Work = Callable[[Emit], Coroutine[Any, Any, Any]]
-#: sends a request; its options carry the answers to the server's own requests
-Send = Callable[..., Awaitable[Any]]
 
 
 @dataclass(slots=True)
@@ -112,28 +108,8 @@ class Dispatch:
 
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> Returned:
         self._emit_changes(connection, [tool.name])
-
-        async def send(attempt: Attempt, **options: Any) -> Any:
-            async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-                attempt.emit({
-                    "mcp": "progress", "server": connection.name, "tool": tool.name, "progress": progress,
-                    "total": total, "message": message,
-                })
-
-            call = partial(
-                attempt.client.session.call_tool, tool.name, dict(arguments), progress_callback=on_progress,
-                allow_claimed=True, **options,
-            )
-            try:
-                return await call()
-            except MCPError as error:
-                if error.code != HEADER_MISMATCH or not attempt.session.is_modern:
-                    raise
-            await every_page(attempt.client, "tools")  # so that the SDK knows which arguments it must repeat in headers
-            return await call()
-
-        what = f"tools/call of {tool.name!r}"
-        result = self._result(connection, what, send, arguments, repeatable=is_repeatable(tool))
+        params = {"name": tool.name, "arguments": dict(arguments)}
+        result = self._result(connection, "tools/call", params, repeatable=is_repeatable(tool))
         if result.is_error:
             raise McpError(connection.redactor.text(language.error_text(result)))
         if tool.output_schema is not None:
@@ -151,14 +127,7 @@ class Dispatch:
     def _read_resource(self, request: Request) -> Returned:
         uri = str(request.params["uri"])
         connection = self._server_of_resource(request, uri)
-
-        async def send(attempt: Attempt, **options: Any) -> Any:
-            if attempt.client.server_capabilities.resources is None:
-                raise McpError(f"server {connection.name!r} has no resources")
-            return await attempt.client.session.read_resource(uri, **options)
-
-        what = f"resources/read of {uri!r}"
-        return language.resource_answer(self._result(connection, what, send, uri, repeatable=True))
+        return language.resource_answer(self._result(connection, "resources/read", {"uri": uri}))
 
     def _get_prompt(self, request: Request) -> Returned:
         connection, prompt = self._find(request, "prompts")
@@ -173,24 +142,20 @@ class Dispatch:
             "required": [one.name for one in inputs if one.required], "additionalProperties": False,
         }
         _check_arguments(request, connection, "prompt", schema, arguments)
-
-        async def send(attempt: Attempt, **options: Any) -> Any:
-            return await attempt.client.session.get_prompt(prompt.name, arguments, **options)
-
-        what = f"prompts/get of {prompt.name!r}"
-        return language.prompt_answer(self._result(connection, what, send, arguments, repeatable=True))
+        params = {"name": prompt.name, "arguments": arguments}
+        return language.prompt_answer(self._result(connection, "prompts/get", params))
 
     # ------------------------------------------------------------------------------------------------------- asking
 
-    def _result(self, connection: Connection, what: str, send: Send, given: Any, *, repeatable: bool) -> Any:
-        """The final result for `given`, once the server has all other input. Raises `McpError` if it fails."""
-        language.check_sendable(what, given)
-
-        async def ask(attempt: Attempt) -> Any:
-            approval = self.context.approval
-            return await Interaction(connection, what, attempt, pauses=self.pauses, approval=approval).result(send)
-
-        return self.run(lambda emit: connection.use(emit, self.restarted, ask, what=what, repeatable=repeatable))
+    def _result(
+        self, connection: Connection, method: str, params: dict[str, Any], *, repeatable: bool = True
+    ) -> Any:
+        """The final result, once the server has all other input. Raises `McpError` if the request fails."""
+        asked = Interaction(connection, method, params, pauses=self.pauses, approval=self.context.approval)
+        language.check_sendable(asked.what, params)
+        return self.run(lambda emit: connection.use(
+            emit, self.restarted, asked.result, what=asked.what, repeatable=repeatable
+        ))
 
     def _listings(
         self, servers: Iterable[Connection], kind: str = "tools", *, again: bool = False

@@ -10,17 +10,18 @@ The extension for tasks uses the same requests for input: a tool returns a task,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 from mcp import MCPError, types
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
-from mcp.client.session import ClientRequestContext
+from mcp.client.session import ClientRequestContext, ClientSession
+from pydantic import TypeAdapter
 
 from kernai.errors import Pause
-from kernai.mcp.connection import Attempt, Connection
+from kernai.mcp.connection import Attempt, Connection, every_page
 from kernai.mcp.errors import McpError
 from kernai.mcp.schemas import defaults_of, faults
 
@@ -38,29 +39,35 @@ FIELD = {"type": ["string", "number", "boolean", "null", "array"], "items": {"ty
 
 
 class Interaction:
-    """One attempt at a request, up to its final result. With `pauses`, raises `Pause` if a person must answer first.
+    """A request, up to its final result. With `pauses`, raises `Pause` if a person must answer first.
 
     `approval` is the decision on the call if the call has paused before. It has the metadata of that pause. Its answer
     is used even without `pauses`.
     """
 
-    def __init__(self, connection: Connection, what: str, attempt: Attempt, *, pauses: bool, approval: Any) -> None:
+    _attempt: Attempt
+    _session: ClientSession
+
+    def __init__(
+        self, connection: Connection, method: str, params: Mapping[str, Any], *, pauses: bool, approval: Any
+    ) -> None:
         self._connection = connection
-        self._attempt = attempt
-        self._session = attempt.client.session
+        self._method = method
+        self._params = params
         self._pauses = pauses
-        self._about = {"mcp": "elicitation", "server": connection.name, "request": what}
+        #: the request in words
+        self.what = f"{method} of {params.get('name', params.get('uri'))!r}"
+        self._about = {"mcp": "elicitation", "server": connection.name, "request": self.what}
         asked: Mapping[str, Any] = getattr(approval, "asked", None) or {}
         is_resumed = self._about.items() <= asked.items() and approval.params is None
         self._asked = asked if is_resumed else {}
         self._answer = approval.answer if is_resumed else None
 
-    async def result(self, request: Callable[..., Awaitable[Any]]) -> Any:
-        """Returns the final result of `request`, or of the task that it became.
-
-        `request` is called with the input responses and the state of earlier rounds.
-        """
-        send = partial(request, self._attempt, allow_input_required=True)
+    async def result(self, attempt: Attempt) -> Any:
+        """Returns the final result of the request, or of the task that it became."""
+        self._attempt, self._session = attempt, attempt.client.session
+        if self._method == "resources/read" and attempt.client.server_capabilities.resources is None:
+            raise McpError(f"server {self._connection.name!r} has no resources")
         shown = {"requestState": "", "inputRequests": self._asked.get("requests")}
         requests = types.InputRequiredResult.model_validate(shown).input_requests or {}
         state, task, answer = self._asked.get("state"), self._asked.get("task"), self._answer
@@ -71,12 +78,12 @@ class Interaction:
             responses = await self._responses(requests, {"state": state}, answer)
             answer = None  # it answers only the requests that the person has seen
             try:
-                found = await send(input_responses=responses, request_state=state)
+                found = await self._send(input_responses=responses, request_state=state)
             except MCPError as error:
                 if not is_resumed or error.code != types.INVALID_PARAMS:
                     raise
                 # a server that was restarted may not accept its own state any more, so start over without it
-                found = await send()
+                found = await self._send()
                 again = found.input_requests if isinstance(found, types.InputRequiredResult) else None
                 if again and self._shown(again) == self._asked["requests"]:
                     answer = self._answer
@@ -90,6 +97,26 @@ class Interaction:
                 await asyncio.sleep(RETRY_SECONDS)
             self._attempt.extend()
         raise McpError(f"server {self._connection.name!r} asked for input more than {MAX_ROUNDS} times; it got no more")
+
+    async def _send(self, **of_earlier_rounds: Any) -> Any:
+        request, answer = REQUESTS[self._method]
+        send = partial(
+            self._session.send_request, request(params={**self._params, **of_earlier_rounds}), answer,
+            progress_callback=self._on_progress if request is types.CallToolRequest else None,
+        )
+        try:
+            return await send()
+        except MCPError as error:
+            if error.code != types.HEADER_MISMATCH or not self._attempt.session.is_modern:
+                raise
+        await every_page(self._attempt.client, "tools")  # tells the SDK which arguments it must repeat in headers
+        return await send()
+
+    async def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self._attempt.emit({
+            "mcp": "progress", "server": self._connection.name, "tool": self._params["name"], "progress": progress,
+            "total": total, "message": message,
+        })
 
     async def _responses(
         self, requests: types.InputRequests, place: Mapping[str, Any], answer: Any
@@ -186,8 +213,17 @@ class Interaction:
 class TaskResult(types.Result):
     """The task that a tool returns instead of its result."""
 
-    result_type: Literal["task"] = "task"
+    result_type: Literal["task"]
     task_id: str
+
+
+#: by method: the request, and its possible answers. The SDK's own functions for them would also check the result of a
+#: tool, on the event loop and without limits
+REQUESTS: dict[str, tuple[Callable[..., Any], TypeAdapter[Any]]] = {
+    "tools/call": (types.CallToolRequest, TypeAdapter(types.CallToolResult | types.InputRequiredResult | TaskResult)),
+    "resources/read": (types.ReadResourceRequest, TypeAdapter(types.ReadResourceResult | types.InputRequiredResult)),
+    "prompts/get": (types.GetPromptRequest, TypeAdapter(types.GetPromptResult | types.InputRequiredResult)),
+}
 
 
 class TaskState(types.Result):
