@@ -81,7 +81,7 @@ WRONG = [
     ({"servers": {"it": {"url": "http://h", "headers": {"a b": "c"}}}}, "key 'headers': 'a b' is not a valid name for an HTTP header"),
     ({"servers": {"it": {"url": "http://h", "headers": {"A": "b\nc"}}}}, "key 'headers.A': must be printable ASCII on one line"),
     ({"servers": {"it": {**STDIO, "timeout": 0}}}, "key 'timeout': must be more than 0 seconds and finite, got 0"),
-    ({"servers": {"it": {**STDIO, "timeout": "soon"}}}, "key 'timeout': must be a number of seconds, got 'soon'"),
+    ({"servers": {"it": {**STDIO, "timeout": "soon"}}}, "key 'timeout': must be a number of seconds, got text"),
     ({"servers": {"it": {**STDIO, "timeout": True}}}, "key 'timeout': must be a number of seconds, got a boolean"),
     ({"servers": {"it": {**STDIO, "timeout": 10**400}}}, "key 'timeout': must be more than 0 seconds and finite, got 1000"),
     ({"servers": {"it": {**STDIO, "roots": "/"}}}, "key 'roots': must be a list of folders or file:// URIs, got text"),
@@ -189,7 +189,7 @@ def test_aliases_and_merges_of_yaml_save_repetition(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", [
-    {"command": "true", "env": {"TOKEN": "hunter2-hunter2"}, "timeout": "x"},
+    {"command": "true", "env": {"TOKEN": "hunter2-hunter2"}, "timeout": "hunter2-hunter2"},
     {"command": "true", "args": ["--key=hunter2-hunter2", None]},
     {"url": "http://user:hunter2-hunter2@host/mcp?key=hunter2-hunter2", "tools": 3},
     {"url": "http://host", "headers": {"A": "hunter2-hunter2\n"}},

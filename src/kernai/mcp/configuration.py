@@ -200,10 +200,8 @@ def _headers(key: str, value: Any) -> dict[str, str]:
 
 
 def _timeout(key: str, value: Any) -> float:
-    try:
+    with suppress(ValueError):
         value = float(value) if isinstance(value, str) else value  # it may come from a ${VAR}
-    except ValueError:
-        raise _FaultError(key, f"must be a number of seconds, got {value!r}") from None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _FaultError(key, f"must be a number of seconds, got {_kind(value)}")
     if not 0 < value <= sys.float_info.max:
