@@ -122,7 +122,7 @@ class Tools:
                     f"characters A-Z a-z 0-9 _ - . (@skill(name=...))"
                 )
         self._running: set[asyncio.Task[types.CallToolResult]] = set()
-        self._ending: asyncio.Future[None] | None = None  # belongs to the event loop, so the first call makes it
+        self._ending = asyncio.Event()
         agent_name = source.name if isinstance(source, Agent) else None
         self.app: Server[Any] = Server(
             name or agent_name or "kernai", version=version or kernai.__version__, instructions=instructions,
@@ -141,8 +141,7 @@ class Tools:
 
     def cancel(self) -> None:
         """Answers every running call with an error, and cancels it."""
-        if self._ending is not None and not self._ending.done():
-            self._ending.set_result(None)
+        self._ending.set()
 
     async def _list(self, *_: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=self.all())
@@ -167,15 +166,15 @@ class Tools:
         task = asyncio.create_task(call.outcome(params.arguments or {}, self._new_context))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        self._ending = self._ending or asyncio.get_running_loop().create_future()
-        either: list[asyncio.Future[Any]] = [task, self._ending]
+        ending = asyncio.create_task(self._ending.wait())
         try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, ending), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 return failure("the server is shutting down")
             await progress.finish()
             return task.result()
         finally:
+            ending.cancel()
             progress.abandon()
             if not task.done():
                 call.cancellation.set()
