@@ -59,7 +59,6 @@ class WorkerPool:
             raise
 
     def works_here(self) -> bool:
-        """Whether the current thread is a worker of this pool."""
         return threading.get_ident() in self._members
 
     @contextmanager

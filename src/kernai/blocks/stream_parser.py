@@ -260,7 +260,6 @@ class StreamParser:
         self._take = self._scan
 
     def _release(self) -> str:
-        """Returns the held text, which is then no longer held."""
         text = "".join(self._held)
         self._held.clear()
         self._take = self._sink

@@ -65,7 +65,6 @@ class AsyncioDriver(Driver):
     _delivery: AsyncioDelivery
 
     async def run(self, stack: Stack) -> Any:
-        """Drives the root's stack to its end."""
         self._root_task = asyncio.current_task()
         self._cancelled_before = 0 if self._root_task is None else self._root_task.cancelling()
         if not self.root.cancellation.is_quiet:

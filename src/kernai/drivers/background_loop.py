@@ -93,7 +93,6 @@ class BackgroundLoop:
         return value
 
     def serves_here(self) -> bool:
-        """Whether the current thread is the loop's own."""
         thread = self._thread
         return thread is not None and thread.ident == threading.get_ident()
 

@@ -163,7 +163,6 @@ class Driver:
 
     @calls_out
     def ask(self, effect: CallModel) -> LlmResponse:
-        """Calls the model in this thread."""
         run, provider, stream, generation = self.begin_call(effect)
         try:
             answer = provider.call(effect.messages, effect.model, generation, stream)
@@ -240,7 +239,6 @@ class Driver:
         context.approval = None if context.woken else effect.approval
 
     def perform_at_once(self, effect: Effect, stack: Stack) -> Any:
-        """Performs an effect that does not wait."""
         if isinstance(effect, Commit):
             assert self.root.journal is not None
             return self.root.journal.commit()

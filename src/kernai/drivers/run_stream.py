@@ -174,7 +174,6 @@ class Driving:
         return POLL if self.has_thread else 0.0
 
     def works_here(self) -> bool:
-        """Whether the current thread works for the run."""
         here = threading.get_ident() == self._driven_here or self._thread is threading.current_thread()
         return here or self._driver.works_here()
 
@@ -248,7 +247,6 @@ class Channel:
                 self._changed.notify_all()
 
     def has_events(self) -> bool:
-        """Whether there are events to take."""
         return bool(self._events)
 
     def wait_until_taken(self) -> None:

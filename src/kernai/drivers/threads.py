@@ -53,7 +53,6 @@ class ThreadsDriver(Driver):
     _delivery: ThreadsDelivery
 
     def run(self, stack: Stack) -> Any:
-        """Drives the root's stack to its end, in this thread."""
         return INTERRUPTS.during(self._to_the_end, stack)
 
     def run_until(self, stack: Stack, pauses: Callable[[], bool]) -> bool:
@@ -173,7 +172,6 @@ class ThreadsDriver(Driver):
         return self._join(stack) if type(effect) is Join else self.perform_at_once(effect, stack)
 
     def sleep(self, effect: Sleep) -> None:
-        """Waits in the current thread."""
         for seconds in self.pauses(effect):
             time.sleep(seconds)
             self.look_for_interrupt()

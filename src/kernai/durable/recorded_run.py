@@ -321,7 +321,6 @@ class RecordedRun:
         return parts_of(self.scopes[""][0], self.start.input, media)
 
     def inputs(self, media: MediaStore) -> list[tuple[InputPart, ...]]:
-        """The first input, and those that were added later."""
         kinds = (events.RunStartRow, events.InputAddedRow)
         return [parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, kinds)]
 

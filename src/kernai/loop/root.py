@@ -152,11 +152,9 @@ class Gate:
             budget.check_call(number)
 
     def check_depth(self, depth: int) -> None:
-        """Raises if a sub-run is too deep."""
         self._budget.check_depth(depth)
 
     def why_stopped(self) -> RunStoppedError:
-        """Returns why the run must stop."""
         return self._cancellation.error()
 
     def child_context(self, run: Run, scope: str, task_id: str | None) -> Context:

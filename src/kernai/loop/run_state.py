@@ -179,12 +179,10 @@ class Run:
 
     @property
     def skills(self) -> SkillAccess:
-        """The skills that the agent may call now."""
         return (self.setup if self.setup.is_current() else self._set_up()).skills
 
     @property
     def protocols(self) -> ProtocolAccess:
-        """The protocols that the agent may use now."""
         return (self.setup if self.setup.is_current() else self._set_up()).protocols
 
     def needs_trust(self) -> Trust:
@@ -362,7 +360,6 @@ class Run:
         return child
 
     def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
-        """Creates the run of an agent that is called as a skill."""
         child = self._child(agent, call_id, self.task_id)
         if child.trust is not None:
             child.trust.begin_sub_run(self.needs_trust())

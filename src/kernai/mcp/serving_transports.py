@@ -59,7 +59,6 @@ class Serving:
         self._served: Future[None] | None = None
 
     def start(self) -> Self:
-        """Starts the thread that serves."""
         self._served = self._loop.submit(lambda: self._serve(self._end))
         return self
 

@@ -125,7 +125,6 @@ class Access(Generic[Entry]):
         return [one for one in self.selected() if self.allows(one)]
 
     def any(self) -> bool:
-        """Whether the agent may use any entry."""
         return any(map(self.allows, self.selected()))
 
 

@@ -102,7 +102,6 @@ class Batch:
     # -------------------------------------------------------------------------------------------------- with threads
 
     def run(self) -> RunResults[Any]:
-        """Runs all requests, each in a thread of its own."""
         if is_async(self._on_progress):
             raise TypeError("on_progress is an async function: pass a plain one, or use amap_runs")
         for request in self.requests[:1]:
@@ -176,7 +175,6 @@ class Batch:
     # -------------------------------------------------------------------------------------------------- with asyncio
 
     async def arun(self) -> RunResults[Any]:
-        """Runs all requests, in `concurrency` tasks."""
         from asyncio import TaskGroup
 
         from kernai.drivers.asyncio_delivery import running_loop

@@ -241,7 +241,6 @@ class RunRequest:
         return run
 
     def _messages(self, history: Any) -> list[Message]:
-        """Parses the history and looks up its media."""
         if isinstance(history, (str, Message, Mapping)) or not isinstance(history, Iterable):
             raise TypeError(f"history must be a list of messages, as in Result.messages, got {type(history).__name__}")
 

@@ -184,7 +184,6 @@ class UsageMeter:
         self.count(usage, usage.cost, usage.model_calls)
 
     def count(self, used: LlmResponse | Usage, cost: float | None, calls: int = 1) -> None:
-        """Adds a model call."""
         if used.prompt_tokens is not None:
             self._prompt = used.prompt_tokens + (self._prompt or 0)
         if used.completion_tokens is not None:
