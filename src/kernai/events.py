@@ -365,6 +365,11 @@ class MessagesSentRow(Row, type="messages_sent", group="model"):
             return self._messages
         return MessageDicts(self._system, self._messages, self._length)
 
+    @property
+    def conversation(self) -> object:
+        """The run's own list of messages; None in a row that was read."""
+        return None if self._system is None else self._messages
+
     def fields(self) -> Any:
         return self.messages
 

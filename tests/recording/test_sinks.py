@@ -68,6 +68,18 @@ def test_events_are_read_from_a_file_as_they_were_recorded(
         assert len(path.read_text("ascii").splitlines()) == len(events)
 
 
+def test_runs_with_the_same_id_at_the_same_time_keep_their_own_messages(tmp_path: Path) -> None:
+    memory, path, streams = MemorySink(), tmp_path / "runs.jsonl", []
+    with JsonlSink(path) as file:
+        for who in "ab":
+            agent = Agent(instructions=who, skills=[echo], provider=MockProvider(command("echo", who), command("echo", who), who))
+            streams.append(kernai.stream(agent, who, run_id="r", recorder=Recorder(CompositeSink(memory, file))))
+        for _ in zip(*streams, strict=True):
+            pass
+    # the two threads may write their events to the two sinks in different orders
+    assert sorted(JsonlSink.read(path), key=json.dumps) == sorted(Recorder(memory).to_list(), key=json.dumps)
+
+
 @pytest.mark.parametrize("start, whole", [({}, None), ({"run_id": "other"}, ["a", "b"]), ({"scope": "0.0"}, ["a", "b"])])
 def test_a_second_run_with_the_same_id_starts_without_messages(start: dict[str, str], whole: list[str] | None) -> None:
     sent = {"event": "messages_sent", "run_id": "r", "scope": ""}

@@ -40,7 +40,7 @@ class Journal:
         seq: int = 0,
         stored: Iterable[str] = (),
         info: RunInfo | None = None,
-        sent: Mapping[tuple[str, str], tuple[int, Any]] | None = None,
+        sent: Mapping[tuple[str, str], tuple[int, Any, object]] | None = None,
     ) -> None:
         self.held = held
         self.seq = seq

@@ -292,14 +292,14 @@ class RecordedRun:
             return ""
         return f"\n{corrections.failed_tasks(names, len(json.loads(results)))}"
 
-    def sent(self) -> dict[tuple[str, str], tuple[int, Any]]:
+    def sent(self) -> dict[tuple[str, str], tuple[int, Any, object]]:
         """The number of messages last sent, and the system message, by run and scope; for `MessageDelta`."""
-        sent: dict[tuple[str, str], tuple[int, Any]] = {}
+        sent: dict[tuple[str, str], tuple[int, Any, object]] = {}
         for scope, rows in self.scopes.items():
             if messages := sent_messages(rows):
                 kinds = (one.row for one in reversed(rows) if isinstance(one.row, events.MessagesSentRow))
                 system = next((row.messages[0] for row in kinds if has_system(row)), None)
-                sent[self.run_id, scope] = len(messages) + 1, system
+                sent[self.run_id, scope] = len(messages) + 1, system, None
         return sent
 
     def seconds(self) -> float:

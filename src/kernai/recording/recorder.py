@@ -325,10 +325,11 @@ def _continues(known: list[Any], since: object, new: object) -> bool:
 class MessageDelta:
     """Reduces each `messages_sent` to the messages that its scope has not sent before.
 
-    `sent` has, by run and scope, the number of messages last sent and the first of them.
+    `sent` has, by run and scope, the number of messages last sent, the first of them, and the run's conversation, if it
+    is known: another one under the same id and at the same time has all its messages.
     """
 
-    def __init__(self, sent: Mapping[tuple[str, str], tuple[int, Any]] | None = None) -> None:
+    def __init__(self, sent: Mapping[tuple[str, str], tuple[int, Any, object]] | None = None) -> None:
         self._sent = dict(sent or {})
 
     def entry(self, row: Row) -> dict[str, Any]:
@@ -339,10 +340,10 @@ class MessageDelta:
             return row.entry()
         key = row.place[4], row.place[3]
         messages = row.messages
-        count, system = self._sent.get(key, (0, None))
+        count, system, before = self._sent.get(key, (0, None, None))
         first = messages[0] if messages else None
-        self._sent[key] = len(messages), first
-        if count == 0 or count > len(messages):
+        self._sent[key] = len(messages), first, row.conversation
+        if count == 0 or count > len(messages) or before not in (None, row.conversation):
             return row.entry()
         return row.delta(count, [] if first == system else [first]).entry()
 
