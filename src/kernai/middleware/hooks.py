@@ -53,10 +53,15 @@ class Hooks:
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
+        from inspect import getattr_static
+
         super().__init_subclass__(**options)
         for name in dir(cls):
             if name in _HOOKS:
-                _check_hook(cls, name)
+                wanted = list(signature_of(getattr(Hooks, name)).parameters)
+                is_bound = isinstance(getattr_static(cls, name), (staticmethod, classmethod))
+                arguments = f"({', '.join(wanted)})"
+                check_function(f"{cls.__name__}.{name}", getattr(cls, name), arguments, *wanted[is_bound:])
             elif _resembles_a_hook(name) and callable(getattr(cls, name)):
                 hint = likely(name, _HOOKS, "they are")
                 raise TypeError(f"{cls.__name__}.{name} is not a hook and would never be called{hint}")
@@ -118,12 +123,3 @@ def _resembles_a_hook(name: str) -> bool:
     from difflib import get_close_matches  # imported here, since most classes have only hooks
 
     return bool(get_close_matches(name.lower(), _HOOKS, 1, cutoff=0.9))
-
-
-def _check_hook(cls: type[Hooks], name: str) -> None:
-    from inspect import getattr_static
-
-    hook = getattr(cls, name)
-    wanted = list(signature_of(getattr(Hooks, name)).parameters)
-    given = wanted[1:] if isinstance(getattr_static(cls, name), (staticmethod, classmethod)) else wanted
-    check_function(f"{cls.__name__}.{name}", hook, f"({', '.join(wanted)})", *given)
