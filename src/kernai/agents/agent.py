@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, get_args, overload
 
 from kernai._util.api import annotated_names, check_function, closest, is_async, is_generator, likely, signature_of
-from kernai.agents.setup import Key, Revision, Setup
+from kernai.agents.setup import Revision, Setup
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.protocol_registry import Protocol
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     else:
         from typing_extensions import TypeAliasType
 
+    from kernai.agents.setup import Key
     from kernai.inputs.answer_type import AnswerType
     from kernai.middleware.chain import Middleware
     from kernai.values.pending_calls import PendingCall
@@ -227,11 +228,11 @@ class Agent(Generic[Output_co]):
         """Returns the setup of a run that begins now, with the registries and the configuration of the process."""
         return self.setup_for(self.model, SKILLS, PROTOCOLS, config.allowed_skills, workflows, self.answer_type)
 
-    def setup_for(self, *key: Any) -> Setup:
-        """Returns the setup of a run with this key, the fields of `Key`. The latest one is kept for reuse."""
+    def setup_for(self, *key: *Key) -> Setup:
+        """Returns the setup of a run with this key. The latest one is kept for reuse."""
         latest = self._setup
         if latest is None or latest.key != key or not latest.is_current():
-            latest = self._setup = Setup(self, Key(*key))
+            latest = self._setup = Setup(self, key)
         return latest
 
     def check_provider(self, provider: Provider | None) -> None:

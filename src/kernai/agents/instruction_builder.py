@@ -109,10 +109,10 @@ command and no final."""
 def system_text(setup: Setup, instructions: str) -> str:
     """The text of the system message for a model that calls in its text."""
     names = [protocol.name for protocol in setup.protocols.visible()]
-    answer = "" if setup.key.answer_type is None else setup.key.answer_type.section()
+    answer = "" if setup.answer_type is None else setup.answer_type.section()
     if not setup.can_call:
         return f"{instructions}\n\n{answer}" if answer else instructions
-    workflows = setup.key.workflows
+    workflows = setup.workflows
     builtins = [BUILTINS, PROTOCOLS_BUILTIN if names else "", WORKFLOW_BUILTINS if workflows else ""]
     sections = [
         instructions,
@@ -121,8 +121,8 @@ def system_text(setup: Setup, instructions: str) -> str:
         EXAMPLE,
         PROTOCOLS.format(names=", ".join(names), example=names[0]) if names else "",
         WORKFLOW if workflows else "",
-        _media(MEDIA_INPUT, setup.key.model.supported_media_inputs),
-        _media(MEDIA_OUTPUT, setup.key.model.supported_media_outputs),
+        _media(MEDIA_INPUT, setup.model.supported_media_inputs),
+        _media(MEDIA_OUTPUT, setup.model.supported_media_outputs),
         f"## Skills\n\n{setup.listing}" if setup.listing else "",
         setup.know_how.section(READ) if setup.know_how else "",
         answer,
@@ -136,8 +136,8 @@ def native_system_text(setup: Setup, instructions: str) -> str:
         return instructions
     sections = [
         instructions,
-        _media(MEDIA_INPUT_NATIVE, setup.key.model.supported_media_inputs),
-        _media(MEDIA_OUTPUT_NATIVE, setup.key.model.supported_media_outputs),
+        _media(MEDIA_INPUT_NATIVE, setup.model.supported_media_inputs),
+        _media(MEDIA_OUTPUT_NATIVE, setup.model.supported_media_outputs),
         setup.know_how.section("call the tool read with its name.") if setup.know_how else "",
     ]
     return "\n\n".join(filter(None, sections))

@@ -98,7 +98,7 @@ def native_tools(setup: Setup) -> Iterator[Tool]:
         yield Tool(skill.name, "\n".join(filter(None, [skill.description, produces])), schema)
     for one in setup.protocols.visible():
         yield Tool(one.name, f"The protocol {one.name}. {one.documentation or ''}".strip(), _PROTOCOL, one.name)
-    if setup.key.workflows and setup.can_call:
+    if setup.workflows and setup.can_call:
         yield Tool("plan", _PLAN_DESCRIPTION, _PLAN, "plan")
         yield Tool("/tasks", "Shows the tasks of your plan and their results.", _NO_PARAMETERS)
     if setup.know_how is not None:

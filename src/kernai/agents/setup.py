@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from kernai.values.context import Context
     from kernai.values.model import GenerationOptions, Model
 
+    #: what a setup depends on besides the agent's options: among others, the allowed skills, and whether plans are run
+    Key = tuple[Model, SkillRegistry, ProtocolRegistry, Sequence[str] | None, bool, AnswerType | None]
 
 #: in characters, about 2,000 tokens. The model has to ask for a longer listing, unless the agent says otherwise
 SHORT_LISTING = 8_000
@@ -44,17 +46,6 @@ class Revision:
 
     def __init__(self) -> None:
         self.version = 0
-
-
-class Key(NamedTuple):
-    """What a setup depends on besides the agent's options."""
-
-    model: Model
-    skills: SkillRegistry
-    protocols: ProtocolRegistry
-    allowed: Sequence[str] | None
-    workflows: bool
-    answer_type: AnswerType | None
 
 
 class System(NamedTuple):
@@ -80,10 +71,11 @@ class Setup:
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
         self.key = key
+        self.model, skills, protocols, allowed, self.workflows, self.answer_type = key
         #: `CHANGES.latest` when this was last known to be valid
         self.checked = CHANGES.latest
         # not the agent itself, which refers to this: a cycle would have to wait for the garbage collector
-        self._sources = agent.revision, key.skills, key.protocols
+        self._sources = agent.revision, skills, protocols
         self._versions = [one.version for one in self._sources]
         self._skill_selection, self._protocol_selection = agent.skills, agent.protocols
         self._lists_skills = agent.list_skills
@@ -100,8 +92,8 @@ class Setup:
         self._definition: tuple[dict[str, Any], dict[str, Agent[Any]]] | None = None
         self._tools: tuple[str | tuple[str | Outside, ...] | None, Message, Tools] | None = None
         self._plain: dict[str | None, Skill | None] = {}
-        self.skills = SkillAccess(agent.skills, key.skills, key.allowed, key.model)
-        self.protocols = ProtocolAccess(agent.protocols, key.protocols)
+        self.skills = SkillAccess(agent.skills, skills, allowed, self.model)
+        self.protocols = ProtocolAccess(agent.protocols, protocols)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # a deep or pickled copy of an agent computes its own: registries are not copied
@@ -143,7 +135,7 @@ class Setup:
     @Once
     def is_guarded(self) -> bool:
         """Whether any skill has `Trusted` inputs or `acts`."""
-        return self.key.skills.any_guarded(self._skill_selection)
+        return self._sources[1].any_guarded(self._skill_selection)
 
     @Once
     def agents(self) -> list[Agent[Any]]:
@@ -160,8 +152,8 @@ class Setup:
     def unknown(self) -> list[tuple[str, str, str]]:
         """The names in the agent's lists that are not registered: kind, name, and similar names."""
         return [
-            *_unknown("skill", self._skill_selection, self.key.skills),
-            *_unknown("protocol", self._protocol_selection, self.key.protocols),
+            *_unknown("skill", self._skill_selection, self._sources[1]),
+            *_unknown("protocol", self._protocol_selection, self._sources[2]),
         ]
 
     @calls_out
@@ -210,7 +202,7 @@ class Setup:
         asks = ["/skills"] if callable_skills and not self.listing else []
         asks += ["/protocols"] if spoken else []
         asks += [] if self.know_how is None else [f"/read {name}" for name in self.know_how.folders]
-        return response_grammar(callable_skills, spoken, asks, self.key.answer_type)
+        return response_grammar(callable_skills, spoken, asks, self.answer_type)
 
     def tools(self, system: Message, read: tuple[Any, int], context: Context) -> Tools:
         """Returns the tools for a native call; `system` is the system message for calls as blocks."""
@@ -219,7 +211,7 @@ class Setup:
         if known is None or known[:2] != (instructions, system):
             from kernai.agents.native_tools import Tools, native_tools  # few agents call natively
 
-            typed = self.key.answer_type
+            typed = self.answer_type
             output = None if typed is None or typed.is_text else typed.schema()
             native = Message("system", native_system_text(self, _shown(instructions)), outside=system.outside)
             made = Tools(tuple(native_tools(self)), system, native, output, self.constrains)

@@ -10,7 +10,6 @@ from kernai._util.api import Replaceable, read_only
 from kernai.values.media import Media
 from kernai.values.message import Part
 
-_NOT_IN_AN_ATTRIBUTE = re.compile(r'["<>\x00-\x1f\x7f-\x9f]')
 _ENTITIES = {'"': "&quot;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -21,7 +20,7 @@ def escape_attribute(value: str) -> str:
     """
     if value.isidentifier():  # most values are
         return value
-    return _NOT_IN_AN_ATTRIBUTE.sub(lambda found: _ENTITIES.get(found[0], " "), value)
+    return re.sub(r'["<>\x00-\x1f\x7f-\x9f]', lambda found: _ENTITIES.get(found[0], " "), value)
 
 
 class Block(Replaceable):
@@ -91,8 +90,8 @@ class NativeCall(Block):
 
 
 #: the tags that act. Other XML is unchanged, since a model that edits a file must know its exact text
+#: (not compiled here, since few runs need it)
 _TAG = r"(?=/?(?:block|command|final|plan)(?:[\s/>]|\Z))"
-_FORGEABLE = re.compile(f"<{_TAG}", re.ASCII)
 
 
 def neutralize(text: str) -> str:
@@ -104,12 +103,12 @@ def neutralize(text: str) -> str:
     """
     if not isinstance(text, str):
         raise TypeError(f"neutralize takes str, got {type(text).__name__}")
-    return _FORGEABLE.sub("&lt;", text) if "<" in text else text
+    return re.sub(f"<{_TAG}", "&lt;", text, flags=re.ASCII) if "<" in text else text
 
 
 def restored(text: str) -> str:
     """The inverse of `neutralize`."""
-    return re.sub(f"&lt;{_TAG}", "<", text, flags=re.ASCII)  # not compiled in advance, since few runs need it
+    return re.sub(f"&lt;{_TAG}", "<", text, flags=re.ASCII)
 
 
 def result_block(name: str, text: str) -> str:
