@@ -265,16 +265,15 @@ class RunRequest:
 
         If a skill of one of them requires trusted values, the run also tracks where values come from.
         """
-        asks, is_guarded, seen = run.agent.approve is not None, run.setup.is_guarded, {id(run.agent)}
-        left = [*run.setup.agents, *self._task_agents.values()]
-        while left:
-            agent = left.pop()
-            if id(agent) not in seen:
-                seen.add(id(agent))
-                setup = agent.setup_now(workflows=False)
-                left += setup.agents
-                asks = asks or agent.approve is not None
-                is_guarded = is_guarded or setup.is_guarded
+        asks = is_guarded = False
+        agents = [run.agent, *self._task_agents.values()]
+        for agent in agents:  # the list grows
+            setup = run.setup if agent is run.agent else agent.setup_now(workflows=False)
+            asks = asks or setup.asks
+            is_guarded = is_guarded or setup.is_guarded
+            for called in setup.agents:
+                if called not in agents:
+                    agents.append(called)
         if is_guarded:
             run.needs_trust()
         return asks or is_guarded
