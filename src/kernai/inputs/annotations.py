@@ -242,7 +242,7 @@ class TypeBuilder:
                 hints = self.namespace.fields(annotation, plain)
             except Exception as error:
                 raise TypeError(f"the fields of {plain.__name__} cannot be resolved: {error}") from error
-            node.fields = tuple(self._field(plain, *one) for one in _fields(plain, hints))
+            node.set_fields([self._field(plain, *one) for one in _fields(plain, hints)])
         return node
 
     def _field(self, record: type, name: str, annotation: object, default: object, about: str = "") -> Field:

@@ -267,7 +267,7 @@ def object_schema(fields: Sequence[Field]) -> Schema:
 
 
 class RecordType(InputType):
-    """A dataclass, TypedDict or NamedTuple, or all inputs of a skill. `fields` is set later: it may contain itself.
+    """A dataclass, TypedDict or NamedTuple, or all inputs of a skill. Its fields are set later: it may contain itself.
 
     `build` makes the value from the converted fields; instances of `instance` are accepted as they are.
     """
@@ -275,32 +275,33 @@ class RecordType(InputType):
     natural = frozenset({dict})
 
     def __init__(self, name: str, build: Callable[[dict[str, Any]], Any], instance: type | None = None) -> None:
-        self.name = name
-        self.fields: tuple[Field, ...] = ()
+        self.set_fields(())
         self._build = build
         self._instance = instance
         self.schema = {"$ref": Definition(name, self._contents)}
 
-    @Once
-    def types(self) -> dict[str, InputType]:
-        return {one.name: one.type for one in self.fields}
+    def set_fields(self, fields: Iterable[Field]) -> None:
+        self.fields = tuple(fields)
+        #: what a conversion needs, since plain tuples are read faster than `Field`
+        self._plan = [(one.name, one.type.exact, one.type, one.required) for one in self.fields]
+        self.types = {one.name: one.type for one in self.fields}
 
     def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, Mapping):
             if self._instance is not None and isinstance(value, self._instance):
                 return value
-            required = ", ".join(one.name for one in self.fields if one.required)
-            return validation.refuse(f"{self.label} with {required}" if required else self.label, value)
+            names = ", ".join(one.name for one in self.fields if one.required)
+            return validation.refuse(f"{self.label} with {names}" if names else self.label, value)
         faults = validation.faults
         before = len(faults)
         made: dict[str, Any] = {}
-        for name, kind, default, _ in self.fields:
+        for name, exact, kind, required in self._plan:
             given = value.get(name, NO_VALUE)
-            if type(given) is kind.exact:
+            if type(given) is exact:
                 made[name] = given
             elif given is not NO_VALUE:
                 made[name] = validation.inside(name, kind, given)
-            elif default is REQUIRED:
+            elif required:
                 faults.append(Fault((name,), f"required, but missing: expected {kind.label}, received nothing"))
         if len(faults) != before:
             return None

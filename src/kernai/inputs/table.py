@@ -103,8 +103,9 @@ class InputTable:
                 raise TypeError(f"skill {skill_name!r}: parameter {name!r}: {error}") from error
             self.inputs[name] = made = replace(one, description=one.description or description)
             fields.append(Field(name, kind, one.default, made.description))
-        self._record = RecordType(skill_name, dict)
-        self._fields = self._record.fields = tuple(fields)
+        self._record = RecordType(skill_name, self._filled)
+        self._record.set_fields(fields)
+        self._fields = self._record.fields
         self.has_media = builder.has_media
         self._may_be_marked = builder.may_be_marked
         #: whether no input has fields, so that only names of inputs can be unknown
@@ -204,14 +205,16 @@ class InputTable:
         """The keyword arguments, and the faults; if there are any, the arguments mean nothing."""
         record = self._record
         if bound is not None:
-            record = RecordType(self.skill_name, dict)
-            record.fields = tuple(one for one in self._fields if one.name in params)
-        made, faults = record.checked(params, media_store, repair=repair)
-        given = {**(bound or {}), **(made or {})}
+            record = RecordType(self.skill_name, lambda given: {**bound, **given})
+            record.set_fields(one for one in self._fields if one.name in params)
+        return record.checked(params, media_store, repair=repair)
+
+    def _filled(self, given: dict[str, object]) -> dict[str, object]:
+        """The given arguments, and the defaults of the others."""
         return {
             name: given[name] if name in given else deepcopy(default) if is_mutable else default
             for name, _, default, is_mutable in self._plan
-        }, faults
+        }
 
     def _error(
         self, faults: Sequence[Fault], params: Mapping[str, object], media_store: MediaStore | None = None

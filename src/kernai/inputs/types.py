@@ -154,8 +154,9 @@ class InputType:
         self, value: object, media_store: MediaStore | None = None, *, repair: bool = False
     ) -> tuple[Any, list[Fault]]:
         """The converted value and its faults."""
+        validation = Validation(media_store, repair=repair)
         try:
-            return Validation(media_store).tried(self, value, repair=repair)
+            return self.convert(value, validation), validation.faults
         except RecursionError:  # many levels in a union that contains itself, or a caller's own data
             return None, [Fault((), "nested too deeply")]
 
