@@ -32,6 +32,7 @@ from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from kernai._util.api import check_texts
 from kernai._util.worker_pool import WorkerPool, in_worker
@@ -329,9 +330,12 @@ async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> Non
         allow_headers=["*"], expose_headers=["Mcp-Session-Id"],
     )
 
+    # the SDK's sessions end before uvicorn stops listening
+    ending = Response("the server is shutting down", status_code=503)
+
     async def served(scope: Any, receive: Any, send: Any) -> None:
         with suppress(ClientDisconnect):  # the client has left while it sent the request
-            await for_browsers(scope, receive, send)
+            await (ending if stop.is_set() else for_browsers)(scope, receive, send)
 
     server = uvicorn.Server(uvicorn.Config(
         served, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
