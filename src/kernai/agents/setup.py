@@ -139,7 +139,6 @@ class Setup:
 
     @Once
     def agents(self) -> list[Agent[Any]]:
-        """The agents that can be called as skills."""
         return [one.agent for one in self.skills.selected() if isinstance(one, AgentSkill)]
 
     @Once

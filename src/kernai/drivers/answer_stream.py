@@ -59,7 +59,6 @@ class AnswerText:
         self._is_set_aside = False
 
     def take(self, event: Event) -> Iterator[str]:
-        """Yields the pieces of the answer in an event."""
         if event.scope:
             return
         row = event.row

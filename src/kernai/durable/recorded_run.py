@@ -128,7 +128,6 @@ class Facts:
             self._decided.setdefault(call_id, []).append(decision)
 
     def agreed(self, call_id: str) -> Decision | None:
-        """The last decision on a call; None if there is none."""
         return self._decided[call_id][-1] if call_id in self._decided else None
 
     def as_edited(self, run: Run, call: Call) -> Call:

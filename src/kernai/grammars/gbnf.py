@@ -44,7 +44,6 @@ class Rules:
         return name
 
     def fill(self, name: str, body: str) -> None:
-        """Sets the body of a reserved rule."""
         self._bodies[name] = body
         self._names.setdefault(body, name)
 

@@ -108,7 +108,6 @@ class AnswerType:
         return value if self.is_text and isinstance(value, str) else answer_json(value)
 
     def section(self) -> str:
-        """The section of the system message about the answer."""
         what = "the answer" if self.is_text else "one JSON value"
         about = f" ({self._description})" if self._description else ""
         lines = ["## Your answer", "", f"Your final block holds {what} and nothing else: {self._type.label}{about}."]
@@ -125,7 +124,6 @@ class AnswerType:
         return ""
 
     def schema(self) -> Schema:
-        """The JSON Schema of the answer's value."""
         return published(self.whole)
 
     @property

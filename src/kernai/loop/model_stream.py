@@ -57,7 +57,6 @@ class ParsedResponse:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the vendor cut the response off."""
         return self.finish_reason in CUT
 
     @property

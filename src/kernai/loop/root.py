@@ -139,7 +139,6 @@ class Gate:
         return False
 
     def check(self) -> None:
-        """Raises `Cancelled` if the run must stop."""
         self._cancellation.check()
 
     def spend_call(self) -> None:

@@ -217,7 +217,6 @@ class Trust:
         return messages[:last]
 
     def has_read_outside(self) -> bool:
-        """Whether the model had read text from outside."""
         outside = self._run.setup.foreign or self._run.system.message.outside
         return self._outer_has_read_outside or bool(outside) or any(
             message.by == "tool" or message.outside or (message.by is None and holds_results(message))

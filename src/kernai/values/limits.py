@@ -102,7 +102,6 @@ class Budget:
             self._set_most(None if is_plan else CALLS_PER_INPUT)
 
     def is_used_up(self) -> bool:
-        """Whether no further call is possible."""
         try:
             self.check_call(-1)
         except LimitReachedError:
@@ -199,7 +198,6 @@ class UsageMeter:
         self._calls += calls
 
     def usage(self) -> Usage:
-        """The sum so far."""
         return Usage(self._prompt, self._completion, self._total, self._cost, self._calls, self._cached, self._written)
 
 
