@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,20 +37,17 @@ def post(
 ) -> tuple[int, http.client.HTTPMessage, str]:
     """Send one request as a browser or a script could; `host` "" is the right one, and None sends no header."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
     body = json.dumps(content).encode() if content else b""
-    connection.putrequest(method, parts.path, skip_host=True)
-    if host is not None:
-        connection.putheader("Host", host or parts.netloc)
-    for name, value in [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream"),
-                        ("Content-Length", str(len(body))), *headers]:
-        connection.putheader(name, value)
-    connection.endheaders(body)
-    answer = connection.getresponse()
-    try:
+    with closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)) as connection:
+        connection.putrequest(method, parts.path, skip_host=True)
+        if host is not None:
+            connection.putheader("Host", host or parts.netloc)
+        for name, value in [("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream"),
+                            ("Content-Length", str(len(body))), *headers]:
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        answer = connection.getresponse()
         return answer.status, answer.headers, answer.read().decode()
-    finally:
-        connection.close()
 
 
 def bearer(token: str) -> tuple[str, str]:
