@@ -119,19 +119,24 @@ class ConstrainedType(WrapperType):
 
     def _fitting_sample(self, sample: Any) -> Any:
         """The sample if it satisfies the constraints, else another value that does, if one is found."""
-        bounds = {keyword: value for keyword, value in self.constraints if keyword in _BOUNDS.values()}
-        edges = [bounds[keyword] for keyword in ("exclusiveMaximum", "exclusiveMinimum") if keyword in bounds]
-        tried = [sample, *map(plain, bounds.values())]  # some may have a wrong type
-        for edge, by in product(edges, (-1, 1)):
-            with suppress(TypeError, OverflowError):  # nothing can be added to a time
-                tried.append(plain(edge + by * type(edge - edge)(1)))  # a day, for dates
-        with suppress(TypeError):  # dates, or a float and a Decimal
-            tried.append(str(sum(edges) / 2))
-        for one in (*tried, *_SAMPLES):
+        for one in self._candidates(sample):
             made, faults = self.inner.checked(one)
             if not faults and self._accepts(made):
                 return one
         return sample
+
+    def _candidates(self, sample: Any) -> Iterator[Any]:
+        """The schema's own sample, then values to try if it does not fit. Some may have a wrong type."""
+        yield sample
+        bounds = {keyword: value for keyword, value in self.constraints if keyword in _BOUNDS.values()}
+        edges = [bounds[keyword] for keyword in ("exclusiveMaximum", "exclusiveMinimum") if keyword in bounds]
+        yield from map(plain, bounds.values())
+        for edge, by in product(edges, (-1, 1)):
+            with suppress(TypeError, OverflowError):  # nothing can be added to a time
+                yield plain(edge + by * type(edge - edge)(1))  # a day, for dates
+        with suppress(TypeError):  # dates, or a float and a Decimal
+            yield str(sum(edges) / 2)
+        yield from _SAMPLES
 
 
 def _tighten(schema: Schema, keyword: str, value: Any) -> None:
