@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from kernai import events
@@ -99,7 +98,7 @@ def utc(at: datetime | str) -> str:
     return f"{at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunInfo(Value):
     """The summary of a run that `Store.runs` returns.
 
@@ -132,41 +131,39 @@ class RunInfo(Value):
 
     def after(self, entries: Iterable[Mapping[str, Any]]) -> RunInfo:
         """Returns the summary after these entries. A store keeps it with the run, so that `runs` reads no entries."""
-        changes: dict[str, Any] = {}
+        made = object.__new__(RunInfo)
+        known = vars(made)  # each append makes a summary: this takes a fraction of the time of `replace`
+        known.update(vars(self))
         for entry in entries:
-            changes["updated_at"] = at = entry.get("timestamp") or changes.get("updated_at", self.updated_at)
-            if not self.created_at:
-                changes["created_at"] = changes.get("created_at") or at
+            known["updated_at"] = entry.get("timestamp") or known["updated_at"]
+            known["created_at"] = known["created_at"] or known["updated_at"]
             if entry.get("event") in _FOLLOWED:
                 try:
-                    self._follow(entry, changes)
+                    made._follow(entry, known)
                 except (TypeError, ValueError, LookupError, AttributeError):  # not as kernai writes it
                     continue
-        values: Iterable[Any] = map(changes.get, self.__slots__, _ALL(self))
-        return RunInfo(*values)  # three times as fast as `replace`
+        return made
 
-    def _follow(self, entry: Mapping[str, Any], changes: dict[str, Any]) -> None:
+    def _follow(self, entry: Mapping[str, Any], known: dict[str, Any]) -> None:
         data, of_root = entry["data"], not entry.get("scope")
         match entry["event"]:
             case events.MessagesSentRow.type if of_root:
-                changes["steps"] = entry["step"] + 1
+                known["steps"] = entry["step"] + 1
             case events.LlmResponseRow.type | events.ModelFailedRow.type:
-                used = events.KINDS[entry["event"]].usage_in(data)
-                changes["usage"] = changes.get("usage", self.usage) + (used or Usage())
+                known["usage"] += events.KINDS[entry["event"]].usage_in(data) or Usage()
             case events.RunStartRow.type if of_root:
-                changes.update(agent=data["agent"], status=RUNNING, **_from_metadata(data.get("metadata") or {}))
+                known.update(agent=data["agent"], status=RUNNING, **_from_metadata(data.get("metadata") or {}))
             case events.RunResumedRow.type if of_root:
-                before = replace(self, pending=changes.get("pending", self.pending))
-                changes.update(status=RUNNING, why=None, pending=before.without_in_flight().pending)
+                known.update(status=RUNNING, why=None, pending=self.without_in_flight().pending)
             case events.ResultRow.type if of_root:
-                changes["status"] = WAITING if data["stop_reason"] == "interrupt" else str(data["stop_reason"])
-                changes.update(usage=Usage(**data["usage"]), steps=data["steps"])
+                known["status"] = WAITING if data["stop_reason"] == "interrupt" else str(data["stop_reason"])
+                known.update(usage=Usage(**data["usage"]), steps=data["steps"])
                 if data["stop_reason"] == StopReason.CLOSED:
-                    changes["pending"] = ()
+                    known["pending"] = ()
             case events.ApprovalRequestedRow.type | events.ApprovalGivenRow.type | events.InFlightRow.type:
-                others = [one for one in changes.get("pending", self.pending) if one.call_id != data["call_id"]]
+                others = [one for one in self.pending if one.call_id != data["call_id"]]
                 asked = [PendingCall.from_dict(data)] if entry["event"] == events.ApprovalRequestedRow.type else []
-                changes["pending"] = (*others, *asked)
+                known["pending"] = (*others, *asked)
 
     def without_in_flight(self) -> RunInfo:
         """Returns a copy without the in-flight calls that the run was blocked on."""
@@ -193,7 +190,6 @@ class RunInfo(Value):
         return cls(**{**data, "usage": Usage(**data["usage"]), "pending": pending})
 
 
-_ALL = attrgetter(*RunInfo.__slots__)
 #: events that change a run's summary
 _FOLLOWED = frozenset(row.type for row in (
     events.RunStartRow, events.RunResumedRow, events.MessagesSentRow, events.LlmResponseRow, events.ModelFailedRow,
