@@ -18,13 +18,13 @@ import os
 import sqlite3
 import stat
 import threading
-import time
 from binascii import crc32
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from time import monotonic, sleep, time
 from typing import Any, Literal, TypeVar, Unpack
 from weakref import WeakSet, finalize
 
@@ -42,7 +42,7 @@ from kernai.durable.store import (
     check_load,
     check_run_id,
 )
-from kernai.errors import KernaiError, RunDamagedError
+from kernai.errors import KernaiError, RunConflictError, RunDamagedError
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
 from kernai.values.media import Media
@@ -105,14 +105,13 @@ _KEEP_MEDIA = """
 INSERT INTO media VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
 SET about = excluded.about, payload = excluded.payload, checksum = excluded.checksum
 WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # a file that could not be read at first
-_RUN = "SELECT run_id, CAST(summary AS BLOB), checksum FROM runs WHERE run_id = ?"
 _RUNS = "SELECT run_id, CAST(summary AS BLOB), checksum, status, updated_at FROM runs"
 _IS_HELD = "json_valid(summary) AND json_extract(summary, '$[4]') IS NOT NULL"  # the holder in `Head.to_data`
-_UPDATE_RUN = "UPDATE runs SET summary = ?, checksum = ?, updated_at = ? WHERE status = ? AND run_id = ?"
-_REPLACE_RUN = "REPLACE INTO runs (summary, checksum, updated_at, status, run_id) VALUES (?, ?, ?, ?, ?)"
+# only if the row is still the same; a statement that sets `status` also writes to the indexes
+_UPDATE_RUN = "UPDATE runs SET summary = ?, checksum = ?, updated_at = ? WHERE run_id = ? AND summary = ?"
+_UPDATE_STATUS = _UPDATE_RUN.replace(" WHERE", ", status = ? WHERE")
+_INSERT_RUN = "INSERT INTO runs (summary, checksum, updated_at, run_id, status) VALUES (?, ?, ?, ?, ?)"
 _COUNT_MEDIA = "SELECT count(*) FROM media WHERE run_id = ?"
-# data_version changes when another connection has written, never because of this one
-_NOW = "SELECT data_version, (julianday('now') - 2440587.5) * 86400.0 FROM pragma_data_version"
 
 
 class SqliteStore(OpenedStore):
@@ -145,13 +144,13 @@ class SqliteStore(OpenedStore):
         brought = [(key, *one, _media_checksum(one[1].encode("ascii"), one[2])) for one in sealed]
 
         def work(connection: sqlite3.Connection) -> Lease | None:
-            head = self._file.latest(connection, key)
+            head = self._file.latest(connection, key, may_be_old=True)
             if head.append(first_seq, entries, **terms):
-                connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
                 if brought:
                     connection.executemany(_KEEP_MEDIA, brought)
                     head.media = connection.execute(_COUNT_MEDIA, (key,)).fetchone()[0]
                 self._file.keep(connection, key, head)
+                connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
             return head.lease_after(**terms)
 
         return self._file.perform(f"append entries {first_seq} to {first_seq + len(rows) - 1} of run {run_id!r}", work)
@@ -171,7 +170,7 @@ class SqliteStore(OpenedStore):
                         if seq != from_seq + len(found):
                             return _DamageError("it is missing")
                         found.append(_data(self._opened, _intact(text, checksum)))
-                    count = max(_head(connection, key).entries - from_seq, 0)
+                    count = max(self._file.latest(connection, key).entries - from_seq, 0)
             except _DamageError as damage:
                 return damage
             return None if len(found) in (count, most) else _DamageError("it is missing")
@@ -203,8 +202,9 @@ class SqliteStore(OpenedStore):
                             found.append(_data(self._opened_media, text, payload))
                         except _DamageError as damage:
                             lost.append(f"{media_id} ({damage})")
+                    head = self._file.latest(connection, key)
                     # count ids: a damaged index may return one row twice
-                    if wanted is None and len({one.id for one in found}) + len(lost) != _head(connection, key).media:
+                    if wanted is None and len({one.id for one in found}) + len(lost) != head.media:
                         raise _DamageError("not all of them are there")
             except _DamageError as damage:
                 lost.append(str(damage))
@@ -245,7 +245,6 @@ class SqliteStore(OpenedStore):
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
         def work(connection: sqlite3.Connection) -> list[RunInfo]:
-            _, now = connection.execute(_NOW).fetchone()
             # NOT INDEXED: a damaged index would hide runs
             given: list[Any] = []
             where = f"{_RUNS} NOT INDEXED WHERE status != ''"
@@ -263,7 +262,7 @@ class SqliteStore(OpenedStore):
                 where += " AND updated_at <= ? AND (updated_at < ? OR run_id > ?)"
                 given += [after.updated_at, after.updated_at, self._key(after.run_id)]
             rows = connection.execute(f"{where} ORDER BY updated_at DESC, run_id", given)
-            infos = (_listed(now, *row) for row in rows)
+            infos = (_listed(*row) for row in rows)
             return list(islice((one for one in infos if wanted.matches(one)), limit))
 
         return self._file.perform("list the runs", work, "BEGIN")
@@ -285,27 +284,31 @@ class _File:
         #: whether the connection is read-only and immutable; see `_frozen`
         self._is_frozen = False
         self._closed = False
-        # the last head written, and the data version then; while no other connection writes, it is not read again
-        self._last: tuple[str, Head] | None = None
-        self._version = -1
+        #: the run last read or written, with its head, its row's `summary` and `status`; None if it has no row
+        self._last: tuple[str, Head, str | None, str] | None = None
         with _FORKING:
             _FILES.add(self)
 
     def perform(self, doing: str, work: Callable[[sqlite3.Connection], T], begin: str = "BEGIN IMMEDIATE") -> T:
         """Runs `work` in one transaction and returns its result, retrying while the database is locked."""
         with self.lock:
-            until = time.monotonic() + RETRY_SECONDS
+            until = monotonic() + RETRY_SECONDS
             while True:
+                known = self._last
                 try:
                     return self._attempt(work, begin)
+                except (RunConflictError, _OldHeadError):
+                    if known is None:
+                        raise
+                    continue  # the head in memory may be older than the one in the file
                 except (sqlite3.Error, _DamageError, UnicodeDecodeError, OverflowError, OSError) as error:
-                    if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                    if _code(error) != sqlite3.SQLITE_BUSY or monotonic() > until:
                         hint = _lock_hint(self.path, error) or _HINTS.get(_code(error) or 0)
                         why = (isinstance(error, OSError) and error.strerror) or error
                         raise KernaiError(
                             f"cannot {doing} in {self.path!r}: {why}" + (f" ({hint})" if hint else "")
                         ) from error
-                time.sleep(0.002)
+                sleep(0.002)
                 INTERRUPTS.look()
 
     def _attempt(self, work: Callable[[sqlite3.Connection], T], begin: str) -> T:
@@ -335,25 +338,29 @@ class _File:
             raise
         return made
 
-    def latest(self, connection: sqlite3.Connection, key: str) -> Head:
-        """Returns the run's current head. Call within a transaction."""
-        version, now = connection.execute(_NOW).fetchone()
-        last = self._last
-        if last is not None and version == self._version and last[0] == key:
-            head = last[1]
-        else:
-            self._version, self._last = version, None
-            head = _head(connection, key)
-        head.now = now
+    def latest(self, connection: sqlite3.Connection, key: str, *, may_be_old: bool = False) -> Head:
+        """Returns the run's head. If it `may_be_old`, it is not read again, and `keep` fails if the row has changed."""
+        if may_be_old and self._last is not None and self._last[0] == key:
+            head = self._last[1]
+            head.now = time()
+            return head
+        row = connection.execute(f"{_RUNS} WHERE run_id = ?", (key,)).fetchone()
+        head = _head_of(*row[:3]) if row else Head(RunInfo(key.rpartition("/")[2]), now=time())
+        self._last = key, head, *((row[1].decode("ascii"), row[3]) if row else (None, ""))
         return head
 
     def keep(self, connection: sqlite3.Connection, key: str, head: Head) -> None:
-        """Writes the run's head. An empty status keeps a deleted run out of `runs`."""
-        status = head.info.status if head.entries else ""
-        row = (*_summed(dumps_data(head.to_data())), head.info.updated_at, status, key)
-        if connection.execute(_UPDATE_RUN, row).rowcount == 0:  # the run is new, or its status has changed
-            connection.execute(_REPLACE_RUN, row)
-        self._last = key, head
+        """Writes the head that `latest` returned. An empty status keeps a deleted run out of `runs`."""
+        *_, before, status_before = self._last or (None, "")  # None if a signal handler has forked meanwhile
+        status, text = head.info.status if head.entries else "", dumps_data(head.to_data())
+        row = (*_summed(text), head.info.updated_at)
+        if before is None:
+            connection.execute(_INSERT_RUN, (*row, key, status))
+        else:
+            query, more = (_UPDATE_RUN, ()) if status == status_before else (_UPDATE_STATUS, (status,))
+            if connection.execute(query, (*row, *more, key, before)).rowcount == 0:
+                raise _OldHeadError
+        self._last = key, head, text, status
 
     def disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -376,32 +383,31 @@ def _close_all(connections: list[sqlite3.Connection]) -> None:
 # counts the entries, so a loss is noticed.
 
 
-def _head(connection: sqlite3.Connection, key: str) -> Head:
-    row = connection.execute(_RUN, (key,)).fetchone()
-    return _head_of(*row) if row else Head(RunInfo(key.rpartition("/")[2]))
-
-
 def _head_of(key: str, text: object, checksum: object) -> Head:
     data = _data(json.loads, _intact(text, checksum))
     if isinstance(data[0], str):  # written in format 1
         run_id, agent, status, updated_at, entries, media = data
         data = [RunInfo(run_id, agent, status, updated_at).to_dict(), entries, media]
     head = Head.from_data(data)
+    head.now = time()
     if head.info.run_id != key.rpartition("/")[2]:
         raise _DamageError(f"the row of run {head.info.run_id!r} is damaged")
     return head
 
 
-def _listed(now: float, key: str, text: object, checksum: object, *listed_by: str) -> RunInfo:
+def _listed(key: str, text: object, checksum: object, *listed_by: str) -> RunInfo:
     head = _head_of(key, text, checksum)
     if listed_by != (head.info.status, head.info.updated_at):
         raise _DamageError(f"the row of run {head.info.run_id!r} is damaged")
-    head.now = now
     return head.shown()
 
 
 class _DamageError(Exception):
     """A row cannot be read; the message says why."""
+
+
+class _OldHeadError(Exception):
+    """Another connection has changed a run since its head was read."""
 
 
 @contextmanager
