@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from operator import attrgetter
 from time import monotonic, sleep, time
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from kernai._util.api import NotCopied
 from kernai.durable.approvals import Decision
@@ -158,7 +158,8 @@ class Head:
             self.check_held(lease)
         elif first_seq != 0:
             self.check_free()
-        self._check_next(first_seq)
+        if first_seq != self.entries:
+            self._misplaced(first_seq)
         if claim is not None:
             self.claim(*claim)
         elif lease is not None:
@@ -171,11 +172,9 @@ class Head:
             self._use_up(entries)
         return True
 
-    def _check_next(self, first_seq: int) -> None:
-        """Raises `RunConflictError` unless `first_seq` is the number of the next entry."""
+    def _misplaced(self, first_seq: int) -> NoReturn:
+        """Raises a `RunConflictError`, since `first_seq` is not the number of the next entry."""
         run_id, count = self.info.run_id, self.entries
-        if first_seq == count:
-            return
         advice = "load it again, or leave it to that worker" if first_seq else "resume it, or choose another run_id"
         why = f"this worker was about to write entry {first_seq}: another worker has started or continued the run"
         if first_seq > count:
@@ -243,11 +242,12 @@ class LeasedStore(NotCopied, RunStore):
     _tenant = ""
     _codec: Codec | None = None
 
-    def _sealed(self, text: str) -> str:
-        """Converts JSON text to the form in which it is stored. With a codec, that is base64 after an ``=``."""
-        if self._codec is None:
-            return text
-        return "=" + b64encode(self._codec.encode(text.encode("ascii"))).decode("ascii")
+    def _sealed(self, entries: Iterable[object]) -> list[str]:
+        """The JSON text of each entry, as it is stored. With a codec, that is base64 after an ``=``."""
+        texts, codec = [dumps_data(one) for one in entries], self._codec
+        if codec is None:
+            return texts
+        return [f"={b64encode(codec.encode(text.encode('ascii'))).decode('ascii')}" for text in texts]
 
     def _opened(self, text: str) -> Any:
         """The inverse of `_sealed`, parsed. Raises `ValueError` if the text is not JSON."""
@@ -274,7 +274,7 @@ class LeasedStore(NotCopied, RunStore):
         check_run_id(run_id)
         if not entries:
             raise ValueError("append needs at least one entry: media come with the entries that name them")
-        return [self._sealed(dumps_data(one)) for one in entries], [(one.id, *self._sealed_media(one)) for one in media]
+        return self._sealed(entries), [(one.id, *self._sealed_media(one)) for one in media]
 
     def _sealed_media(self, media: Media) -> tuple[str, bytes | None]:
         """The text has the path or URL; the payload of a file is its current content."""
@@ -282,10 +282,10 @@ class LeasedStore(NotCopied, RunStore):
         if media.is_path and payload is None:
             with suppress(KernaiError):  # raised again when the bytes are read
                 payload = media.read_bytes()
-        about = self._sealed(dumps_data({
+        [about] = self._sealed([{
             "kind": media.kind, "mime_type": media.mime_type, "source": media.source, "data": data,
             "metadata": dict(media.metadata),
-        }))
+        }])
         return about, payload if payload is None or self._codec is None else self._codec.encode(payload)
 
     def _opened_media(self, about: str, payload: bytes | None) -> Media:

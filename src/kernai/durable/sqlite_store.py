@@ -140,7 +140,7 @@ class SqliteStore(OpenedStore):
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
         key, (texts, sealed) = self._key(run_id), self._sealed_append(run_id, entries, media)
-        rows = [(key, seq, *_summed(text)) for seq, text in enumerate(texts, first_seq)]
+        rows = [(key, seq, text, crc32(text.encode("ascii"))) for seq, text in enumerate(texts, first_seq)]
         brought = [(key, *one, _media_checksum(one[1].encode("ascii"), one[2])) for one in sealed]
 
         def work(connection: sqlite3.Connection) -> Lease | None:
@@ -353,7 +353,7 @@ class _File:
         """Writes the head that `latest` returned. An empty status keeps a deleted run out of `runs`."""
         *_, before, status_before = self._last or (None, "")  # None if a signal handler has forked meanwhile
         status, text = head.info.status if head.entries else "", dumps_data(head.to_data())
-        row = (*_summed(text), head.info.updated_at)
+        row = text, crc32(text.encode("ascii")), head.info.updated_at
         if before is None:
             connection.execute(_INSERT_RUN, (*row, key, status))
         else:
@@ -602,10 +602,6 @@ def _is_new(connection: sqlite3.Connection, path: str) -> bool:
     if application or version or connection.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise KernaiError(f"{path!r} is another program's database, so nothing was written to it: use another file")
     return True
-
-
-def _summed(text: str) -> tuple[str, int]:
-    return text, crc32(text.encode("ascii"))
 
 
 def _media_checksum(about: bytes, payload: bytes | None) -> int:
