@@ -104,7 +104,8 @@ class DurableRun:
     @property
     def must_leave(self) -> bool:
         """Whether nothing more may start here because another worker will continue the run."""
-        return self._root.journal is not None and self._root.journal.held.must_leave
+        stopping = None if self._root.journal is None else self._root.journal.held.stopping
+        return stopping is not None and stopping.is_set()
 
     # ------------------------------------------------------------------------------------------------- resuming
 
@@ -299,15 +300,15 @@ class DurableRun:
         """
         ask, doubts = run.agent.approve, self._doubts(run, call)
         needs_approval = isinstance(call, CallSkill) and run.held_skill(call.skill).approval
+        if ask is None and not doubts and not needs_approval:
+            return None
         reason = corrections.listed(doubts)
         if doubts and needs_approval:
             reason = f"each call of {called(call)[0]} needs approval; {reason}"
         if ask is None:
             if doubts and self._root.journal is None and not needs_approval:
                 raise CallRefusedError(corrections.untrusted(doubts))
-            if doubts or needs_approval:
-                raise DoubtfulPause(reason, doubts)
-            return None
+            raise DoubtfulPause(reason, doubts)
         try:
             asked = PendingCall(call.call_id, *called(call), reason, untrusted=doubts)
             answer = ask(asked)

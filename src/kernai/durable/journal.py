@@ -97,7 +97,7 @@ class Journal:
         self._info = info
         del self._waiting[:len(rows)]
         self.seq += len(rows)
-        self._stored.update(one.id for one in media)
+        self._stored.update([one.id for one in media])
 
     def _named(self, entries: list[dict[str, Any]]) -> list[Media]:
         """The media that the entries refer to and the store lacks. A context may share its media with other runs, so

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -37,11 +37,8 @@ if TYPE_CHECKING:
 #: how often the thread checks for work, in seconds
 TICK = 1.0
 _LINUX = sys.platform == "linux"
-
-
-def boottime() -> float:
-    """Seconds on a clock that never jumps, and on Linux keeps running while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if _LINUX else time.monotonic()
+#: seconds on a clock that never jumps, and on Linux keeps running while the machine sleeps
+boottime: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if _LINUX else time.monotonic
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -180,12 +177,8 @@ class HeldRun:
         self._sent = 0.0
         #: why the last renewal failed; after a conflict there is no other
         self._failure: Exception | None = None
-        self._stopping: threading.Event | None = getattr(store, "stopping", None)
-
-    @property
-    def must_leave(self) -> bool:
-        """Whether the store is stopping, so that the run must be left to another worker."""
-        return self._stopping is not None and self._stopping.is_set()
+        #: set when the run must be left to another worker
+        self.stopping: threading.Event | None = getattr(store, "stopping", None)
 
     @calls_out
     def append(self, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], info: RunInfo) -> None:
