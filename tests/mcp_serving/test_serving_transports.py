@@ -62,7 +62,7 @@ def test_serving_over_stdio_sends_stray_output_to_stderr_and_restores_both_descr
     got: list[Any] = []
 
     def client() -> None:
-        with os.fdopen(asked[1], "w") as there, os.fdopen(answered[0]) as back:
+        with os.fdopen(asked[1], "w", encoding="utf-8-sig") as there, os.fdopen(answered[0]) as back:
             for request in (INITIALIZE, {**CALL, "params": {"name": "shout", "arguments": {"text": "hello"}}}):
                 there.write(json.dumps(request) + "\n")
                 there.flush()

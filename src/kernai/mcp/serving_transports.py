@@ -142,7 +142,7 @@ class _Client:
 
     def __init__(self, pool: WorkerPool, source: _Input, target: FileIO, ended: asyncio.Event) -> None:
         self._pool = pool
-        self._lines = io.TextIOWrapper(io.BufferedReader(source), "utf-8", "replace")
+        self._lines = io.TextIOWrapper(io.BufferedReader(source), "utf-8-sig", "replace")
         self._target = target
         self._ended = ended
 
