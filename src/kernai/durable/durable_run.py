@@ -282,7 +282,7 @@ class DurableRun:
             if self.closes and left == 0:
                 self.closes = False
                 run.root.cancellation.reopen()
-            elif run.gate is run.root.gate and result is not None and not result.ok:
+            elif run.gate is run.root and result is not None and not result.ok:
                 if result.error is not None:
                     result.error.add_note(INPUT_LEFT)
                 return result  # the run ended in this process, so the next input has nothing to continue

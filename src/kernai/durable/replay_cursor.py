@@ -91,7 +91,7 @@ class ReplayCursor(Gate):
 
     def spend_call(self) -> None:
         if self.is_decided():
-            self.spent = next(self._budget.calls)  # whatever the limits are now
+            self.spent = next(self.budget.calls)  # whatever the limits are now
         else:
             self.spent = -1
             super().spend_call()

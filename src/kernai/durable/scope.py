@@ -221,7 +221,7 @@ class DurableScope:
     def live(self) -> effects.Work:
         """The rest of the run, for a driver."""
         run = self.run
-        run.gate = run.root.gate
+        run.gate = run.root
         if run.trust is not None and self._frontier is not None:  # a new run records this in its `run_start`
             added = run.trust.note_host(before_response=isinstance(self._frontier, CallModel))
             if added is not None:

@@ -120,15 +120,15 @@ class Cancellation:
 class Gate:
     """What a run asks before it acts: whether it must stop, whether a limit is used up, which rules apply.
 
-    A live root run and all its sub-runs share one gate. A scope that is being replayed has a
-    `durable.replay_cursor.ReplayCursor` of its own, which answers from the recording.
+    For live runs, the `Root` is the gate. A scope that is being replayed has a `durable.replay_cursor.ReplayCursor` of
+    its own, which answers from the recording.
     """
 
-    __slots__ = ("_budget", "_cancellation")
+    __slots__ = ("budget", "cancellation")
 
     def __init__(self, cancellation: Cancellation, budget: Budget) -> None:
-        self._cancellation = cancellation
-        self._budget = budget
+        self.cancellation = cancellation
+        self.budget = budget
 
     def is_on_record(self) -> bool:
         """Whether the next row has been recorded already, because the run is being replayed."""
@@ -139,22 +139,22 @@ class Gate:
         return False
 
     def check(self) -> None:
-        self._cancellation.check()
+        self.cancellation.check()
 
     def spend_call(self) -> None:
         """Counts a call before it is made. Raises if the run must stop or a limit is used up."""
-        if not self._cancellation.is_quiet:
-            self._cancellation.check()
-        budget = self._budget
+        if not self.cancellation.is_quiet:
+            self.cancellation.check()
+        budget = self.budget
         number = next(budget.calls)
         if number >= budget.unchecked:
             budget.check_call(number)
 
     def check_depth(self, depth: int) -> None:
-        self._budget.check_depth(depth)
+        self.budget.check_depth(depth)
 
     def why_stopped(self) -> RunStoppedError:
-        return self._cancellation.error()
+        return self.cancellation.error()
 
     def child_context(self, run: Run, scope: str, task_id: str | None) -> Context:
         """Returns a sub-run's context. Raises what `Context.child` raises; in a replay, what it raised."""
@@ -222,7 +222,7 @@ class Outbox:
         self.rows: deque[Row] | list[Row] = self.waiting if kept is None else kept
 
 
-class Root:
+class Root(Gate):
     """Configuration and registries as they were when the run started. The loop never uses the global ones.
 
     `runs` has the runs in progress, by scope. Whoever performs an effect looks up its names there. The driver empties
@@ -236,10 +236,9 @@ class Root:
         self, run_id: str, budget: Budget, cancellation: Cancellation, config: Configuration, skills: SkillRegistry,
         protocols: ProtocolRegistry, wrap: Callable[[Run, Effect | None, Work], Work], warn: Callable[..., None],
     ) -> None:
+        super().__init__(cancellation, budget)
         self.run_id = run_id
-        self.budget = budget
         self.clock = cancellation.clock
-        self.cancellation = cancellation
         #: ``wrap(run, effect, work)`` returns the work to drive in place of `work`, with middleware and the journal
         #: added. `effect` is None for the root run, else the sub-run or the spawned call.
         self.wrap = wrap
@@ -251,7 +250,6 @@ class Root:
         #: which mistakes in a call's parameters are repaired
         self.repair = config.repair
         self.warn = warn
-        self.gate = Gate(cancellation, budget)
         self.runs: dict[str, Run] = {}
         #: makes the `Trust` of a run; None unless a skill needs one
         self.trusts: Callable[[Run], Trust] | None = None

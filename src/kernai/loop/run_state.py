@@ -92,7 +92,7 @@ class Run:
         self.output_check = agent.output_check if has_own_agent else None
         self.quoted = QuotedCalls()
         self._set_up()
-        self.gate: Gate = root.gate
+        self.gate: Gate = root
         self.most_repeats = root.budget.limits.repeated_calls
         #: the conversation: the messages after the system message
         self.messages: list[Message] = []
@@ -290,7 +290,7 @@ class Run:
                 content = [*(content if isinstance(content, list) else [content]), joined(texts)]
             self.warnings = ()
         message = Message("user", content, by, answers)
-        live = self.gate is self.root.gate
+        live = self.gate is self.root
         self.messages.append(message if live else self.gate.as_recorded(self, message))
 
     def inject_warnings(self) -> None:
