@@ -204,9 +204,11 @@ def begin(run: Run, content: tuple[InputPart, ...]) -> None:
         root.budget.begin_input(is_plan=True)
     run.write(RunStartRow(
         root.run_id, recorded_parts(content), [one.to_dict() for one in run.messages], run.model.id,
-        run.agent.name, run.metadata, RECORDING_FORMAT, None if plan is None else plan.to_dict(),
-        None if plan is None else sorted(run.task_agents), {**run.setup.recorded_rules, "repair": root.repair},
-        None if run.trust is None else run.trust.at_start() or None, None if run.scope else run.definition(),
+        run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
+        agents=None if plan is None else sorted(run.task_agents),
+        rules={**run.setup.recorded_rules, "repair": root.repair},
+        trusted=None if run.trust is None else run.trust.at_start() or None,
+        definition=None if run.scope else run.definition(),
     ))
 
 

@@ -233,7 +233,7 @@ class Root(Gate):
     trace: Callable[..., None] | None = None
 
     def __init__(
-        self, run_id: str, budget: Budget, cancellation: Cancellation, config: Configuration, skills: SkillRegistry,
+        self, run_id: str, budget: Budget, cancellation: Cancellation, *, config: Configuration, skills: SkillRegistry,
         protocols: ProtocolRegistry, wrap: Callable[[Run, Effect | None, Work], Work], warn: Callable[..., None],
     ) -> None:
         super().__init__(cancellation, budget)

@@ -467,7 +467,7 @@ class Run:
             self.stops(error)
         self.put(ResultRow(
             text, reason._value_, self.steps, usage.to_dict(), None if error is None else error_text(error),
-            self.truncated or None, list(self.repairs) or None, raised or None,
+            truncated=self.truncated or None, repaired=list(self.repairs) or None, raised=raised or None,
         ))
         if error is not None:
             error.result = result

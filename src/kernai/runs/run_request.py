@@ -231,7 +231,9 @@ class RunRequest:
         """Creates the root run, with the history in its conversation."""
         agent, context = self.agent, self._context
         root = Root(
-            self.run_id, Budget(self._limits), self.cancellation, config, SKILLS, PROTOCOLS, wrap, self._log.warn)
+            self.run_id, Budget(self._limits), self.cancellation, config=config, skills=SKILLS, protocols=PROTOCOLS,
+            wrap=wrap, warn=self._log.warn,
+        )
         root.trace = self._log.trace
         run = Run(
             agent, root, Outbox(delivery), context, self._provider, self._model, context.depth, context.task_id)

@@ -69,8 +69,8 @@ class ByHand:
         cancellation = Cancellation(clock, None if cancelled is None else SimpleNamespace(is_set=cancelled))
         cancellation.begin(limits.timeout)
         self.root = Root(
-            "run-1", Budget(limits), cancellation, config, skills, protocols, wrap,
-            lambda name, **fields: self.warnings.append((name, fields)),
+            "run-1", Budget(limits), cancellation, config=config, skills=skills, protocols=protocols, wrap=wrap,
+            warn=lambda name, **fields: self.warnings.append((name, fields)),
         )
         context = Context() if context is None else context
         self.kept: list[Row] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
 from kernai._util.api import Once, annotated_names, is_async
 from kernai.errors import Control
@@ -56,6 +56,10 @@ class Context:
         if media_store is not None:
             self.media_store = media_store
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        _ = self.media_store, self.task_results  # creates them, since copies share them
+        return super().__reduce_ex__(protocol)
+
     def trust(self, *values: object) -> None:
         """Allows these values in `Trusted` inputs, as if the user had said them.
 
@@ -98,7 +102,7 @@ class Context:
         child = copy(self)
         for name in self.own:
             setattr(child, name, None)
-        child.depth, child.media_store = self.depth + 1, self.media_store
+        child.depth = self.depth + 1
         child.task_id = task_id
         child.plan = None
         child.task_results = {}
