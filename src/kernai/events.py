@@ -349,7 +349,7 @@ class MessagesSentRow(Row, type="messages_sent", group="model"):
 
     def __init__(self, messages: ConversationView | Sequence[Any]) -> None:
         # keep the view's contents, not the view: each step would keep another one
-        if type(messages) is not list and isinstance(messages, ConversationView):
+        if isinstance(messages, ConversationView):
             self._system: Message | None = messages.system
             self._messages: Sequence[Any] = messages.messages
             self._length = messages.length
