@@ -109,7 +109,7 @@ class Interaction:
         except MCPError as error:
             if error.code != types.HEADER_MISMATCH or not self._attempt.session.is_modern:
                 raise
-        await every_page(self._attempt.client, "tools")  # tells the SDK which arguments it must repeat in headers
+        await every_page(self._attempt.client, "tools")  # from which the SDK learns what to repeat in headers
         return await send()
 
     async def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:
