@@ -289,7 +289,7 @@ def test_a_forked_child_renews_nothing_of_its_parent() -> None:
 
 
 @EACH_WAY
-@pytest.mark.parametrize("lease", [0.3, 30])
+@pytest.mark.parametrize("lease", [1.5, 30])
 def test_a_cancel_request_from_elsewhere_ends_the_run_with_its_reason(way: Way, lease: float) -> None:
     store = Renewing(lambda number: None)
 
@@ -302,7 +302,7 @@ def test_a_cancel_request_from_elsewhere_ends_the_run_with_its_reason(way: Way, 
         return "noticed"
 
     result = way.execute(acting(act), "go", store=store, run_id="r", lease=lease)
-    assert lease < 1 or store.count == 0, "it is not renewed before a third of its time is over"
+    assert lease < 2 or store.count == 0, "it is not renewed before a third of its time is over"
     assert (result.stop_reason, str(result.error)) == ("cancelled", "the run was cancelled: the customer has left")
     assert info_of(store).status == "cancelled"
     assert way.resume(acting(lambda: None), "r", store=store, in_flight="skip").text == "done"  # the lease was released
