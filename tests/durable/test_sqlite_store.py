@@ -196,9 +196,11 @@ def test_appending_to_a_removed_file_is_an_error(path: Path, store: SqliteStore,
     (1, "has 2 entries .* write entry 1: another worker .* continued the run.*; load it again, or leave it"),
     (3, "has 2 entries .* entry 3 was to be written: the run was deleted or replaced"),
 ])
-def test_a_conflict_says_what_to_do(store: SqliteStore, first_seq: int, message: str) -> None:
-    for one in (store, MemoryStore()):
-        one.append("r", 0, [entry(), entry()], [])
+def test_a_conflict_says_what_to_do(path: Path, store: SqliteStore, first_seq: int, message: str) -> None:
+    memory = MemoryStore()
+    for one, other in (store, SqliteStore(path)), (memory, memory):
+        assert one.load("r") == []  # before another worker starts the run
+        other.append("r", 0, [entry(), entry()], [])
         with pytest.raises(RunConflictError, match=f"^run 'r' {message}"):
             one.append("r", first_seq, [entry()], [])
         with pytest.raises(ValueError, match="append needs at least one entry"):

@@ -107,10 +107,10 @@ SET about = excluded.about, payload = excluded.payload, checksum = excluded.chec
 WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # a file that could not be read at first
 _RUNS = "SELECT run_id, CAST(summary AS BLOB), checksum, status, updated_at FROM runs"
 _IS_HELD = "json_valid(summary) AND json_extract(summary, '$[4]') IS NOT NULL"  # the holder in `Head.to_data`
-# only if the row is still the same; a statement that sets `status` also writes to the indexes
+# only if the row is still the same, or still missing; a statement that sets `status` also writes to the indexes
 _UPDATE_RUN = "UPDATE runs SET summary = ?, checksum = ?, updated_at = ? WHERE run_id = ? AND summary = ?"
 _UPDATE_STATUS = _UPDATE_RUN.replace(" WHERE", ", status = ? WHERE")
-_INSERT_RUN = "INSERT INTO runs (summary, checksum, updated_at, run_id, status) VALUES (?, ?, ?, ?, ?)"
+_INSERT_RUN = "INSERT OR IGNORE INTO runs (summary, checksum, updated_at, run_id, status) VALUES (?, ?, ?, ?, ?)"
 _COUNT_MEDIA = "SELECT count(*) FROM media WHERE run_id = ?"
 
 
@@ -355,11 +355,12 @@ class _File:
         status, text = head.info.status if head.entries else "", dumps_data(head.to_data())
         row = text, crc32(text.encode("ascii")), head.info.updated_at
         if before is None:
-            connection.execute(_INSERT_RUN, (*row, key, status))
+            kept = connection.execute(_INSERT_RUN, (*row, key, status))
         else:
             query, more = (_UPDATE_RUN, ()) if status == status_before else (_UPDATE_STATUS, (status,))
-            if connection.execute(query, (*row, *more, key, before)).rowcount == 0:
-                raise _OldHeadError
+            kept = connection.execute(query, (*row, *more, key, before))
+        if kept.rowcount == 0:
+            raise _OldHeadError
         self._last = key, head, text, status
 
     def disconnect(self) -> None:
