@@ -205,6 +205,10 @@ def test_a_conflict_says_what_to_do(path: Path, store: SqliteStore, first_seq: i
             one.append("r", first_seq, [entry()], [])
         with pytest.raises(ValueError, match="append needs at least one entry"):
             one.append("r", 2, [], [])
+        one.append("r", 2, [entry()], [], writer="w")
+        other.delete("r")
+        with pytest.raises(RunConflictError, match="has 0 entries"):  # it is no retry of an append that was made
+            one.append("r", 2, [entry()], [], writer="w")
 
 
 # ------------------------------------------------------------------------------------------------------- the data

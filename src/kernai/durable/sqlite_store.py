@@ -145,11 +145,12 @@ class SqliteStore(OpenedStore):
 
         def work(connection: sqlite3.Connection) -> Lease | None:
             head = self._file.latest(connection, key, may_be_old=True)
-            if head.append(first_seq, entries, **terms):
-                if brought:
-                    connection.executemany(_KEEP_MEDIA, brought)
-                    head.media = connection.execute(_COUNT_MEDIA, (key,)).fetchone()[0]
-                self._file.keep(connection, key, head)
+            is_new = head.append(first_seq, entries, **terms)
+            if brought and is_new:
+                connection.executemany(_KEEP_MEDIA, brought)
+                head.media = connection.execute(_COUNT_MEDIA, (key,)).fetchone()[0]
+            self._file.keep(connection, key, head)  # fails for an old head, which may take this for a retry
+            if is_new:
                 connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
             return head.lease_after(**terms)
 
