@@ -347,6 +347,13 @@ def test_without_a_store_a_pause_is_an_error_that_says_so_and_the_call_is_not_ma
         assert asks == "itself" or all("not_run" in data for data in errors), "it did not even begin"
 
 
+class Equal(Agent):
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+    __hash__ = Agent.__hash__
+
+
 @pytest.mark.parametrize("named", [False, True], ids=["as an object", "by its name"])
 @EACH_WAY
 def test_approve_of_a_nested_sub_agent_is_called_even_without_a_store(way: Way, named: bool) -> None:
@@ -358,10 +365,10 @@ def test_approve_of_a_nested_sub_agent_is_called_even_without_a_store(way: Way, 
         return False
 
     clerk = payer(paid, approve=approve).as_skill("clerk", "Pays.")
-    chief = Agent(instructions="x", skills=[clerk]).as_skill("chief", "Orders.")
+    chief = Equal(instructions="x", skills=[clerk]).as_skill("chief", "Orders.")
     if named:
         kernai.skills.register(chief)
-    root = Agent(instructions="x", skills=["chief"] if named else [chief])
+    root = Equal(instructions="x", skills=["chief"] if named else [chief])
     scripts = {"go": [command("chief", "order")], "order": [command("clerk", "job")], "job": [command("pay")]}
     Stored(way, root, scripts).execute(store=None)
     assert (asked, paid) == (["pay"], [])

@@ -268,14 +268,14 @@ class RunRequest:
         If a skill of one of them requires trusted values, the run also tracks where values come from.
         """
         asks = is_guarded = False
-        agents = [run.agent, *self._task_agents.values()]
+        agents, seen = [run.agent, *self._task_agents.values()], set[int]()
         for agent in agents:  # the list grows
-            setup = run.setup if agent is run.agent else agent.setup_now(workflows=False)
-            asks = asks or setup.asks
-            is_guarded = is_guarded or setup.is_guarded
-            for called in setup.agents:
-                if called not in agents:
-                    agents.append(called)
+            if id(agent) not in seen:  # not by `==`: a subclass may call different ones equal
+                seen.add(id(agent))
+                setup = run.setup if agent is run.agent else agent.setup_now(workflows=False)
+                asks = asks or setup.asks
+                is_guarded = is_guarded or setup.is_guarded
+                agents += setup.agents
         if is_guarded:
             run.needs_trust()
         return asks or is_guarded
