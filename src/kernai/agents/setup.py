@@ -71,11 +71,11 @@ class Setup:
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
         self.key = key
-        self.model, skills, protocols, allowed, self.workflows, self.answer_type = key
+        self.model, self._skill_registry, self._protocol_registry, allowed, self.workflows, self.answer_type = key
         #: `CHANGES.latest` when this was last known to be valid
         self.checked = CHANGES.latest
         # not the agent itself, which refers to this: a cycle would have to wait for the garbage collector
-        self._sources = agent.revision, skills, protocols
+        self._sources = agent.revision, self._skill_registry, self._protocol_registry
         self._versions = [one.version for one in self._sources]
         self._skill_selection, self._protocol_selection = agent.skills, agent.protocols
         self._lists_skills = agent.list_skills
@@ -92,8 +92,8 @@ class Setup:
         self._definition: tuple[dict[str, Any], dict[str, Agent[Any]]] | None = None
         self._tools: tuple[str | tuple[str | Outside, ...] | None, Message, Tools] | None = None
         self._plain: dict[str | None, Skill | None] = {}
-        self.skills = SkillAccess(agent.skills, skills, allowed, self.model)
-        self.protocols = ProtocolAccess(agent.protocols, protocols)
+        self.skills = SkillAccess(agent.skills, self._skill_registry, allowed, self.model)
+        self.protocols = ProtocolAccess(agent.protocols, self._protocol_registry)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # a deep or pickled copy of an agent computes its own: registries are not copied
@@ -135,7 +135,7 @@ class Setup:
     @Once
     def is_guarded(self) -> bool:
         """Whether any skill has `Trusted` inputs or `acts`."""
-        return self._sources[1].any_guarded(self._skill_selection)
+        return self._skill_registry.any_guarded(self._skill_selection)
 
     @Once
     def agents(self) -> list[Agent[Any]]:
@@ -151,8 +151,8 @@ class Setup:
     def unknown(self) -> list[tuple[str, str, str]]:
         """The names in the agent's lists that are not registered: kind, name, and similar names."""
         return [
-            *_unknown("skill", self._skill_selection, self._sources[1]),
-            *_unknown("protocol", self._protocol_selection, self._sources[2]),
+            *_unknown("skill", self._skill_selection, self._skill_registry),
+            *_unknown("protocol", self._protocol_selection, self._protocol_registry),
         ]
 
     @calls_out
