@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
-from kernai import Agent, CompositeSink, Event, JsonlSink, KernaiError, MemorySink, MockProvider, Recorder
+from kernai import Agent, CompositeSink, Event, JsonlSink, KernaiError, MemorySink, MockProvider, Recorder, Skill
 from kernai.recording.recorder import expand
 from tests.loop.loop_cases import command, echo, plan, task
 
@@ -76,6 +76,11 @@ def test_runs_with_the_same_id_at_the_same_time_keep_their_own_messages(tmp_path
             streams.append(kernai.stream(agent, who, run_id="r", recorder=Recorder(CompositeSink(memory, file))))
         for _ in zip(*streams, strict=True):
             pass
+        options: Any = {"run_id": "r", "recorder": Recorder(CompositeSink(memory, file))}
+        inner = Agent(instructions="x", provider=MockProvider("c"))
+        within = Skill("within", execute=lambda: kernai.run(inner, "within", **options))
+        helper = inner.replace(skills=[within], provider=MockProvider(command("within"), "d")).as_skill("helper", "helps")
+        kernai.run(inner.replace(skills=[helper], provider=MockProvider(command("helper"), "e")), "e", **options)
     # the two threads may write their events to the two sinks in different orders
     assert sorted(JsonlSink.read(path), key=json.dumps) == sorted(Recorder(memory).to_list(), key=json.dumps)
 

@@ -335,7 +335,7 @@ class MessageDelta:
     def entry(self, row: Row) -> dict[str, Any]:
         if not isinstance(row, MessagesSentRow):
             if isinstance(row, (RunStartRow, ResultRow)):
-                # a new run with the same id starts with an empty conversation; an ended run sends nothing more
+                # a new run with the same id starts with empty conversations; an ended run sends nothing more
                 self.forget(row)
             return row.entry()
         key = row.place[4], row.place[3]
@@ -348,8 +348,9 @@ class MessageDelta:
         return row.delta(count, [] if first == system else [first]).entry()
 
     def forget(self, row: Row) -> None:
-        """Makes the scope's next entry have all messages, for example because this row could not be written."""
-        self._sent.pop((row.place[4], row.place[3]), None)
+        """Makes the next entry of the row's scope have all messages; if it is the root's, that of each scope."""
+        run, scope = row.place[4], row.place[3]
+        self._sent = {key: sent for key, sent in self._sent.items() if key[0] != run or scope not in ("", key[1])}
 
 
 def _last_line_is_cut_off(path: str) -> bool:
