@@ -133,7 +133,7 @@ class Stamp(datetime):
     """As other libraries have their own; for Python, each is a date too."""
 
 
-class Lifting(pydantic.BaseModel):
+class Lifting(pydantic.BaseModel, extra="allow"):
     op: Literal["lift"]
     value: str
 
@@ -143,6 +143,7 @@ class Lowering(pydantic.BaseModel):
     value: str
 
 
+LIFT = {"op": "lift", "value": "a", "more": 1}
 UUID_TEXT = "123e4567-e89b-42d3-a456-426614174000"
 MEDIA = Media.from_bytes(b"png", mime_type="image/png")
 STORE = MediaStore([MEDIA])
@@ -183,7 +184,7 @@ FITS: list[tuple[Any, object, object]] = [
     (date | str, "soon", "soon"), (str | date, "2024-02-29", "2024-02-29"),
     (Loose | Annotated[Options | None, ""], {"retries": 1}, {"retries": 1}), (Loose | Lowering | Options, {"unknown": 1}, {}),
     (Loose | Options, {"retries": 1, "unknown": 1}, {"retries": 1}), (dict[str, int] | Even, {"number": 2}, {"number": 2}),
-    (Even | dict[str, int], {"number": 2, "more": 1}, {"number": 2, "more": 1}),
+    (Even | dict[str, int], {"number": 2, "more": 1}, {"number": 2, "more": 1}), (Lifting | dict, LIFT, Lifting.model_validate(LIFT)),
     (Literal["a", 1, None], None, None),
     (Literal[Level.LOW, "x"], "low", Level.LOW),
     (Level, "low", Level.LOW), (Level, "LOW", Level.LOW), (Level, "ALSO_LOW", Level.LOW), (Level, 2, Level.HIGH),

@@ -182,9 +182,11 @@ class UnionType(InputType):
 
 
 def _count_dropped(kind: InputType, value: dict[str, Any]) -> int:
-    """How many fields of an object a type drops: those that its record does not have."""
-    records = (resolved(one.schema)[1].get("properties", value) for one in ways_of(kind, set()) if dict in one.natural)
-    return min(len(value.keys() - fields.keys()) for fields in records)
+    """How many fields of an object a type drops: those that its record does not have, unless it keeps others too."""
+    schemas = (resolved(one.schema)[1] for one in ways_of(kind, set()) if dict in one.natural)
+    return min(
+        0 if one.get("additionalProperties") else len(value.keys() - one.get("properties", value)) for one in schemas
+    )
 
 
 class ReferenceType(WrapperType):
