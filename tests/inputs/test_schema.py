@@ -376,7 +376,7 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     ({"minLength": 3, "maximum": 7}, "any value, at most 7, of at least 3 characters", "..."),
     ({"type": "integer", "minLength": 3, "maximum": 7}, "integer, at most 7", 1),
     ({"type": "string", "required": True, "anyOf": [{"minLength": 1}]}, "string, of at least 1 characters", "..."),
-    ({"$ref": "#/$defs/Part", "required": True}, "Part object", {"n": 1}),
+    ({"$ref": "#/$defs/Part", "required": True}, "Part object", {"n": 1}), ({"examples": [{"required": True}]}, "any value", {"required": True}),
     ({"$ref": "#/$defs/Part"}, "Part object", {"n": 1}), ({"allOf": [{"$ref": "#/$defs/Part"}], "title": "F"}, "Part object", {"n": 1}),
     ({"$ref": "#/$defs/Gone"}, "Gone object", "..."), ({}, "any value", "..."),
     (True, "any value", "..."),  # type: ignore[list-item]  # a schema may be a bare True

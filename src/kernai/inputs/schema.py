@@ -94,6 +94,7 @@ _OF_TYPE = {
 _OF_TYPE["number"] = _OF_TYPE["integer"]
 _TYPED = frozenset().union(*_OF_TYPE.values())
 _NOTES = {"title", "description", "default"}
+_VALUES = {"const", "default", "enum", "examples"}  # the keywords with values that are not schemas
 _FORMS = {
     "date": "2024-01-31", "date-time": "2024-01-31T12:00:00Z", "time": "12:00:00Z", "email": "name@example.com",
     "uri": "https://example.com/", "uuid": "123e4567-e89b-42d3-a456-426614174000", "duration": "PT1H",
@@ -156,9 +157,13 @@ def adopted(schema: Mapping[str, Any], name: str) -> Schema:
     """A JSON document's schema in this package's form: a reference, and a `Definition` for each of its ``$defs``."""
     definitions = {key: Definition(key) for key in schema.get("$defs", {})}
 
-    def copy(one: Any) -> Any:
-        if isinstance(one, dict):  # early drafts had a bool for `required`, and authors still write it
-            return {key: copy(inner) for key, inner in one.items() if key != "required" or not isinstance(inner, bool)}
+    def copy(one: Any, *, named: bool = False) -> Any:
+        if isinstance(one, dict):  # a schema or, if `named`, the schemas of fields
+            return {
+                key: inner if key in _VALUES and not named else copy(inner, named=key == "properties" and not named)
+                # early drafts had a bool for `required`, and authors still write it
+                for key, inner in one.items() if key != "required" or not isinstance(inner, bool)
+            }
         if isinstance(one, list):
             return [copy(inner) for inner in one]
         if isinstance(one, str) and one.startswith(_PLACE):
