@@ -340,7 +340,8 @@ class Jobs:
 
     def begin(self, params: Any) -> Any:
         assert "io.modelcontextprotocol/tasks" in json.dumps(params.meta)
-        return {"resultType": "task", "taskId": "t1", "status": "working", "createdAt": "", "lastUpdatedAt": "", "ttlMs": None}
+        times = {"createdAt": "", "lastUpdatedAt": "", "ttlMs": None}
+        return {"resultType": "task", "taskId": "t1", "status": "working", **times, "content": [], "isError": False}
 
     async def get(self, _: Any, params: Any) -> Any:
         assert params.task_id == "t1"

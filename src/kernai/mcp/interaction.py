@@ -13,12 +13,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from mcp import MCPError, types
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.session import ClientRequestContext, ClientSession
-from pydantic import TypeAdapter
+from pydantic import Discriminator, Tag, TypeAdapter
 
 from kernai.errors import Pause
 from kernai.mcp.connection import Attempt, Connection, every_page
@@ -217,10 +217,15 @@ class TaskResult(types.Result):
     task_id: str
 
 
+#: the answers to a call. A task is one whatever else is in it, so pydantic must not choose by the number of fields
+ANSWERS = Annotated[
+    Annotated[TaskResult, Tag("task")] | Annotated[types.CallToolResult | types.InputRequiredResult, Tag("core")],
+    Discriminator(lambda raw: "task" if raw.get("resultType") == "task" else "core"),
+]
 #: by method: the request, and its possible answers. The SDK's own functions for them would also check the result of a
 #: tool, on the event loop and without limits
 REQUESTS: dict[str, tuple[Callable[..., Any], TypeAdapter[Any]]] = {
-    "tools/call": (types.CallToolRequest, TypeAdapter(types.CallToolResult | types.InputRequiredResult | TaskResult)),
+    "tools/call": (types.CallToolRequest, TypeAdapter(ANSWERS)),
     "resources/read": (types.ReadResourceRequest, TypeAdapter(types.ReadResourceResult | types.InputRequiredResult)),
     "prompts/get": (types.GetPromptRequest, TypeAdapter(types.GetPromptResult | types.InputRequiredResult)),
 }
