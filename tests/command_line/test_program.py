@@ -112,6 +112,7 @@ WRONG = {
     "help for no command": (["help", "rnu"], "kernai: error: unknown command 'rnu'", "hint: did you mean `kernai run`?"),
     "a file without an end": (["parse", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: name a text file, or - for stdin"),
     "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: kernai run AGENT ... --record FILE makes a recording"),
+    "a recording with a gap": (["diff", "gap.json", "gap.json"], 'kernai: error: gap.json: "since" of messages_sent does not fit what was before', "hint: "),
     "a recording without events": (["diff", "empty.json", "empty.json"], "kernai: error: empty.json is not a recording: it has no events", "hint: kernai run AGENT ... --record FILE makes a recording"),
     "a protocol that no agent can have": (["parse", "a.py", "--protocol", "final"], "kernai: error: argument --protocol: 'final' is a core block type", "hint: `kernai parse --help`"),
 }  # fmt: skip
@@ -125,6 +126,7 @@ def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
     write(tmp_path, "silent.py", "import kernai\nagent = kernai.Agent(instructions='x')\n")
     write(tmp_path, "other.json", '{"name": "precious"}')
     write(tmp_path, "empty.json", "[]")
+    write(tmp_path, "gap.json", '[{"event": "messages_sent", "since": 2, "data": []}]')
     write(tmp_path, "run.jsonl", '{"event": "final", "data": "x"}\n')
     (tmp_path / "folder.json").mkdir()
     for name in [one for one in os.environ if one.endswith(("_API_KEY", "_TOKEN"))]:

@@ -58,7 +58,7 @@ class Source(NamedTuple):
             hint = f"{path} RUN; `{command('runs', path)}` lists them"
             raise CommandError(f"{path} is a store: say which of its runs", hint)
         with failing("", HINT, KernaiError), failing(f"cannot read {self.path}", HINT):
-            events = list(map(Shortening().entry, entries_in(self.path)))
+            events = list(map(Shortening(self.path).entry, entries_in(self.path)))
         if not events:
             raise CommandError(f"{self.path} is not a recording: it has no events", HINT)
         return events

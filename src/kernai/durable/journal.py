@@ -17,7 +17,7 @@ from kernai.recording.recorder import MessageDelta
 from kernai.values.media import MediaReference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from kernai.durable.host_state import HostState
     from kernai.durable.lease import HeldRun
@@ -40,7 +40,7 @@ class Journal:
         seq: int = 0,
         stored: Iterable[str] = (),
         info: RunInfo | None = None,
-        sent: Mapping[tuple[str, str], tuple[int, Any, object]] | None = None,
+        sent: dict[str, dict[str, tuple[int, Any, object]]] | None = None,
     ) -> None:
         self.held = held
         self.seq = seq

@@ -291,15 +291,15 @@ class RecordedRun:
             return ""
         return f"\n{corrections.failed_tasks(names, len(json.loads(results)))}"
 
-    def sent(self) -> dict[tuple[str, str], tuple[int, Any, object]]:
+    def sent(self) -> dict[str, dict[str, tuple[int, Any, object]]]:
         """The number of messages last sent, and the system message, by run and scope; for `MessageDelta`."""
-        sent: dict[tuple[str, str], tuple[int, Any, object]] = {}
+        sent: dict[str, tuple[int, Any, object]] = {}
         for scope, rows in self.scopes.items():
             if messages := sent_messages(rows):
                 kinds = (one.row for one in reversed(rows) if isinstance(one.row, events.MessagesSentRow))
                 system = next((row.messages[0] for row in kinds if has_system(row)), None)
-                sent[self.run_id, scope] = len(messages) + 1, system, None
-        return sent
+                sent[scope] = len(messages) + 1, system, None
+        return {self.run_id: sent}
 
     def seconds(self) -> float:
         """How long the run took, without the time between its segments."""

@@ -277,10 +277,12 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str
 class Shortening:
     """Undoes `expand`, entry by entry: leaves only the messages in each `messages_sent` that are new in its scope.
 
-    If the messages do not continue those before, they stay whole. Any field of an entry may be missing or malformed.
+    If the messages do not continue those before, they stay whole. Any field of an entry may be missing or malformed,
+    but with the `name` of the recording, an entry that is short and does not match the one before is a `KernaiError`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self._name = name
         self._sent: _Sent = {}
 
     def entry(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -288,7 +290,8 @@ class Shortening:
         if entry.get("event") != MessagesSentRow.type or not isinstance(new, list):
             return entry
         if since is not None:  # it is short already
-            _continues(known, since, new)
+            if not _continues(known, since, new) and self._name:
+                raise KernaiError(f'{self._name}: "since" of messages_sent does not fit what was before')
             return entry
         count, first = len(known), known[:1]
         is_longer = first and len(new) >= count and new[1:count] == known[1:]
@@ -329,8 +332,8 @@ class MessageDelta:
     is known: another one under the same id and at the same time has all its messages.
     """
 
-    def __init__(self, sent: Mapping[tuple[str, str], tuple[int, Any, object]] | None = None) -> None:
-        self._sent = dict(sent or {})
+    def __init__(self, sent: dict[str, dict[str, tuple[int, Any, object]]] | None = None) -> None:
+        self._sent = {} if sent is None else sent
 
     def entry(self, row: Row) -> dict[str, Any]:
         if not isinstance(row, MessagesSentRow):
@@ -338,19 +341,22 @@ class MessageDelta:
                 # a new run with the same id starts with empty conversations; an ended run sends nothing more
                 self.forget(row)
             return row.entry()
-        key = row.place[4], row.place[3]
-        messages = row.messages
-        count, system, before = self._sent.get(key, (0, None, None))
+        scope, run = row.place[3:5]
+        messages, sent = row.messages, self._sent.setdefault(run, {})
+        count, system, before = sent.get(scope, (0, None, None))
         first = messages[0] if messages else None
-        self._sent[key] = len(messages), first, row.conversation
+        sent[scope] = len(messages), first, row.conversation
         if count == 0 or count > len(messages) or before not in (None, row.conversation):
             return row.entry()
         return row.delta(count, [] if first == system else [first]).entry()
 
     def forget(self, row: Row) -> None:
         """Makes the next entry of the row's scope have all messages; if it is the root's, that of each scope."""
-        run, scope = row.place[4], row.place[3]
-        self._sent = {key: sent for key, sent in self._sent.items() if key[0] != run or scope not in ("", key[1])}
+        scope, run = row.place[3:5]
+        if scope:
+            self._sent.get(run, {}).pop(scope, None)
+        else:
+            self._sent.pop(run, None)
 
 
 def _last_line_is_cut_off(path: str) -> bool:
