@@ -320,8 +320,9 @@ def _continues(known: list[Any], since: object, new: object) -> bool:
     """Whether `new` can follow the first `since` messages in `known`; if so, puts it there."""
     if not isinstance(new, list) or not isinstance(since, int) or not 0 <= since <= len(known):
         return False
-    begins = bool(new) and isinstance(new[0], dict) and new[0].get("role") == "system"  # with another system message
-    known[:begins], known[max(since, begins) :] = new[:begins], new[begins:]
+    if new and isinstance(new[0], dict) and new[0].get("role") == "system":  # it replaces the first message
+        known[:1], since, new = new[:1], max(since, 1), new[1:]
+    known[since:] = new
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -55,8 +55,8 @@ class Usage(Value):
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):
             return NotImplemented
-        known = zip(_NUMBERS(self), _NUMBERS(other), strict=True)
-        return Usage(*[b if a is None else a if b is None else a + b for a, b in known])
+        sums: Iterable[Any] = map(sum_known, _NUMBERS(self), _NUMBERS(other))
+        return Usage(*sums)
 
     @classmethod
     def of_failed(cls, data: Mapping[str, Any]) -> Usage | None:
