@@ -16,7 +16,8 @@ attribute of its class, given in the class statement, so a new kind is one class
 The fields are the parameters of `__init__`, except keyword-only ones. Fields without a default are always in the data;
 those with a default only if they are not None. Names that Python or this module already uses end in ``_``. Annotations
 are checked when a recording is read (`read`). The classes are written by hand, with positional parameters: five rows
-are created in each step, a dataclass would take three times as long, and keyword-only parameters are slower too.
+are created in each step, a dataclass would take three times as long, and keyword-only parameters are slower too. To
+save memory, the kinds of which a run has many have slots.
 """
 
 from __future__ import annotations
@@ -274,7 +275,6 @@ class InputAddedRow(Row, type="input_added", group="run"):
     Example: {"input": "Thank you!"}
     """
 
-    __slots__ = ("input",)
     open_fields = ("input",)
 
     def __init__(self, input: str | Sequence[Any]) -> None:
@@ -287,8 +287,6 @@ class FinalRow(_TextRow, type="final", group="answer"):
     Example: "Found."
     """
 
-    __slots__ = ()
-
 
 class AnswerRejectedRow(Row, type="answer_rejected", group="problem", is_warning=True):
     """An answer that does not match the [agent's type](answers.md): what is wrong with it, and how many answers have
@@ -296,8 +294,6 @@ class AnswerRejectedRow(Row, type="answer_rejected", group="problem", is_warning
 
     Example: {"error": "price: required, but missing: expected number, received nothing", "attempt": 1}
     """
-
-    __slots__ = ("attempt", "error")
 
     def __init__(self, error: str, attempt: int) -> None:
         self.error, self.attempt = error, attempt
@@ -309,8 +305,6 @@ class StrayCloseRow(Row, type="stray_close", group="problem", is_warning=True):
 
     Example: {"text": "</code> to close.</block>"}
     """
-
-    __slots__ = ("text",)
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -453,8 +447,6 @@ class ModelRestartedRow(Row, type="model_restarted", group="problem", role="asid
     Example: {"reason": "the final content differs from what was streamed"}
     """
 
-    __slots__ = ("reason",)
-
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
@@ -464,8 +456,6 @@ class ModelWaitingRow(Row, type="model_waiting", group="model", role="live", is_
 
     Example: {"seconds": 20.0, "reason": "openai: HTTP 429 rate_limit_exceeded: slow down", "attempt": 1}
     """
-
-    __slots__ = ("attempt", "reason", "seconds")
 
     def __init__(self, seconds: float, reason: str, attempt: int) -> None:
         self.seconds, self.reason, self.attempt = seconds, reason, attempt
@@ -479,11 +469,6 @@ class ModelFailedRow(Row, type="model_failed", group="problem", role="outcome", 
     Example: {"error": "overloaded", "exception": "ProviderError", "content": "One mo", "prompt_tokens": null,
     "completion_tokens": null}
     """
-
-    __slots__ = (
-        "cache_write_tokens", "cached_tokens", "completion_tokens", "content", "cost", "error", "exception",
-        "model_calls", "prompt_tokens", "stop_reason",
-    )
 
     def __init__(  # noqa: PLR0917 - see the top
         self, error: str, exception: str | None, content: str, prompt_tokens: int | None, completion_tokens: int | None,
@@ -600,16 +585,12 @@ class PlanRow(_TextRow, type="plan", group="flow"):
     Example: "First the index, then the shelf."
     """
 
-    __slots__ = ()
-
 
 class JsonRow(_TextRow, type="json", group="model"):
     r"""The text of a `json` block.
 
     Example: "{\"hits\": 3}"
     """
-
-    __slots__ = ()
 
 
 class PlanRejectedRow(Row, type="plan_rejected", group="problem"):
@@ -619,15 +600,11 @@ class PlanRejectedRow(Row, type="plan_rejected", group="problem"):
     Example: {"reason": "invalid_json", "raw": "First the index"}
     """
 
-    __slots__ = ("raw", "reason")
-
     def __init__(self, reason: str, raw: str) -> None:
         self.reason, self.raw = reason, raw
 
 
 class _BlockRow(Row, group="problem", is_warning=True):
-    __slots__ = ("content", "name", "type_")
-
     def __init__(self, type_: str, name: str | None, content: str) -> None:
         self.type_, self.name, self.content = type_, name, content
 
@@ -638,8 +615,6 @@ class BlockIncompleteRow(_BlockRow, type="block_incomplete"):
     Example: {"type": "final", "name": null, "content": "The ans"}
     """
 
-    __slots__ = ()
-
 
 class ForgedBlockRow(_BlockRow, type="forged_block"):
     """A block that only the runtime may write; it was ignored.
@@ -647,16 +622,12 @@ class ForgedBlockRow(_BlockRow, type="forged_block"):
     Example: {"type": "result", "name": "search", "content": "9 hits"}
     """
 
-    __slots__ = ()
-
 
 class DialectCallRow(Row, type="dialect_call"):
     """A call written in [another format](models.md#calls-in-another-format); kernai makes it.
 
     Example: {"dialect": "hermes", "name": "search"}
     """
-
-    __slots__ = ("dialect", "name")
 
     def __init__(self, dialect: str | None, name: str | None) -> None:
         self.dialect, self.name = dialect, name
@@ -669,8 +640,6 @@ class QuotedCallRow(Row, type="quoted_call", group="problem", is_warning=True):
     Example: {"call_id": "1.0", "type": "command", "name": "wipe", "source": "search"}
     """
 
-    __slots__ = ("call_id", "name", "source", "type_")
-
     def __init__(self, call_id: str | None, type_: str, name: str | None, source: str) -> None:
         self.call_id, self.type_, self.name, self.source = call_id, type_, name, source
 
@@ -681,7 +650,6 @@ class InformationalOnlyRow(Row, type="informational_only", group="problem"):
     Example: {"kinds": ["plan", "json"]}
     """
 
-    __slots__ = ("kinds",)
     open_fields = ("kinds",)
 
     def __init__(self, kinds: Sequence[Any]) -> None:
@@ -693,8 +661,6 @@ class NoBlocksStallRow(Row, type="no_blocks_stall", group="problem", is_warning=
 
     Example: {"prose_preview": "I will look that up."}
     """
-
-    __slots__ = ("prose_preview",)
 
     def __init__(self, prose_preview: str) -> None:
         self.prose_preview = prose_preview
@@ -758,7 +724,6 @@ class ProgressRow(Row, type="progress", group="call", role="aside", stored_first
     Example: {"call_id": "0.0", "data": {"done": 1}}
     """
 
-    __slots__ = ("call_id", "data_")
     open_fields = ("data_",)  # recorded as "data", so in the data of the event: ``event.data["data"]``
 
     def __init__(self, call_id: str, data_: Any) -> None:
@@ -793,7 +758,6 @@ class SkillErrorRow(CallEndedRow, type="skill_error", is_warning=True):
     Example: {"call_id": "0.0", "skill": "serch", "error": "Skill 'serch' not found", "exception": null}
     """
 
-    __slots__ = ("call_id", "error", "exception", "interrupted", "not_run", "skill", "stop_reason")
     uncompared = frozenset({"stop_reason"})  # missing if the run was resumed after the `Stop`
 
     def __init__(
@@ -810,8 +774,6 @@ class ProtocolExecuteRow(CallBegunRow, type="protocol_execute"):
     Example: {"call_id": "0.1", "protocol": "sql", "request": "SELECT 1"}
     """
 
-    __slots__ = ("call_id", "protocol", "request")
-
     def __init__(self, call_id: str, protocol: str, request: str) -> None:
         self.call_id, self.protocol, self.request = call_id, protocol, request
 
@@ -822,7 +784,6 @@ class ProtocolResultRow(CallEndedRow, type="protocol_result"):
     Example: {"call_id": "0.1", "protocol": "sql", "result": "[[1]]", "duration_ms": 2}
     """
 
-    __slots__ = ("call_id", "duration_ms", "metadata", "protocol", "result")
     open_fields = ("result", "metadata")
 
     def __init__(
@@ -839,7 +800,6 @@ class ProtocolErrorRow(CallEndedRow, type="protocol_error", is_warning=True):
     1}
     """
 
-    __slots__ = ("call_id", "duration_ms", "error", "exception", "interrupted", "not_run", "protocol", "stop_reason")
     uncompared = frozenset({"duration_ms", "stop_reason"})
 
     def __init__(
@@ -857,8 +817,6 @@ class BuiltinResultRow(Row, type="builtin_result", group="call", role="outcome")
     Example: {"command": "/skills", "result": "Available skills…"}
     """
 
-    __slots__ = ("command", "result")
-
     def __init__(self, command: str, result: str) -> None:
         self.command, self.result = command, result
 
@@ -868,8 +826,6 @@ class BuiltinErrorRow(Row, type="builtin_error", group="call", is_warning=True):
 
     Example: {"command": "/help", "error": "Unknown command '/help'"}
     """
-
-    __slots__ = ("command", "error")
 
     def __init__(self, command: str, error: str) -> None:
         self.command, self.error = command, error
@@ -885,7 +841,6 @@ class WorkflowStartRow(Row, type="workflow_start", group="flow"):
     []}]}
     """
 
-    __slots__ = ("goal", "strategy", "tasks")
     open_fields = ("tasks",)
 
     def __init__(self, goal: str | None, strategy: str, tasks: Sequence[Any]) -> None:
@@ -898,7 +853,6 @@ class TaskStartRow(Row, type="task_start", group="flow"):
     Example: {"task_id": "a", "input": "x", "depends_on": []}
     """
 
-    __slots__ = ("depends_on", "input", "task_id")
     open_fields = ("depends_on",)
 
     def __init__(self, task_id: str, input: str, depends_on: Sequence[Any]) -> None:
@@ -908,7 +862,6 @@ class TaskStartRow(Row, type="task_start", group="flow"):
 class TaskEndedRow(_OutcomeRow, group="flow"):
     """How a task ended."""
 
-    __slots__ = ("input",)
     uncompared = frozenset({"duration_ms", "drained"})
     task_id: str
     #: the task's text, for `on_task_complete`; not recorded
@@ -922,8 +875,6 @@ class TaskCompleteRow(TaskEndedRow, type="task_complete"):
     Example: {"task_id": "a", "result": "done", "duration_ms": 900}
     """
 
-    __slots__ = ("drained", "duration_ms", "result", "task_id")
-
     def __init__(self, task_id: str, result: str, duration_ms: int, drained: bool | None = None) -> None:
         self.task_id, self.result, self.duration_ms, self.drained = task_id, result, duration_ms, drained
 
@@ -934,8 +885,6 @@ class TaskErrorRow(TaskEndedRow, type="task_error", is_warning=True):
 
     Example: {"task_id": "a", "error": "down", "duration_ms": 5}
     """
-
-    __slots__ = ("drained", "duration_ms", "error", "interrupted", "not_run", "task_id")
 
     def __init__(
         self, task_id: str, error: str, duration_ms: int, drained: bool | None = None, not_run: bool | None = None,
@@ -951,7 +900,6 @@ class WorkflowCompleteRow(Row, type="workflow_complete", group="flow"):
     Example: {"results": {"a": "done"}, "duration_ms": 901}
     """
 
-    __slots__ = ("duration_ms", "results")
     open_fields = ("results",)
 
     def __init__(self, results: Mapping[str, Any], duration_ms: int) -> None:
@@ -963,8 +911,6 @@ class WorkflowErrorRow(Row, type="workflow_error", group="flow", is_warning=True
 
     Example: {"error": "the run was cancelled", "duration_ms": 40}
     """
-
-    __slots__ = ("duration_ms", "error")
 
     def __init__(self, error: str, duration_ms: int) -> None:
         self.error, self.duration_ms = error, duration_ms
@@ -980,7 +926,6 @@ class ApprovalRequestedRow(Row, type="approval_requested", group="call", role="a
     Example: {"call_id": "1.0", "skill": "refund", "params": {"amount": 30}, "reason": "", "metadata": {}}
     """
 
-    __slots__ = ("call_id", "metadata", "params", "reason", "skill", "until", "untrusted")
     open_fields = ("params", "metadata", "untrusted")
 
     def __init__(
@@ -998,8 +943,6 @@ class UntrustedValueRow(Row, type="untrusted_value", group="call", role="aside")
     Example: {"call_id": "1.0", "skill": "pay", "path": "recipient", "source": "which is in the result of `read_mail`"}
     """
 
-    __slots__ = ("call_id", "path", "skill", "source")
-
     def __init__(self, call_id: str, skill: str, path: str, source: str) -> None:
         self.call_id, self.skill, self.path, self.source = call_id, skill, path, source
 
@@ -1011,7 +954,6 @@ class TrustedValuesRow(Row, type="trusted_values", group="call", role="aside"):
     Example: {"call_id": "1.0", "skill": "pay", "sources": {"recipient": "the user's input"}}
     """
 
-    __slots__ = ("call_id", "skill", "sources")
     open_fields = ("sources",)
 
     def __init__(self, call_id: str, skill: str, sources: Mapping[str, Any]) -> None:
@@ -1025,7 +967,6 @@ class TrustAddedRow(Row, type="trust_added", role="aside"):
     Example: {"texts": ["DE89 3704 0044 0532 0130 00"], "by": "context"}
     """
 
-    __slots__ = ("by", "texts")
     open_fields = ("texts",)
 
     def __init__(self, texts: Sequence[Any], by: str) -> None:
@@ -1039,7 +980,6 @@ class ApprovalGivenRow(Row, type="approval_given", group="call", role="aside"):
     Example: {"call_id": "1.0", "decision": true, "by": "ann"}
     """
 
-    __slots__ = ("by", "call_id", "decision", "trusted")
     open_fields = ("decision",)
 
     def __init__(self, call_id: str, decision: Decided, by: str | None, trusted: bool | None = None) -> None:
@@ -1053,8 +993,6 @@ class InFlightRow(Row, type="in_flight", group="call", role="aside"):
     Example: {"call_id": "1.0", "decision": "retry"}
     """
 
-    __slots__ = ("by", "call_id", "decision", "reason")
-
     def __init__(self, call_id: str, decision: str, reason: str | None = None, by: str | None = None) -> None:
         self.call_id, self.decision, self.reason, self.by = call_id, decision, reason, by
 
@@ -1064,8 +1002,6 @@ class ContextSavedRow(Row, type="context_saved", role="aside"):
 
     Example: {"items": ["lamp"]}
     """
-
-    __slots__ = ("shared", "state")
 
     def __init__(self, state: Any) -> None:
         self.state = state
@@ -1097,7 +1033,6 @@ class RunResumedRow(Row, type="run_resumed", group="run", role="aside"):
     Example: {"from_seq": 27, "dropped": [25, 26], "format": 2}
     """
 
-    __slots__ = ("definition", "dropped", "format", "from_seq", "metadata", "rules")
     open_fields = ("dropped", "rules", "definition", "metadata")
 
     def __init__(
@@ -1118,7 +1053,6 @@ BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
 class CustomRow(Row, role="aside"):
     """An event of another kind: from the host, from a newer kernai, or with data that does not match its kind."""
 
-    __slots__ = ("block", "type", "value")  # `block` and `type` instead of the class attributes
     shared_fields = ("value",)
 
     def __init__(self, type: str, value: Any, block: int | None = None) -> None:
