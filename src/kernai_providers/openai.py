@@ -496,10 +496,12 @@ class ResponsesReader(SseReader):
             str(at(response, "incomplete_details", "reason") or "") if how == "incomplete" else how, ENDINGS)
         output = objects(response.get("output"))
         text = self._output(output)
+        ids = {key: call.id for key, call in self._calls.items()}
         for number, item in enumerate(output):
             if item.get("type") == "function_call":
-                known = (key for key, call in self._calls.items() if call.id == item.get("call_id"))
-                self._on_item(item, next(known, f"last {number}"))
+                key = next((key for key, id in ids.items() if id == item.get("call_id")), f"last {number}")
+                ids.pop(key, None)  # several calls may have one id
+                self._on_item(item, key)
         if how == "completed" and self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         if not self.has_text:
@@ -526,10 +528,10 @@ class ResponsesReader(SseReader):
         for item in output:
             for part in objects(item.get("content")) if item.get("type") == "message" else ():
                 if part.get("type") == "output_text":
-                    texts.append(str(part.get("text", "")))
+                    texts.append(str(part.get("text") or ""))
                 elif part.get("type") == "refusal":
                     self.metadata["refusal"] = str(part.get("refusal", ""))
-        return whole_characters("".join(texts or ["".join(part) for part in self._parts.values()]))
+        return whole_characters("".join(texts) or "".join("".join(part) for part in self._parts.values()))
 
     def _on_metadata(self, response: Mapping[str, Any]) -> None:
         # an error in a failed response is raised with that event

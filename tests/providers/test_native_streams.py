@@ -208,6 +208,8 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
     "arguments as a text": ("ollama", calling({"name": "search", "arguments": A}), ["a"]),
     "no call in the list": ("ollama", calling(None), []),
     "only in the final output": ("openai-responses", responses(output=[item()]), ["a"]),
+    "calls with one id": ("openai-responses", responses(
+        *(("output_item.done", {"output_index": at, "item": item(q)}) for at, q in enumerate((A, B))), output=[item(A), item(B)]), ["a", "b"]),
     "done, but never begun": ("openai-responses", responses(
         ("output_item.done", {"output_index": 0, "item": item()}), output=[item()]), ["a"]),
     "other pieces than in the end": ("openai-responses", responses(

@@ -99,6 +99,7 @@ def text_part(text: str) -> dict[str, Any]:
     (responses(said("output_text.delta", delta="Helo"), output=output(text_part("Hello."))), "Hello.", ["Helo"]),
     (responses(said("output_text.delta", delta="Helo"), said("output_text.done", text="Hello.")), "Hello.", ["Helo"]),
     (responses(said("output_text.delta", delta="Hello.")), "Hello.", ["Hello."]),
+    (responses(said("output_text.delta", delta="Hello."), output=output({"type": "output_text", "text": None})), "Hello.", ["Hello."]),
 ])  # fmt: skip
 def test_the_final_output_counts_however_it_was_streamed(body: list[bytes], text: str, shown: list[str]) -> None:
     pieces: list[str] = []
