@@ -22,7 +22,7 @@ FINISH_REASONS = {
     **dict.fromkeys(
         (
             "SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR", "IMAGE_SAFETY",
-            "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION",
+            "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "ESCALATION",
         ),
         "content_filter",
     ),

@@ -50,8 +50,8 @@ FINISH_REASONS = {
     "eos": "stop", "model_length": "context",  # from Together and Mistral
     "sensitive": "content_filter", "model_context_window_exceeded": "context",  # from Z.ai
 }
-#: reported by routers, DeepSeek and Z.ai when the answer was abandoned
-BROKEN_OFF = ("error", "insufficient_system_resource", "network_error")
+#: reported by routers, vLLM, DeepSeek and Z.ai when the answer was abandoned
+BROKEN_OFF = ("error", "abort", "insufficient_system_resource", "network_error")
 
 
 class OpenAIProvider(HttpProvider):

@@ -334,7 +334,7 @@ class Reader(ABC):
 
         The metadata keep the vendor's word, unless it means a normal end, and the vendor's explanation, `why`.
         """
-        self.finish_reason = known.get(reason, "other")
+        self.finish_reason = known.get(reason.partition(":")[0], "other")  # Google: "content_filter: RECITATION"
         self.metadata.pop("finish_reason", None)
         if self.finish_reason not in ("stop", reason):
             self.metadata["finish_reason"] = reason

@@ -98,9 +98,7 @@ class AnthropicWire(Wire):
         }
 
     def refusals(self) -> dict[str, tuple[list[bytes], str | None]]:
-        return {
-            "refusal without text": (self.stream([], finish="refusal"), "refusal"),
-        }
+        return {"refusal without text": (self.stream([], finish="refusal"), "refusal")}
 
     def no_candidates(self) -> list[bytes]:
         return [*self.opening(Turn()), _named("message_stop")]
@@ -145,7 +143,7 @@ class GeminiWire(Wire):
     finish_reasons: ClassVar = {
         "STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter", "RECITATION": "content_filter",
         "BLOCKLIST": "content_filter", "PROHIBITED_CONTENT": "content_filter", "SPII": "content_filter",
-        "IMAGE_SAFETY": "content_filter", "LANGUAGE": "other", "MALFORMED_FUNCTION_CALL": "other", "OTHER": "other",
+        "IMAGE_SAFETY": "content_filter", "ESCALATION": "content_filter", "LANGUAGE": "other", "MALFORMED_FUNCTION_CALL": "other", "OTHER": "other",
         "FINISH_REASON_UNSPECIFIED": "other",
     }  # fmt: skip
     codes: ClassVar = {

@@ -18,7 +18,7 @@ class OpenAIWire(Wire):
     request_id_header = "x-request-id"
     finish_reasons: ClassVar = {
         "stop": "stop", "length": "length", "content_filter": "content_filter", "tool_calls": "tool",
-        "function_call": "tool",
+        "function_call": "tool", "content_filter: RECITATION": "content_filter",
     }  # fmt: skip
     codes: ClassVar = {400: "invalid_value", 401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
@@ -97,9 +97,7 @@ class OpenAIWire(Wire):
         }
 
     def refusals(self) -> dict[str, tuple[list[bytes], str | None]]:
-        return {
-            "content_filter without text": (self.stream([], finish="content_filter"), "content_filter"),
-        }
+        return {"content_filter without text": (self.stream([], finish="content_filter"), "content_filter")}
 
     def no_candidates(self) -> list[bytes]:
         return [self._chunk([], Turn()), self._chunk(None, Turn()), sse("[DONE]")]
@@ -239,9 +237,7 @@ class ResponsesWire(OpenAIWire):
     def refusals(self) -> dict[str, tuple[list[bytes], str | None]]:
         place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
         said = [named("response.refusal.delta", **place, delta=word) for word in ("I cannot ", "do that.")]
-        return {
-            "a refusal": ([*self.opening(Turn()), *said, *self.ending(Turn())], "refusal"),
-        }
+        return {"a refusal": ([*self.opening(Turn()), *said, *self.ending(Turn())], "refusal")}
 
     def no_candidates(self) -> list[bytes]:
         return [*self.opening(Turn()), named("response.completed", response=self._response(Turn(), "completed"))]
