@@ -301,8 +301,9 @@ class ContentDecoder:
 
     def __init__(self, codings: str, peer: str, max_bytes: int | None = None) -> None:
         self._left = max_bytes
-        names = [name for name in (part.strip().lower() for part in codings.split(",")) if name not in ("", "identity")]
-        self._coding = ", ".join(names)
+        names = (part.strip().lower() for part in codings.split(","))
+        # many servers of streams say "none", which is no coding, so that nothing compresses them
+        self._coding = ", ".join(name for name in names if name not in ("", "identity", "none"))
         self._peer = peer
         self._start = b""
         self._member: zlib._Decompress | None = None

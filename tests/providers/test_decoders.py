@@ -161,8 +161,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "X-Gzip": gzip.compress,
     "deflate": zlib.compress,
     "deflate ": bare,  # some servers leave zlib's header out
-    "identity": lambda data: data,
-    "": lambda data: data,
+    **dict.fromkeys(("identity", "none", ""), bytes),
     "identity, GZIP": gzip.compress,
 }
 
