@@ -35,7 +35,7 @@ MAX_MESSAGE, MAX_RAW, MAX_CODE = 1000, 300, 100
 MAX_PAGE, SHORTEST_SECRET = 32_768, 6
 LARGEST_NUMBER = 10**9
 
-_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _RATE_LIMITED = 400, 401, 403, 404, 429
+_BAD_REQUEST, _UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _NOT_FOUND, _RATE_LIMITED = 400, 401, 402, 403, 404, 429
 _TOO_LATE = "Origin Timed Out"
 _REASONS = responses | {520: "Unknown Origin Error", 522: _TOO_LATE, 524: _TOO_LATE, 529: "Overloaded"}
 #: headers with the vendor's id of a request
@@ -230,7 +230,9 @@ def _retryable(status: int, error: _ErrorBody, headers: Mapping[str, str]) -> bo
     wish = headers.get("x-should-retry", "").strip().lower()
     if wish in ("true", "false"):
         return wish == "true"
-    if status not in RETRYABLE or any(_MONEY.search(word) for word in error.words):
+    # OpenRouter: running requests use up the balance, until they end
+    is_reserved = status == _PAYMENT_REQUIRED and "retry-after" in headers
+    if not (status in RETRYABLE or is_reserved) or any(_MONEY.search(word) for word in error.words):
         return False
     return status != _RATE_LIMITED or not _is_used_up(error)
 
