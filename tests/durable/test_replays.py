@@ -87,8 +87,8 @@ class Captured:
     def begin(self, begin: Callable[..., Any]) -> Callable[..., Any]:
         def begun(request: RunRequest, delivery: Any) -> Any:
             entries: list[Mapping[str, Any]] = []
-            request.writer._recorder = EntryRecorder(entries, request.writer._recorder)
-            request.writer._entries = delivery.kept = None
+            delivery._recorder = EntryRecorder(entries, delivery._recorder)
+            delivery._entries = delivery.kept = None
             self.runs.append((request, entries))
             return begin(request, delivery)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +33,16 @@ TaskHook = Callable[..., Any]
 TASK_ARGUMENTS = ("task_id", "input", "result", "duration_ms", "error")
 
 
-class EventWriter:
-    """Writes events to the log, the recorder and the journal. Used by both drivers."""
+class EventDelivery:
+    """What both drivers deliver in the same way: events to the log, the recorder and the journal."""
 
-    __slots__ = ("_cancellation", "_entries", "_log", "_loud", "_recorder", "journal")
+    #: keeps events until they are appended to the run's store
+    journal: Journal | None = None
 
-    def __init__(self, log: EventLog, recorder: Recorder | None, cancellation: Cancellation) -> None:
+    def __init__(
+        self, log: EventLog, recorder: Recorder | None, cancellation: Cancellation, callbacks: Sequence[Callback] = (),
+        on_task_complete: TaskHook | None = None,
+    ) -> None:
         self._log = log
         self._cancellation = cancellation
         self._loud = log.loud
@@ -46,17 +51,16 @@ class EventWriter:
         self._entries: list[Row] | None = None
         if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
             self._entries = recorder.sink.rows
-        #: keeps events until they are appended to the run's store
-        self.journal: Journal | None = None
+        self._callbacks = callbacks
+        self._on_task_complete = on_task_complete
+        self.listening = bool(callbacks)
+        self._observed = self.listening or on_task_complete is not None
+        #: the recorder's list, if nobody observes the run and no more than warnings are logged
+        self.kept = None if self._observed or self._loud is None else self._entries
 
     def record_nothing(self) -> None:
         """Stops recording, because the events that follow are recorded already."""
-        self._recorder = self._entries = None
-
-    @property
-    def kept(self) -> list[Row] | None:
-        """The recorder's list, if no more than warnings are logged and there is no store."""
-        return self._entries if self._loud is not None and self.journal is None else None
+        self._recorder = self._entries = self.kept = None
 
     def write_all(self, outbox: Outbox) -> None:
         """Writes the waiting rows. If a sink raises Ctrl-C or the like, the rest stays in the outbox."""
@@ -94,6 +98,13 @@ class EventWriter:
             except BaseException as error:  # noqa: BLE001 - `observer_failed` decides
                 self.observer_failed("recorder", event, error)
 
+    def calls_for(self, event: Row) -> Iterator[Callable[[], Any]]:
+        """Yields a function for each callback that is to be called with the event."""
+        for callback in self._callbacks:
+            yield partial(callback, Event.of(event))
+        if self._on_task_complete is not None and isinstance(event, TaskEndedRow):
+            yield partial(self._on_task_complete, **{name: getattr(event, name, None) for name in TASK_ARGUMENTS})
+
     def observer_failed(self, who: str, event: Row, error: BaseException) -> None:
         """Handles an exception from a callback or a sink. An error is logged, and the run continues. A `Stop` ends the
         run, unless it has an answer, which only a call may provide, or the run has already ended.
@@ -110,21 +121,13 @@ class EventWriter:
             raise failure
 
 
-class ThreadsDelivery:
+class ThreadsDelivery(EventDelivery):
     """Delivers events for the synchronous driver."""
 
-    def __init__(
-        self, writer: EventWriter, callbacks: Sequence[Callback] = (), on_task_complete: TaskHook | None = None,
-        channel: Channel | None = None,
-    ) -> None:
-        self.listening = bool(callbacks)
-        self._writer = writer
-        self._callbacks = callbacks
-        self._on_task_complete = on_task_complete
+    def __init__(self, *given: Any, channel: Channel | None = None) -> None:
+        super().__init__(*given)
         #: where one of the callbacks puts events for the consumer of a stream
         self._channel = channel
-        self._observed = self.listening or on_task_complete is not None
-        self.kept = None if self._observed else writer.kept
         # reentrant: a callback may emit an event through a skill context
         self._lock = threading.RLock()
         self._inside = 0
@@ -135,7 +138,7 @@ class ThreadsDelivery:
             self._deliver(outbox.waiting)
             return
         with self._lock:
-            self._writer.write_all(outbox)
+            self.write_all(outbox)
 
     def deliver_now(self, event: Row, outbox: Outbox) -> None:
         """Delivers one event at once; callable from any thread."""
@@ -144,14 +147,13 @@ class ThreadsDelivery:
 
     def _deliver(self, events: deque[Row]) -> None:
         """Delivers each event to every observer. Then waits, without the lock, for a stream's consumer to take them."""
-        writer = self._writer
         with self._lock:
             self._inside += 1
             try:
                 while events:
                     event = events.popleft()
                     try:
-                        writer.write(event)
+                        self.write(event)
                     finally:
                         self._notify(event)
             finally:
@@ -161,19 +163,12 @@ class ThreadsDelivery:
             self._channel.wait_until_taken()
 
     def _notify(self, event: Row) -> None:
-        for callback in self._callbacks:
-            self._call(event, callback, Event.of(event))
-        if self._on_task_complete is not None and (arguments := arguments_of(event)) is not None:
-            self._call(event, self._on_task_complete, **arguments)
+        for call in self.calls_for(event):
+            self._call(event, call)
 
     @calls_out
-    def _call(self, event: Row, observer: Callable[..., Any], *given: Any, **named: Any) -> None:
+    def _call(self, event: Row, call: Callable[[], Any]) -> None:
         try:
-            observer(*given, **named)
+            call()
         except BaseException as error:  # noqa: BLE001 - `observer_failed` decides
-            self._writer.observer_failed("callback", event, error)
-
-
-def arguments_of(row: Row) -> dict[str, Any] | None:
-    """If this row ends a task, returns the arguments for calling `on_task_complete`."""
-    return {name: getattr(row, name, None) for name in TASK_ARGUMENTS} if isinstance(row, TaskEndedRow) else None
+            self.observer_failed("callback", event, error)

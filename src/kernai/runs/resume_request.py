@@ -155,7 +155,7 @@ class ResumeRequest(_RecordedRequest):
         delivery.kept = None  # replayed rows must be compared, not recorded directly
         run = self._run(delivery)
         if recorded.needs_input and not self._added:
-            self.writer.record_nothing()
+            delivery.record_nothing()
             return run, _recorded_end(run, recorded)
         self._asks(run)
         durable = DurableRun(run.root)
@@ -185,10 +185,11 @@ class ResumeRequest(_RecordedRequest):
             self._changes(run, self._accept)
         waits = root.is_parked and not durable.new_rows
         if waits and end is not None:
-            self.writer.record_nothing()
+            delivery.record_nothing()
             durable.parked_result(run)
             return run, _ended(run)
-        self._begin_journal(run.root, seq=len(recorded.all), stored=self._stored, info=self._info, sent=recorded.sent())
+        self._begin_journal(
+            delivery, run.root, seq=len(recorded.all), stored=self._stored, info=self._info, sent=recorded.sent())
         return run, durable.waiting_on() if waits else durable.continued()
 
     def _checked_approvals(self, given: Any) -> dict[str, Decision]:
@@ -274,7 +275,7 @@ class ReplayRequest(_RecordedRequest):
 
     def _compared(self, history: History) -> tuple[Result[Any] | None, Run]:
         self.cancellation.begin(None)
-        delivery = ThreadsDelivery(self.writer)
+        delivery = self._delivery()
         delivery.kept = None  # replayed rows must be compared, not recorded directly
         run = self._run(delivery)
         durable = DurableRun(run.root)

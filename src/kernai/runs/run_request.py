@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from kernai._util.api import check_function, check_type, closest, is_async, likely
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
-from kernai.drivers.delivery import TASK_ARGUMENTS, EventWriter, ThreadsDelivery
+from kernai.drivers.delivery import TASK_ARGUMENTS, ThreadsDelivery
 from kernai.drivers.driver import Stack
 from kernai.drivers.threads import ThreadsDriver
 from kernai.errors import Stop
@@ -111,7 +111,7 @@ class RunRequest:
         self.cancellation = Cancellation(_CLOCK, options.get("cancel"))
         self._log = EventLog(config.logger, debug=config.debug)
         recorder = _instance("recorder", options.get("recorder"), Recorder)
-        self.writer = EventWriter(self._log, config.recorder if recorder is None else recorder, self.cancellation)
+        self.recorder = config.recorder if recorder is None else recorder
         model, provider = options.get("model"), check_provider(options.get("provider"))
         self._model = agent.model if model is None else check_model(model)
         if provider is None:
@@ -184,14 +184,16 @@ class RunRequest:
         from kernai.drivers.asyncio_delivery import AsyncioDelivery
         from kernai.drivers.asyncio_driver import AsyncioDriver
 
-        delivery = AsyncioDelivery(self.writer, self._callbacks(*streams), self._on_task_complete)
+        delivery = AsyncioDelivery(
+            self._log, self.recorder, self.cancellation, self._callbacks(*streams), self._on_task_complete)
         run, work = self.begin(delivery)
         return run, AsyncioDriver(run.root, delivery).run(Stack(work, run.outbox, breakable=False))
 
     def _delivery(self, channel: Channel | None = None) -> ThreadsDelivery:
         self.check_observers_are_plain()
         callbacks = self._callbacks() if channel is None else self._callbacks(channel.put)
-        return ThreadsDelivery(self.writer, callbacks, self._on_task_complete, channel)
+        return ThreadsDelivery(
+            self._log, self.recorder, self.cancellation, callbacks, self._on_task_complete, channel=channel)
 
     def _callbacks(self, *streams: Callable[[Event], Any]) -> tuple[Callable[[Event], Any], ...]:
         return streams if self._on_event is None else (self._on_event, *streams)
@@ -215,13 +217,12 @@ class RunRequest:
             run.write_to(Outbox(delivery))
             DurableRun(run.root)
         if self._store is not None:
-            self._begin_journal(run.root)
+            self._begin_journal(delivery, run.root)
         return run, run.root.wrap(run, None, run_loop(run, self.parts))
 
     def first_entry(self) -> tuple[dict[str, Any], list[Media]]:
         """Returns the first entry of a run that has not begun, and its media. A resume begins the run."""
-        self.writer.record_nothing()
-        run = self._run(ThreadsDelivery(self.writer))
+        run = self._run(ThreadsDelivery(self._log, None, self.cancellation))
         self._asks(run)
         begin(run, self.parts)
         take(run, self.parts)
@@ -280,7 +281,7 @@ class RunRequest:
             run.needs_trust()
         return asks or is_guarded
 
-    def _begin_journal(self, root: Root, **stored: Any) -> None:
+    def _begin_journal(self, delivery: ThreadsDelivery | AsyncioDelivery, root: Root, **stored: Any) -> None:
         """Has the run's events written to the store after those already there; see `Journal`."""
         assert self._store is not None
         from kernai.durable.journal import Journal
@@ -290,7 +291,7 @@ class RunRequest:
         held = HeldRun(self._store, self.run_id, self._lease, lambda why: cancellation.stop(Stop("cancelled", why)))
         if held.has_leases:
             cancellation.is_quiet = False  # another thread renews the lease, and may stop the run at any time
-        root.journal = self.writer.journal = Journal(held, self._context.media_store, **stored)
+        root.journal = delivery.journal = Journal(held, self._context.media_store, **stored)
 
 
 def check_options(options: Mapping[str, Any], known: type, *others: str) -> None:
