@@ -6,10 +6,12 @@ included if it applies. For an agent without skills and protocols, the instructi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernai.agents.setup import Setup
+    from kernai.values.model import Model
 
 FORMAT = """\
 ## How to act: blocks
@@ -68,24 +70,14 @@ READ = '<block type="command" name="/read">NAME</block>, or NAME FILE for a file
 MEDIA_INPUT = """\
 ## Media you can perceive
 
-You perceive {kinds} content directly. In a result, a tag with its id comes before it: \
-<block type="media" id="media_…" kind="{first}" mime="…"/>. To give it to a skill, pass that id."""
+You perceive {kinds} content directly. In a result, {reference}. To give it to a {skill}, pass that id."""
+REFERENCE = 'a tag with its id comes before it: <block type="media" id="media_…" kind="{first}" mime="…"/>'
+NATIVE_REFERENCE = "its id comes before it: [media_…: {first}]"
 
 MEDIA_OUTPUT = """\
 ## Media you can produce
 
-You can produce {kinds} output yourself. Do so when the task asks for it, and say in the final block what you made."""
-
-MEDIA_INPUT_NATIVE = """\
-## Media you can perceive
-
-You perceive {kinds} content directly. In a result, its id comes before it: [media_…: {first}]. To give it to a \
-tool, pass that id."""
-
-MEDIA_OUTPUT_NATIVE = """\
-## Media you can produce
-
-You can produce {kinds} output yourself. Do so when the task asks for it, and say in your answer what you made."""
+You can produce {kinds} output yourself. Do so when the task asks for it, and say in {answer} what you made."""
 
 WORKFLOW_HELP = """\
 A workflow gives tasks to sub-agents that work for you. Write one plan block whose content is a JSON object:
@@ -106,45 +98,37 @@ The result of a task that failed begins with "error:"; the others continue. In t
 command and no final."""
 
 
-def system_text(setup: Setup, instructions: str) -> str:
-    """The text of the system message for a model that calls in its text."""
-    names = [protocol.name for protocol in setup.protocols.visible()]
-    answer = "" if setup.answer_type is None else setup.answer_type.section()
+def system_text(setup: Setup, instructions: str, *, native: bool = False) -> str:
+    """The text of the system message. A model that calls natively gets its tools and the answer's type elsewhere."""
+    answer = "" if native or setup.answer_type is None else setup.answer_type.section()
     if not setup.can_call:
         return f"{instructions}\n\n{answer}" if answer else instructions
-    workflows = setup.workflows
-    builtins = [BUILTINS, PROTOCOLS_BUILTIN if names else "", WORKFLOW_BUILTINS if workflows else ""]
-    sections = [
-        instructions,
-        FORMAT + (LOOK if setup.listing else ASK),
-        "\n".join(filter(None, builtins)),
-        EXAMPLE,
-        PROTOCOLS.format(names=", ".join(names), example=names[0]) if names else "",
-        WORKFLOW if workflows else "",
-        _media(MEDIA_INPUT, setup.model.supported_media_inputs),
-        _media(MEDIA_OUTPUT, setup.model.supported_media_outputs),
-        f"## Skills\n\n{setup.listing}" if setup.listing else "",
-        setup.know_how.section(READ) if setup.know_how else "",
-        answer,
-    ]
+    if native:
+        sections = [
+            instructions,
+            *_media(setup.model, NATIVE_REFERENCE, "tool", "your answer"),
+            setup.know_how.section("call the tool read with its name.") if setup.know_how else "",
+        ]
+    else:
+        names = [protocol.name for protocol in setup.protocols.visible()]
+        builtins = [BUILTINS, PROTOCOLS_BUILTIN if names else "", WORKFLOW_BUILTINS if setup.workflows else ""]
+        sections = [
+            instructions,
+            FORMAT + (LOOK if setup.listing else ASK),
+            "\n".join(filter(None, builtins)),
+            EXAMPLE,
+            PROTOCOLS.format(names=", ".join(names), example=names[0]) if names else "",
+            WORKFLOW if setup.workflows else "",
+            *_media(setup.model, REFERENCE, "skill", "the final block"),
+            f"## Skills\n\n{setup.listing}" if setup.listing else "",
+            setup.know_how.section(READ) if setup.know_how else "",
+            answer,
+        ]
     return "\n\n".join(filter(None, sections))
 
 
-def native_system_text(setup: Setup, instructions: str) -> str:
-    """The text of the system message for a model that calls natively. Its tools are described elsewhere."""
-    if not setup.can_call:
-        return instructions
-    sections = [
-        instructions,
-        _media(MEDIA_INPUT_NATIVE, setup.model.supported_media_inputs),
-        _media(MEDIA_OUTPUT_NATIVE, setup.model.supported_media_outputs),
-        setup.know_how.section("call the tool read with its name.") if setup.know_how else "",
-    ]
-    return "\n\n".join(filter(None, sections))
-
-
-def _media(section: str, kinds: tuple[str, ...]) -> str:
-    if not kinds:
-        return ""
-    named = " and ".join(filter(None, [", ".join(kinds[:-1]), kinds[-1]]))
-    return section.format(kinds=named, first=kinds[0])
+def _media(model: Model, reference: str, skill: str, answer: str) -> Iterator[str]:
+    for section, kinds in (MEDIA_INPUT, model.supported_media_inputs), (MEDIA_OUTPUT, model.supported_media_outputs):
+        if kinds:
+            named = " and ".join(filter(None, [", ".join(kinds[:-1]), kinds[-1]]))
+            yield section.format(kinds=named, reference=reference.format(first=kinds[0]), skill=skill, answer=answer)

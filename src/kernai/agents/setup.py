@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.api import Once, close_matches
 from kernai.agents.definition import Rules, part_of
-from kernai.agents.instruction_builder import native_system_text, system_text
+from kernai.agents.instruction_builder import system_text
 from kernai.blocks.block import neutralize
 from kernai.interrupts import calls_out
 from kernai.registry.protocol_registry import ProtocolAccess
@@ -212,7 +212,7 @@ class Setup:
 
             typed = self.answer_type
             output = None if typed is None or typed.is_text else typed.schema()
-            native = Message("system", native_system_text(self, _shown(instructions)), outside=system.outside)
+            native = Message("system", system_text(self, _shown(instructions), native=True), outside=system.outside)
             made = Tools(tuple(native_tools(self)), system, native, output, self.constrains)
             known = self._tools = instructions, system, made
         return known[2]
