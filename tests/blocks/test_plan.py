@@ -129,3 +129,5 @@ def test_a_task_depends_on_one_id_or_a_list_of_them(given: Any, ids: tuple[str, 
     assert hash(Plan((task,))) == hash(Plan((same,)))
     with pytest.raises(AttributeError):
         task.id = "b"  # type: ignore[misc]  # frozen
+    with pytest.raises(TypeError, match="depends_on must be a list of ids, got 5"):
+        Task("a", "y", depends_on=5)  # type: ignore[arg-type]  # the point

@@ -94,15 +94,18 @@ def test_a_recorder_whose_sinks_keep_nothing_says_so() -> None:
     recorder.clear()
     with pytest.raises(KernaiError, match="MemorySink"):
         _ = recorder.entries
-    with pytest.raises(TypeError, match="list has none"):
-        CompositeSink([MemorySink()])  # type: ignore[arg-type]  # the point
 
     class Late:
         async def record(self, event: Event) -> None: ...
 
-    for sink, why in (("file.jsonl", "record.*str"), (MemorySink, "an object .* got the class MemorySink"), (Late(), r"Late\.record is an async")):
+    wrong: list[tuple[Any, Any, str]] = [
+        (Recorder, "file.jsonl", "record.*str"), (Recorder, MemorySink, "an object .* got the class MemorySink"),
+        (Recorder, Late(), r"Late\.record is an async"), (CompositeSink, [MemorySink()], "list has none"),
+        (JsonlSink, 5, "path must be a file's path, got int"),
+    ]
+    for kind, given, why in wrong:
         with pytest.raises(TypeError, match=why):
-            Recorder(sink)  # type: ignore[arg-type]  # likewise
+            kind(given)
 
 
 # ---------------------------------------------------------------------------------------------------- tokens

@@ -134,6 +134,7 @@ def test_media_that_a_history_has_lost_are_warned_of(way: Any, caplog: pytest.Lo
     ({"role": "user", "content": "x", "outside": ["0"]}, ValueError, "outside must be indexes of parts"),
     ({"role": "user", "content": "x", "answers": "0"}, TypeError, "answers must be the index of a block, got '0'"),
     ({"role": "assistant", "content": "x", "blocks": ["x"]}, TypeError, "blocks must be dicts with 'type', 'name'"),
+    *(({"role": "user", "content": "x", one: 5}, TypeError, f"{one} must be a list") for one in ("outside", "reasoning", "blocks")),
     ({"role": "user", "content": [{"id": "media_1"}]}, TypeError, "not dict"),
     ({"role": "user", "content": [{"type": "text", "text": "x"}]}, TypeError, "not dict"),
 ])

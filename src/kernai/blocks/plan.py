@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
-from kernai._util.api import Value
+from kernai._util.api import Value, check_texts
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.jsonio.json_data import jsonable, loads
 from kernai.values.limits import MAX_TASKS
@@ -27,8 +27,8 @@ class Task(Value):
 
     def __post_init__(self) -> None:
         if type(self.depends_on) is not tuple:  # one id, or any list of ids
-            given = (self.depends_on,) if isinstance(self.depends_on, str) else tuple(self.depends_on)
-            object.__setattr__(self, "depends_on", given)
+            given = [self.depends_on] if isinstance(self.depends_on, str) else self.depends_on
+            object.__setattr__(self, "depends_on", tuple(check_texts("depends_on", given, "ids")))
 
     def to_dict(self) -> dict[str, Any]:
         return {"id": self.id, "input": self.input, "parallel": self.parallel, "depends_on": list(self.depends_on)}

@@ -143,9 +143,7 @@ class Recording:
         with failing(f"--record: cannot write {path}", WRITABLE):
             if os.path.exists(path) and not os.path.isfile(path):
                 raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
-            if os.path.exists(path) and os.path.getsize(path) and not _is_recording(path):
-                reason = "exists and is not a recording, so it is left unchanged"
-                raise CommandError(f"--record: {path} {reason}", "name another file")
+            _check_replaceable(path)
             part, descriptor = new_part(path)  # fails if the folder is not writable
             os.close(descriptor)
             os.unlink(part)
@@ -187,6 +185,7 @@ class Recording:
     def __enter__(self) -> Self:
         is_jsonl = self.path.endswith(".jsonl")
         with failing(f"--record: cannot write {self.path}", WRITABLE):
+            _check_replaceable(self._file)  # again, since it may have become the run's store
             with _lock(self._file) if os.path.exists(self._file) else nullcontext():
                 if is_jsonl or not os.path.exists(self._file):
                     write_private(self._file, b"")  # replaces an existing file by a new one
@@ -238,6 +237,13 @@ def _lock(path: str) -> BinaryIO:
             file.close()
             raise CommandError(f"--record: another process is recording to {path}", "name another file") from error
     return file
+
+
+def _check_replaceable(path: str) -> None:
+    """Raises `CommandError` for a file with anything but a recording."""
+    if os.path.exists(path) and os.path.getsize(path) and not _is_recording(path):
+        reason = "exists and is not a recording, so it is left unchanged"
+        raise CommandError(f"--record: {path} {reason}", "name another file")
 
 
 def _is_recording(path: str) -> bool:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai._util.api import ForkSafeLock, NotCopied, is_async, likely
+from kernai._util.api import ForkSafeLock, NotCopied, check_type, is_async, likely
 from kernai.errors import KernaiError
 from kernai.events import KINDS, Event, MessagesSentRow, ResultRow, Row, RunStartRow
 from kernai.interrupts import calls_out
@@ -88,7 +88,7 @@ class JsonlSink(NotCopied):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
+        self.path = os.fspath(check_type(path, str | bytes | os.PathLike, "path must be a file's path"))
         self._lock = ForkSafeLock()
         self._delta = MessageDelta()
         # a descriptor, not a buffered file: when `record` returns, the line is in the file, even if the process crashes

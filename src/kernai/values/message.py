@@ -111,6 +111,8 @@ class Message(Replaceable):
         self, outside: Sequence[int], reasoning: Sequence[Mapping[str, Any]], blocks: Sequence[Mapping[str, Any]] | None
     ) -> None:
         """Sets what few messages have. Raises `TypeError` or `ValueError` for wrong values, as in a damaged store."""
+        for name, given in {"outside": outside, "reasoning": reasoning, "blocks": blocks}.items():
+            check_type(given, Iterable | None, f"{name} must be a list")
         # copied here and when read: a provider may reuse its dicts, and a middleware may change those that it reads
         self._outside, self._reasoning = tuple(outside or ()), tuple(map(copied, reasoning or ()))
         self._blocks = None if blocks is None else tuple(map(copied, blocks))
