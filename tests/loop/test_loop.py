@@ -458,11 +458,11 @@ ANSWERED = ["run_start", "messages_sent", "llm_response", "blocks_parsed"]
 
 
 @pytest.mark.parametrize("effects, types", [
-    (0, ["run_start"]), (1, ["run_start", "messages_sent", "model_failed"]), (2, [*ANSWERED, "skill_execute", "skill_result"]),
+    (0, ["run_start"]), (1, ["run_start", "messages_sent", "model_failed"]), (2, [*ANSWERED, "skill_execute", "skill_error"]),
     (4, [*ANSWERED, *["skill_execute", "skill_result"] * 2, "messages_sent", "model_failed"]),
 ])  # fmt: skip
 def test_a_cancelled_run_ends_before_its_next_effect(effects: int, types: list[str]) -> None:
-    """Two calls, cancelled while the given effect is performed."""
+    """Two calls, cancelled once the given effect was yielded: a model call that has begun ends, a skill is not called."""
     agent = Agent(instructions="Work.", skills=[echo], provider=MockProvider(command("echo", "x") * 2, "done"))
     hand = ByHand(agent, cancelled=lambda: len(hand.effects) >= effects)
     cancelled = hand.run("Go.")

@@ -1,7 +1,7 @@
-"""`ByHand`: drives the loop without threads, an event loop or the system clock.
+"""`ByHand`: drives the loop without the system clock, and without threads unless a skill is async.
 
-Running an agent means performing the loop's effects and sending back their outcomes. Spawned work waits until the loop
-joins; `order` decides which work ends next.
+Running an agent means performing the loop's effects and sending back their outcomes, as the synchronous driver does.
+Spawned work waits until the loop joins; `order` decides which work ends next.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from kernai._util.api import check_type
 from kernai.agents.agent import Agent
-from kernai.drivers.driver import Driver, Stack
+from kernai.drivers.driver import Stack
+from kernai.drivers.threads import ThreadsDriver
 from kernai.events import Event, Row
 from kernai.loop import effects
 from kernai.loop.kernel import run_loop
@@ -63,7 +64,6 @@ class ByHand:
         self.effects: list[effects.Effect] = []
         self.warnings: list[tuple[str, dict[str, Any]]] = []
         self.listening = listening
-        self._order = order
         clock = Clock(wall=lambda: 0.0, monotonic=monotonic or map(float, count()).__next__)
         limits = limits or Limits()
         cancellation = Cancellation(clock, None if cancelled is None else SimpleNamespace(is_set=cancelled))
@@ -79,7 +79,7 @@ class ByHand:
             agent, self.root, self.outbox, context, agent.provider if provider is None else provider, agent.model,
             context.depth, context.task_id,
         )
-        self._driver = _Driver(self.root, self)
+        self._driver = _Driver(self, order)
         self.state.messages.extend(history)
 
     def work(self, *content: str | Media) -> effects.Work:
@@ -88,9 +88,7 @@ class ByHand:
 
     def run(self, *content: str | Media) -> Result[Any]:
         """Performs every effect until the loop ends."""
-        result: Result[Any] = self._drive(Stack(self.work(*content), self.outbox, breakable=False))
-        if self._driver.failure is not None:
-            raise self._driver.failure
+        result: Result[Any] = self._driver.run(Stack(self.work(*content), self.outbox))
         return result
 
     def flush(self, outbox: Outbox | None = None) -> list[Event]:
@@ -110,41 +108,24 @@ class ByHand:
     def recorded(self) -> list[Event]:
         return [event for event in self.events if event.row.role != "live"]
 
-    def _drive(self, stack: Stack) -> Any:
-        outcome: Any = None
-        error: BaseException | None = None
-        while True:
-            effect = effects.advance(stack.work, outcome, error)
-            self.flush(stack.outbox)
-            outcome = error = None
-            if isinstance(effect, effects.Completion):
-                if not stack.leave():
-                    if effect.error is not None:
-                        raise effect.error
-                    return effect.value
-                outcome, error = effect.value, effect.error
-                continue
-            self.effects.append(effect)
-            try:
-                outcome = self._perform(effect, stack)
-            except BaseException as raised:  # noqa: BLE001 - the loop decides what to do about it
-                error = self._driver.outcome_error(raised, effect, is_spawned=True)
 
-    def _perform(self, effect: effects.Effect, stack: Stack) -> Any:
-        if isinstance(effect, effects.CallModel):
-            return self._driver.ask(effect)
-        if isinstance(effect, (effects.CallSkill, effects.CallProtocol)):
-            function, arguments, _ = self._driver.call_of(effect)
-            outcome = function(**arguments)
-            if not hasattr(outcome, "__await__"):
-                return outcome
-            import asyncio
+class _Driver(ThreadsDriver):
+    """Keeps the effects, drives spawned work in the order that the test wants, and never sleeps."""
 
-            return asyncio.run(outcome)
+    def __init__(self, by_hand: ByHand, order: Order) -> None:
+        super().__init__(by_hand.root, by_hand)
+        self._effects, self._order = by_hand.effects, order
+
+    def spawn(self, spawned: Stack, stack: Stack) -> None:
+        stack.spawned = [*stack.spawned, spawned]
+
+    def _performed(self, effect: effects.Effect, stack: Stack, call: Any) -> Any:
+        self._effects.append(effect)
         if isinstance(effect, effects.Sleep):
             return self.root.cancellation.check()
-        if not isinstance(effect, effects.Join):
-            return self._driver.perform_at_once(effect, stack)
+        return super()._performed(effect, stack, call)
+
+    def _join(self, stack: Stack) -> effects.Completion:
         spawned = {one.key: one for one in stack.spawned}
         ending = spawned.pop(self._order(list(spawned)))
         stack.spawned = list(spawned.values())
@@ -152,8 +133,3 @@ class ByHand:
             return effects.Completion(ending.key, self._drive(ending))
         except BaseException as error:  # noqa: BLE001 - reported by the loop that spawned it
             return effects.Completion(ending.key, error=error)
-
-
-class _Driver(Driver):
-    def spawn(self, spawned: Stack, stack: Stack) -> None:
-        stack.spawned = [*stack.spawned, spawned]
