@@ -237,6 +237,26 @@ class _TextRow(Row):
         return cls(data)
 
 
+class _ValueRow(Row):
+    """A row whose data is any value."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def fields(self) -> Any:
+        return self.value
+
+    def data(self) -> Any:
+        return copied(self.value)
+
+    def json(self) -> Any:
+        return jsonable(self.value)
+
+    @classmethod
+    def read(cls, data: Any) -> Self:
+        return cls(data)
+
+
 # ------------------------------------------------------------------------------------------ the run and its end
 
 
@@ -997,32 +1017,17 @@ class InFlightRow(Row, type="in_flight", group="call", role="aside"):
         self.call_id, self.decision, self.reason, self.by = call_id, decision, reason, by
 
 
-class ContextSavedRow(Row, type="context_saved", role="aside"):
+class ContextSavedRow(_ValueRow, type="context_saved", role="aside"):
     """What your `Context.save()` returned.
 
     Example: {"items": ["lamp"]}
     """
 
-    def __init__(self, state: Any) -> None:
-        self.state = state
-        #: for a sub-run's context, the attributes that it shares with its parent's
-        self.shared: Sequence[str] | None = None
-
-    def fields(self) -> Any:
-        return self.state
-
-    def data(self) -> Any:
-        return copied(self.state)
-
-    def json(self) -> Any:
-        return jsonable(self.state)
+    #: for a sub-run's context, the attributes that it shares with its parent's
+    shared: Sequence[str] | None = None
 
     def entry(self) -> dict[str, Any]:
         return {**super().entry(), "shared": list(self.shared)} if self.shared else super().entry()
-
-    @classmethod
-    def read(cls, data: Any) -> Self:
-        return cls(data)
 
 
 class RunResumedRow(Row, type="run_resumed", group="run", role="aside"):
@@ -1050,23 +1055,15 @@ BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
 # ------------------------------------------------------------------------------------- not in the table
 
 
-class CustomRow(Row, role="aside"):
+class CustomRow(_ValueRow, role="aside"):
     """An event of another kind: from the host, from a newer kernai, or with data that does not match its kind."""
 
     shared_fields = ("value",)
 
     def __init__(self, type: str, value: Any, block: int | None = None) -> None:
+        super().__init__(value)
         self.type: str = type  # type: ignore[misc]  # each instance has its own
-        self.value, self.block = value, block
-
-    def fields(self) -> Any:
-        return self.value
-
-    def data(self) -> Any:
-        return copied(self.value)
-
-    def json(self) -> Any:
-        return jsonable(self.value)
+        self.block = block
 
 
 #: the keys of an entry that make up a row's place, in order, and the types of their values

@@ -92,7 +92,7 @@ _MORE: Lines = {
         f"call {row.call_id}{f' of {row.skill}' if row.skill else ''} waits for a decision", row.reason
     ),
     events.TrustedValuesRow: lambda row: (f"call {row.call_id} of {row.skill} has trusted values:", row.sources),
-    events.ContextSavedRow: lambda row: ("context saved:", row.state),
+    events.ContextSavedRow: lambda row: ("context saved:", row.value),
 }
 
 

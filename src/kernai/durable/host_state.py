@@ -73,7 +73,7 @@ class HostState:
         for name, value in _attributes(run.context).items() if parent is not None else ():
             if isinstance(value, (list, dict, set)):  # the parent's, which `restore` may change
                 setattr(run.context, name, copy(value))
-        run.context.restore(row.state)
+        run.context.restore(row.value)
         if parent is not None:
             for name in row.shared or ():
                 setattr(run.context, name, getattr(parent.context, name))
@@ -167,9 +167,9 @@ class HostState:
         for saved, number in states:
             scope = saved.place[3]
             if number < self._numbers.get(scope, 0):
-                saved.state = self._known[scope]  # a later state of another call was recorded first
+                saved.value = self._known[scope]  # a later state of another call was recorded first
             else:
-                self._known[scope], self._numbers[scope] = saved.state, number
+                self._known[scope], self._numbers[scope] = saved.value, number
             found.append(saved)
         if isinstance(row, (CallEndedRow, ApprovalRequestedRow)):
             self.end_turn(row.call_id)
