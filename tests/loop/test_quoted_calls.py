@@ -393,7 +393,7 @@ def test_a_page_that_is_read_repeatedly_is_stored_once() -> None:
         for scope, source in ((quoted, "fetch"), (inner, "read")):
             scope.record_untrusted(source, WIPE)
             scope.begin_response(confirms=lambda _: True)
-    assert inner.untrusted_calls("command", "wipe") == [[('{"path": "/etc"}', "fetch")], [('{"path": "/etc"}', "read")]]
+    assert inner.untrusted_calls("command", "wipe") == [{'{"path": "/etc"}': "fetch"}, {'{"path": "/etc"}': "read"}]
 
 
 # ------------------------------------------------------------------------------------------------------ calls in text

@@ -51,7 +51,6 @@ from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
-    from kernai.events import Row
     from kernai.loop.model_stream import ParsedResponse
     from kernai.loop.quoted_calls import Keys
     from kernai.loop.run_state import Run
@@ -232,8 +231,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
         run.needs_trust().sent[call_id] = params, arguments
     if skill.is_guarded and run.root.durable is None and (doubts := run.doubts(call_id, skill, arguments)):
         return _refused(run, call_id, name, corrections.untrusted(doubts), exception="CallRefusedError")
-    kind = _TrustedResultCall if skill.directory or skill.creates else _Call
-    call = kind(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
+    call = _Call(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
     if not isinstance(skill, AgentSkill):
         return call
     try:
@@ -319,7 +317,7 @@ class _Call:
     def end(self, value: Any) -> Payload:
         """Records the result and returns what the model reads."""
         run, name = self.run, self.name
-        if type(value) is str and self.call_id not in run.skill_contexts:
+        if type(value) is str and run.trust is None and not run.skill_contexts:
             duration_ms = int((run.clock.monotonic() - self._started) * 1000)
             kind = ProtocolResultRow if type(self.effect) is CallProtocol else SkillResultRow
             run.put(kind(self.call_id, name, value, duration_ms))
@@ -350,12 +348,14 @@ class _Call:
         for one in media:
             self.run.context.media_store.put(one)
 
-    def _write_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> Row:
+    def _write_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> None:
+        run = self.run
         kind = ProtocolResultRow if type(self.effect) is CallProtocol else SkillResultRow
-        duration_ms = int((self.run.clock.monotonic() - self._started) * 1000)
+        duration_ms = int((run.clock.monotonic() - self._started) * 1000)
         row = kind(self.call_id, self.name, result, duration_ms, metadata=metadata or None)
-        self.run.write(row)
-        return row
+        run.write(row)
+        if run.trust is not None and isinstance(row, SkillResultRow):
+            run.trust.add_result(run.held[self.name], row)
 
     def fail(self, error: BaseException) -> str:
         """Records the error and returns what the model reads."""
@@ -382,21 +382,6 @@ class _Call:
         run.quoted.record_untrusted(name, text)
         is_answer = self.stop is not None and self.stop.is_final
         return (result_block if is_answer else error_block)(name, neutralize(text))
-
-
-class _TrustedResultCall(_Call):
-    """A call of a skill with `directory` or `creates`: values in its result may be trusted."""
-
-    __slots__ = ()
-
-    def end(self, value: Any) -> Payload:
-        return super().end(SkillResult.of(value) if type(value) is str else value)  # so that `_write_result` is called
-
-    def _write_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> Row:
-        row, trust = super()._write_result(result, metadata), self.run.trust
-        if trust is not None and isinstance(row, SkillResultRow):
-            trust.add_result(self.run.held[self.name], row)
-        return row
 
 
 class _BuiltinCall(_Call):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernai.agents.definition import Rules
     from kernai.blocks.block import Block
     from kernai.blocks.dialects import DialectCalls
-    from kernai.blocks.plan import Plan, PlanResult
+    from kernai.blocks.plan import Plan
     from kernai.loop.model_stream import ParsedResponse
 
 #: blocks that only the runtime may write; if a model writes one, it is forged
@@ -116,27 +116,38 @@ def decide(
     """
     calls: list[Block] = []
     others: list[Block] = []
+    rejected: list[tuple[Block, str]] = []
+    not_run: list[Block] = []  # if there is a plan
     final: Block | None = None
+    plan: Plan | None = None
+    plan_block: Block | None = None
     certain = response.certain
     blocks = response.blocks if certain is None else response.blocks[:certain]
     uncertain = () if certain is None else response.blocks[certain:]
-    plan, plan_block, rejected = _find_plan(blocks, rules.max_tasks if may_plan else 0)
     for block in blocks:
         kind = block._type  # noqa: SLF001 - the property costs a call
-        if kind == "command":
-            calls.append(block)
+        if kind == "plan":
+            found, why = _validated(block, rules.max_tasks if may_plan else 0)
+            if found is not None and plan is None:
+                plan, plan_block = found, block
+                continue
+            others.append(block)
+            if found is not None:
+                not_run.append(block)  # a second workflow
+            elif plan is None:
+                rejected.append((block, str(why)))
         elif kind == "final":
             final = final or block
-        elif kind in INFORMATIONAL or kind in FORGED:
-            if block is not plan_block:
-                others.append(block)
-        elif kind in callable_types:
+            not_run.append(block)
+        elif kind == "json" or kind in FORGED:
+            others.append(block)
+        elif kind == "command" or kind in callable_types:
             calls.append(block)
-    extras = NOTHING
-    if others or rejected or response.incomplete or uncertain:
-        extras = Extras(rejected, others, response.incomplete, uncertain)
+            not_run.append(block)
+    has_extras = others or rejected or response.incomplete or uncertain
+    extras = Extras(rejected, others, response.incomplete, uncertain) if has_extras else NOTHING
     if plan is not None and plan_block is not None:
-        return Workflow(plan, _not_run(blocks, calls, plan_block, rules.max_tasks), extras, plan_block)
+        return Workflow(plan, not_run, extras, plan_block)
     if calls:
         return Calls(calls, final, extras)
     if final is not None:
@@ -197,30 +208,10 @@ def _translated(found: DialectCalls) -> Calls | Answer:
     return Calls(calls, final, NOTHING, found.dialect)
 
 
-def _find_plan(blocks: Sequence[Block], max_tasks: int) -> tuple[Plan | None, Block | None, list[tuple[Block, str]]]:
-    """Returns the first valid plan, its block, and the rejected plan blocks before it (all if `max_tasks` is 0)."""
-    rejected: list[tuple[Block, str]] = []
-    for block in blocks:
-        if block.type == "plan":
-            found = _validated(block, max_tasks) if max_tasks else None
-            if found is not None and found.plan is not None:
-                return found.plan, block, rejected
-            rejected.append((block, (found.reason if found else None) or NESTED))
-    return None, None, rejected
-
-
-def _validated(block: Block, max_tasks: int) -> PlanResult:
+def _validated(block: Block, max_tasks: int) -> tuple[Plan | None, str | None]:
+    """Returns the plan, or why it is none. With `max_tasks` 0, no plan is run."""
+    if not max_tasks:
+        return None, NESTED
     from kernai.blocks.plan import Plan  # few responses hold one
 
     return Plan.validate(block.content, max_tasks)
-
-
-def _not_run(blocks: Sequence[Block], calls: Sequence[Block], plan_block: Block, max_tasks: int) -> list[Block]:
-    """Returns the blocks that would have been acted on if the response had no workflow."""
-    called = {id(block) for block in calls}
-    return [
-        block for block in blocks
-        # a valid plan is a second workflow; plans that are only notes are recorded as such
-        if id(block) in called or block.type == "final" or (
-            block.type == "plan" and block is not plan_block and _validated(block, max_tasks).ok)
-    ]

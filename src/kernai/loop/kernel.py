@@ -21,6 +21,7 @@ something new that a response may ask for in `decision`; a stop reason in `resul
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from kernai.blocks.block import Block, final_block
@@ -74,7 +75,7 @@ from kernai.loop.effects import (
     alone,
 )
 from kernai.loop.model_stream import ModelStream, ParsedResponse
-from kernai.loop.quoted_calls import TRANSLATED_ANSWERS, confirmed, passed_on, record_untrusted_history
+from kernai.loop.quoted_calls import TRANSLATED_ANSWERS, are_asked, passed_on, record_untrusted_history
 from kernai.loop.root import Outbox
 from kernai.loop.run_state import Run, input_message, recorded_parts
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
@@ -240,7 +241,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
     if run.quoted.is_due:
         is_old = isinstance(decision, Answer) and run.gate.rules(run).quotes < TRANSLATED_ANSWERS
         meant = response.blocks if translated is None or is_old else translated.blocks
-        run.quoted.begin_response(confirms=confirmed(run, meant if response.incomplete is None else ()))
+        run.quoted.begin_response(confirms=partial(are_asked, run, meant if response.incomplete is None else ()))
     if translated is not None:
         for block in translated.blocks:
             run.write(DialectCallRow(translated.dialect, block.name))

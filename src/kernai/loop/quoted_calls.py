@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.block import neutralize, restored
@@ -43,8 +44,7 @@ class QuotedCalls:
     """The quoted calls that one scope knows. `outer` has those of its parent run."""
 
     __slots__ = (
-        "_asked", "_confirmed", "_contents", "_known", "_quoted", "_spelled", "_unread", "is_due", "knows_none",
-        "outer",
+        "_asked", "_confirmed", "_known", "_quoted", "_spelled", "_unread", "is_due", "knows_none", "outer",
     )
 
     def __init__(self) -> None:
@@ -55,9 +55,8 @@ class QuotedCalls:
         self.knows_none = True
         # few runs ever read a call, so these are created with the first one
         self._unread: list[tuple[str, Look]] | None = None
-        #: quoted contents by type and name, each with its source; and the set of all of them, against duplicates
-        self._quoted: dict[tuple[str, str | None], list[tuple[str | None, str]]] | None = None
-        self._contents: set[tuple[str, str | None, str | None]] | None = None
+        #: quoted contents by type and name, each with its first source
+        self._quoted: dict[tuple[str, str | None], dict[str | None, str]] | None = None
         #: by type and name: how many of the quoted contents have been indexed, and the source of each of their keys
         self._known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] | None = None
         #: letters and digits of texts that may spell a call, each with its source
@@ -101,12 +100,9 @@ class QuotedCalls:
             from kernai.blocks.quotations import quoted_calls  # few runs come here
 
             for call in quoted_calls(look.text):
+                self._quoted = self._quoted or {}
                 of = _ANY if call.type is None else (call.type, call.name)
-                if self._quoted is None or self._contents is None:
-                    self._quoted, self._contents = {}, set()
-                if (*of, call.content) not in self._contents:
-                    self._contents.add((*of, call.content))
-                    self._quoted.setdefault(of, []).append((call.content, source))
+                self._quoted.setdefault(of, {}).setdefault(call.content, source)
         self.knows_none = self.knows_none and not (self._quoted or self._spelled)
 
     def source_of(
@@ -119,7 +115,7 @@ class QuotedCalls:
         only the letters and digits are the same.
         """
         lists = self.untrusted_calls(type, name)
-        wild = next((calls[0] for calls in self.untrusted_calls(*_ANY) if calls), None)
+        wild = next((source for calls in self.untrusted_calls(*_ANY) for source in calls.values()), None)
         spellings = self._spellings() if spelled else []
         if not any(lists) and wild is None and not spellings:
             return None
@@ -128,16 +124,16 @@ class QuotedCalls:
             return None
         if self._known is None:
             self._known = {}
-        # `known` has the keys of the first `seen` calls, counted over all lists; only the last list grows
+        # `known` has the keys of the first `seen` calls, counted over all scopes; only the last one's grow
         seen, known = self._known.get((type, name), (0, {}))
         for calls in lists:
-            for quoted, where in calls[seen:]:
+            for quoted, where in islice(calls.items(), seen, None):
                 for key in ("",) if quoted is None else keys_of(quoted):
                     known.setdefault(key, where)
             seen = max(0, seen - len(calls))
         self._known[type, name] = sum(map(len, lists)), known
         source = next((known[key] for key in sorted(keys) if key in known), known.get(""))
-        source = source or (wild and wild[1])
+        source = source or wild
         if source is None and spellings:
             from kernai.blocks.quotations import is_spelled_in  # loaded by now
 
@@ -147,35 +143,32 @@ class QuotedCalls:
             self.is_due = True
         return source
 
-    def untrusted_calls(self, type: str, name: str | None) -> list[list[tuple[str | None, str]]]:
-        """Returns the quoted calls of a type and name, one list per scope.
+    def untrusted_calls(self, type: str, name: str | None) -> list[dict[str | None, str]]:
+        """Returns the quoted calls of a type and name by content, with their sources, one mapping per scope.
 
-        Outer scopes come first; their lists do not change while this scope runs.
+        Outer scopes come first; their mappings do not change while this scope runs.
         """
         outer = [] if self.outer is None else self.outer.untrusted_calls(type, name)
-        return outer if self._quoted is None else [*outer, self._quoted.get((type, name), [])]
+        return outer if self._quoted is None else [*outer, self._quoted.get((type, name), {})]
 
     def _spellings(self) -> list[tuple[str, str]]:
         outer = [] if self.outer is None else self.outer._spellings()  # noqa: SLF001 - of the same class
         return [*outer, *(self._spelled or ())]
 
 
-def confirmed(run: Run, blocks: Sequence[Block]) -> Callable[[Asked], bool]:
-    """Returns a function that says whether all `blocks` are calls that the model was asked to confirm."""
-
-    def keys_of(block: Block) -> tuple[str | None, Keys]:
+def are_asked(run: Run, blocks: Sequence[Block], asked: Asked) -> bool:
+    """Whether all `blocks` are calls that the model was asked to confirm, and there are any."""
+    if len(blocks) != 1 and run.gate.rules(run).quotes < TOGETHER:
+        return False
+    found = set()
+    for block in blocks:
         name = called_name(block)
         skill = run.skills.look_up(name or "")[0] if block.type == "command" else None
-        return name, content_keys(block.content) if skill is None else skill_keys(run, skill)(block.content)
-
-    def confirms(asked: Asked) -> bool:
-        if len(blocks) != 1 and run.gate.rules(run).quotes < TOGETHER:
+        keys = content_keys(block.content) if skill is None else skill_keys(run, skill)(block.content)
+        if not any((block.type, name, key) in asked for key in keys):
             return False
-        found = [(block.type, *keys_of(block)) for block in blocks]
-        is_asked = all(any((kind, name, key) in asked for key in keys) for kind, name, keys in found)
-        return is_asked and 0 < len(found) == len(set(found))  # one confirmation is for one call
-
-    return confirms
+        found.add((block.type, name, keys))
+    return 0 < len(blocks) == len(found)  # one confirmation is for one call
 
 
 def called_name(block: Block) -> str | None:

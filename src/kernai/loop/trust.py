@@ -146,7 +146,9 @@ class Trust:
             self.of_tasks[task_id] = texts
 
     def add_result(self, skill: Skill, row: SkillResultRow) -> None:
-        """Adds the trusted values in the recorded result of a skill with `directory` or `creates`."""
+        """Adds the trusted values in a recorded result: only a skill with `directory` or `creates` returns any."""
+        if not skill.directory and not skill.creates:
+            return
         step, result, source = self._run.step, row.result, f"the result of `{skill.name}`"
         data: Any = [one for one in result if isinstance(one, str)] if isinstance(result, list) else None
         if isinstance(result, str):

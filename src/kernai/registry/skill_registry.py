@@ -142,7 +142,7 @@ def listing_of(skills: Sequence[Skill], most: float = inf) -> str:
 class SkillAccess(Access[Skill]):
     """The skills of one agent for one model under one configuration, valid until the registry changes."""
 
-    __slots__ = ("_allowed", "_known", "_model", "_selection")
+    __slots__ = ("_allowed", "_model", "_selection")
 
     def __init__(
         self, selection: SkillSelection, registry: SkillRegistry, allowed: Sequence[str] | None, model: Model
@@ -151,18 +151,11 @@ class SkillAccess(Access[Skill]):
         self._selection = selection
         self._model = model
         self._allowed = None if allowed is None else frozenset(allowed)
-        self._known: dict[str, tuple[Skill, bool]] = {}
 
     def look_up(self, name: str) -> tuple[Skill | None, bool]:
         """The skill of that name, if any, and whether it may be called."""
-        known = self._known.get(name)
-        if known is not None:
-            return known
         skill = self.find(name)
-        if skill is None:
-            return None, False
-        self._known[name] = found = (skill, self.allows(skill))
-        return found
+        return skill, skill is not None and self.allows(skill)
 
     def allows(self, skill: Skill) -> bool:
         """Whether the agent, the configuration and the model's capabilities allow a call."""
