@@ -112,9 +112,7 @@ class StreamParser:
             self._sink(self._release())
         self.certain, self._certain, self._completed = self._certain, None, 0
         if self._opening is not None:
-            block, listener = self._leave(), self._listeners["block_incomplete"]
-            if listener is not None:
-                listener(block)
+            self._emit("block_incomplete", self._leave())
 
     # ------------------------------------------------------------------------------------------------ reading
 
@@ -273,9 +271,7 @@ class StreamParser:
         self._value, self._read = "unread", 0
         self._place = opening.inside
         self._choose_sink()
-        listener = self._listeners["block_start"]
-        if listener is not None:
-            listener({"type": opening.type, "name": opening.name})
+        self._emit("block_start", {"type": opening.type, "name": opening.name})
 
     def _leave(self, rest: str = "") -> Block:
         """Leaves the open block and returns it; `rest` is the content that is not stored yet."""
@@ -301,9 +297,7 @@ class StreamParser:
 
     def _emit_block(self, opening: Opening, content: str) -> None:
         try:
-            listener = self._listeners["block_start"]
-            if listener is not None:
-                listener({"type": opening.type, "name": opening.name})
+            self._emit("block_start", {"type": opening.type, "name": opening.name})
         finally:
             self._emit_end(Block(opening.type, opening.name, content), content)
 
@@ -311,13 +305,15 @@ class StreamParser:
         """Emits the rest of a block's content, and then the end of the block."""
         self._completed += 1
         try:
-            listener = self._listeners["block_content"]
-            if listener is not None and rest:
-                listener(rest)
+            if rest:
+                self._emit("block_content", rest)
         finally:
-            listener = self._listeners["block_complete"]
-            if listener is not None:
-                listener(block)
+            self._emit("block_complete", block)
+
+    def _emit(self, event: str, data: Any) -> None:
+        listener = self._listeners[event]
+        if listener is not None:
+            listener(data)
 
 
 def _both(first: Listener, second: Listener) -> Listener:

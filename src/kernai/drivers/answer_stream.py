@@ -1,15 +1,17 @@
-"""The readers behind a stream's `text()`, the answer's text as it arrives, and `partial()`, the complete parts of a
-typed answer.
+"""What both kinds of streams share: the result, and the readers behind `text()`, the answer's text as it arrives, and
+`partial()`, the complete parts of a typed answer.
 
-Both derive everything from the root's events, the same under threads and asyncio. Nothing of it is recorded.
+The readers derive everything from the root's events, the same under threads and asyncio. Nothing of it is recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 
+from kernai._util.api import NotCopied
 from kernai.blocks.grammar import ASCII_SPACE
+from kernai.errors import KernaiError
 from kernai.events import (
     AnswerRejectedRow,
     BlockContentRow,
@@ -18,12 +20,14 @@ from kernai.events import (
     ModelRestartedRow,
     ResultRow,
 )
-from kernai.values.result import StopReason
+from kernai.values.result import Output_co, StopReason
 
 if TYPE_CHECKING:
     from kernai.events import Event
     from kernai.inputs.answer_type import AnswerType
     from kernai.jsonio.json_pieces import PartialJson
+    from kernai.loop.run_state import Run
+    from kernai.values.result import Result
 
 
 class _TakenBack(str):
@@ -37,6 +41,23 @@ class _TakenBack(str):
 
 TAKEN_BACK: Final = _TakenBack()
 """Says that the pieces so far are not the answer: the model is called again, or the answer was rejected."""
+
+
+class EventStream(NotCopied, Generic[Output_co]):
+    """The base of both kinds of streams."""
+
+    _HOLDS = "a run"
+    TAKEN_BACK: Final = TAKEN_BACK
+    _run: Run | None = None  # None until it has begun
+
+    @property
+    def result(self) -> Result[Output_co]:
+        """The run's result. Raises `KernaiError` before the run has ended: iterate to the end, or close the stream."""
+        result = None if self._run is None else self._run.result
+        if result is None:
+            raise KernaiError("the run has not ended: iterate over the stream to its end, or close it")
+        return result
+
 
 #: rows after which the run continues, so the response's final was not the answer
 _CONTINUES = (MessagesSentRow, ModelRestartedRow, AnswerRejectedRow)

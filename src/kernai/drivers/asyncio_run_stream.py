@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any
 
-from kernai._util.api import NotCopied
-from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
+from kernai.drivers.answer_stream import AnswerText, EventStream, PartialAnswer
 from kernai.drivers.background_loop import outcome_of
-from kernai.errors import KernaiError
 from kernai.values.result import Output_co
 
 if TYPE_CHECKING:
@@ -20,13 +18,12 @@ if TYPE_CHECKING:
     from kernai.events import Event
     from kernai.loop.root import Cancellation
     from kernai.loop.run_state import Run
-    from kernai.values.result import Result
 
 #: takes a callback for events; returns the run's state, and the coroutine that drives the run to its end
 Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Run, Coroutine[Any, Any, object]]"]
 
 
-class AsyncRunStream(NotCopied, Generic[Output_co]):
+class AsyncRunStream(EventStream[Output_co]):
     """Iterates over a run's events. The run begins when you ask for the first event. The last event is the root's
     `result`; then `.result` has the `Result`.
 
@@ -34,22 +31,10 @@ class AsyncRunStream(NotCopied, Generic[Output_co]):
     at once.
     """
 
-    _HOLDS = "a run"
-    TAKEN_BACK: Final = TAKEN_BACK
-
     def __init__(self, begin: Begin, cancellation: Cancellation) -> None:
         self._begin = begin
         self._channel = _Channel(cancellation)
-        self._run: Run | None = None
         self._task: asyncio.Task[BaseException | None] | None = None
-
-    @property
-    def result(self) -> Result[Output_co]:
-        """The run's result. Raises `KernaiError` before the run has ended: iterate to the end, or `aclose()`."""
-        result = None if self._run is None else self._run.result
-        if result is None:
-            raise KernaiError("the run has not ended: iterate over the stream to its end, or close it")
-        return result
 
     async def aclose(self) -> None:
         """Cancels the run and waits until it has ended. Does nothing if it has already ended.

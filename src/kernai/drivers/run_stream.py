@@ -8,10 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any
 
-from kernai._util.api import NotCopied
-from kernai.drivers.answer_stream import TAKEN_BACK, AnswerText, PartialAnswer
+from kernai.drivers.answer_stream import AnswerText, EventStream, PartialAnswer
 from kernai.drivers.driver import GRACE, POLL, TakenOver
 from kernai.errors import KernaiError
 from kernai.interrupts import INTERRUPTS
@@ -24,10 +23,9 @@ if TYPE_CHECKING:
     from kernai.drivers.threads import ThreadsDriver
     from kernai.events import Event
     from kernai.loop.run_state import Run
-    from kernai.values.result import Result
 
 
-class RunStream(NotCopied, Generic[Output_co]):
+class RunStream(EventStream[Output_co]):
     """Iterates over a run's events. The run begins when you ask for the first event. The last event is the root's
     `result`; then `.result` has the `Result`.
 
@@ -41,21 +39,12 @@ class RunStream(NotCopied, Generic[Output_co]):
         print(events.result)
     """
 
-    _HOLDS = "a run"
-    TAKEN_BACK: Final = TAKEN_BACK
+    _run: Run
 
     def __init__(self, run: Run, driving: Driving, channel: Channel) -> None:
         self._driving = driving
         self._run = run
         self._channel = channel
-
-    @property
-    def result(self) -> Result[Output_co]:
-        """The run's result. Raises `KernaiError` before the run has ended: iterate to the end, or `close()`."""
-        result = self._run.result
-        if result is None:
-            raise KernaiError("the run has not ended: iterate over the stream to its end, or close it")
-        return result
 
     def close(self) -> None:
         """Cancels the run and waits until it has ended. Does nothing if it has already ended.

@@ -242,8 +242,7 @@ class ModelStream:
         return self.caught_up
 
     def block(self, index: int, type: str, name: str | None, text: str) -> Any:
-        if self._ended or self._deadline is not None or not self._cancellation.is_quiet:
-            self._check_wanted()
+        self._check_wanted()
         if not isinstance(index, int) or not isinstance(type, str) or not isinstance(text, str):
             raise TypeError(f"block takes a number, a type, a name and text, got {(index, type, name, text)!r:.80}")
         if self.effect is not None and not self.effect.stream:
