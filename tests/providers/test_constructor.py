@@ -114,7 +114,7 @@ def test_requests_are_sent_to_base_url(given: str, url: str) -> None:
     5, b"https://example.com", True, ["https://example.com"],
     f"https://user:{SECRET}@example.com/v1", f"https://{SECRET}@example.com", f"https://:{SECRET}@example.com", f"https://example.com/?key={SECRET}",
     f"https://example.com/#{SECRET}", f"ftp://user:{SECRET}@example.com", f"https://user:{SECRET}@", f"https://u:{SECRET}@exa mple.com", f"https://u:{SECRET}@h:port",
-    f"https://user:{SECRET}@ex\u2100mple.com", f"https://user:{SECRET}", f"https://user:{SECRET}@[::1",
+    f"https://user:{SECRET}@ex\u2100mple.com", f"https://user:{SECRET}", f"https://user:{SECRET}@[::1", f"example.com/v1?key={SECRET}", f"h/#{SECRET}",
 ])  # fmt: skip
 def test_an_invalid_base_url_is_an_error_that_names_it_and_shows_no_secret(url: Any) -> None:
     said = said_of(lambda: OpenAIProvider("k", base_url=url), ValueError, TypeError)
