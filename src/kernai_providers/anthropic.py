@@ -188,6 +188,8 @@ class AnthropicReader(SseReader):
         super().__init__(vendor, secrets)
         self._usage: dict[str, int] = {}
         self._thought: dict[str, str] = {}
+        #: the newest call with each index, if no other block has begun with it since: gateways use an index again
+        self._newest: dict[object, int] = {}
 
     def on_object(self, found: dict[str, Any]) -> None:
         """Handles one event. Unknown types are ignored, as the vendor asks of its clients."""
@@ -207,10 +209,12 @@ class AnthropicReader(SseReader):
 
     def _on_block(self, block: Mapping[str, Any], index: object) -> None:
         kind = block.get("type")
+        self._newest.pop(index, None)
         if kind == "text":
             self.say(block.get("text"))
         elif kind == "tool_use":
-            self.call(index, name=block.get("name"), id=block.get("id"), text=block.get("input") or None)
+            self._newest[index] = key = len(self._calls)
+            self.call(key, name=block.get("name"), id=block.get("id"), text=block.get("input") or None)
         elif kind == "fallback" and isinstance(at(block, "to", "model"), str):  # another model answers from here on
             self.answered_by = self.metadata["model"] = block["to"]["model"]
         elif self.box is not None and kind == "thinking":
@@ -225,8 +229,8 @@ class AnthropicReader(SseReader):
         elif kind == "thinking_delta":
             self.think(delta.get("thinking"))
             self._thought["thinking"] = self._thought.get("thinking", "") + str(delta.get("thinking") or "")
-        elif kind == "input_json_delta" and index in self._calls:  # not for a tool that the vendor runs
-            self.call(index, text=delta.get("partial_json"))
+        elif kind == "input_json_delta" and index in self._newest:  # not for a tool that the vendor runs
+            self.call(self._newest[index], text=delta.get("partial_json"))
         elif kind == "signature_delta" and self._thought.get("type"):  # a thought's last event
             self._keep_thought({**self._thought, "signature": str(delta.get("signature") or "")})
             self._thought = {}

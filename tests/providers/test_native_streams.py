@@ -198,6 +198,8 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
         piece('{"q": ', index=0, id="1", name="search"), piece('{"q": "b', index=1, id="2", name="search"), finish="length"), []),
     "a tool that the vendor runs": ("anthropic", anthropic(
         begun(0, "server_tool_use", "web_search"), more(0, '{"query": "x"}'), begun(1), more(1, '{"q": '), more(1, '"a"}'), stop="tool_use"), ["a"]),
+    "one number for several blocks": ("anthropic", anthropic(
+        begun(0), more(0, A), begun(0), more(0, B), begun(0, "server_tool_use"), more(0, "{}"), stop="tool_use"), ["a", "b"]),
     "no input": ("anthropic", anthropic(begun(0, name="wipe"), more(0, ""), stop="tool_use"), NOTHING),
     "all of the input at once": ("anthropic", anthropic(begun(0, q="a"), stop="tool_use"), ["a"]),
     "an input that was cut off": ("anthropic", anthropic(begun(0), more(0, '{"q": "a'), stop="max_tokens"), []),
