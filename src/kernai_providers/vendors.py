@@ -313,7 +313,8 @@ FAMILIES = {
     r"gemma-?3(?!n)(?!.*\b(1b|270m))|gemma-?[4-9]": SEES,
     # open weights, at any vendor
     r"llava|bakllava|moondream|minicpm-v|llama-?3[.-]2.*vision|llama-?4|pixtral|internvl|glm-4(\.[0-9])?v": SEES,
-    r"qwen-?[0-9.p]*-?vl|qvq|phi-?4-multimodal|command-a-vision": SEES,
+    r"qwen-?([0-9.p]*-?vl|3[.p][5-9](?!.*(max|coder)))|qvq|kimi-(k2[.p][5-9]|k[3-9])": SEES,
+    r"phi-?4-multimodal|command-a-vision": SEES,
     r"mistral-(small-?(3\.[1-9]|25|latest)|medium-?(3|25|latest)|large-?(3|2512|latest))": SEES,
     r"magistral-(small-1\.[2-9]|(small|medium)-(2509|latest))": SEES,
     r"grok-(2-vision|vision|[4-9])": SEES,

@@ -325,7 +325,7 @@ TEXT = names("""
     text-embedding-3-large gpt-4o-transcribe gpt-4o-mini-tts gpt-4o-search-preview ft:gpt-3.5-turbo-0125:acme::Ab1
     claude-2.1 claude-instant-1.2 anthropic.claude-v2:1 anthropic.claude-instant-v1
     gemini-embedding-001 gemma2:9b gemma-2-27b-it gemma3:1b google/gemma-3-1b-it gemma3:270m gemma3n:e4b
-    llama3.2:1b meta-llama/Llama-3.3-70B-Instruct-Turbo qwen2.5-coder:32b Qwen/QwQ-32B mistral-large-2411 mistral-nemo
+    llama3.2:1b meta-llama/Llama-3.3-70B-Instruct-Turbo qwen2.5-coder:32b Qwen/QwQ-32B qwen3-max mistral-large-2411 mistral-nemo kimi-k2-0905
     grok-3-mini grok-2-1212 grok-code-fast-1 sonar-deep-research command-a-03-2025 us.amazon.nova-micro-v1:0 phi-4 zai-org/GLM-4.5
 """)
 
@@ -335,10 +335,10 @@ SEES = names("""
     llama4:scout meta-llama/llama-4-maverick-17b-128e-instruct accounts/fireworks/models/llama4-maverick-instruct-basic us.meta.llama4-scout-17b-instruct-v1:0
     pixtral-12b-2409 mistral-small-3.2-24b-instruct mistral-small3.1:24b mistral-small-2506 mistral-small-latest
     mistral-medium-3 mistral-medium-2508 mistral-medium-latest mistral-large-2512 magistral-small-1.2
-    qwen2.5vl:7b Qwen/Qwen2.5-VL-32B-Instruct qwen-vl-max qwen3-vl-235b-a22b-instruct qvq-72b-preview
+    qwen2.5vl:7b Qwen/Qwen2.5-VL-32B-Instruct qwen-vl-max qwen3-vl-235b-a22b-instruct qvq-72b-preview Qwen/Qwen3.6-27B qwen3.5:9b
     accounts/fireworks/models/qwen2p5-vl-32b-instruct microsoft/phi-4-multimodal-instruct command-a-vision-07-2025
     grok-4-0709 x-ai/grok-4 grok-2-vision-1212 sonar sonar-pro sonar-reasoning-pro amazon.nova-lite-v1:0 us.amazon.nova-pro-v1:0
-    amazon.nova-premier-v1:0 amazon.nova-2-lite-v1:0 glm-4v-9b glm-4.5v zai-org/GLM-4.6V internvl3-78b
+    amazon.nova-premier-v1:0 amazon.nova-2-lite-v1:0 glm-4v-9b glm-4.5v zai-org/GLM-4.6V internvl3-78b moonshotai/kimi-k2.6 kimi-k3
 """)
 
 READS = names("""
