@@ -59,16 +59,6 @@ def test_any_chunking_finds_what_parse_finds(pieces: list[str]) -> None:
     assert streamed(text) == found
 
 
-def test_a_tag_split_over_two_chunks_is_one_block() -> None:
-    assert events_of(['a <block type="fi', 'nal">b</blo', "ck> c"]) == [
-        ("text_chunk", "a "),
-        ("block_start", {"type": "final", "name": None}),
-        ("block_content", "b"),
-        ("block_complete", final("b")),
-        ("text_chunk", " c"),
-    ]
-
-
 def test_a_parser_is_ready_for_a_new_text_after_flush() -> None:
     parser = StreamParser()
     emitted: list[Block] = []

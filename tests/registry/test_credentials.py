@@ -40,13 +40,6 @@ def test_the_name_of_the_environment_variable_of_a_key() -> None:
     assert environment_name("Straße.2", "clé") == "KERNAI_SKILL_STRASSE_2_CL_"
 
 
-def test_an_empty_environment_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERNAI_SKILL_FIND_IT_API_KEY", "")
-    with pytest.raises(CredentialMissingError):
-        context().credential("api_key")
-    assert EnvironmentResolver().resolve("find it", "api_key") is None
-
-
 def test_a_rotated_value_is_seen_at_the_next_read(monkeypatch: pytest.MonkeyPatch) -> None:
     ctx = context()
     monkeypatch.setenv("KERNAI_SKILL_FIND_IT_TIMEOUT", "5")
@@ -108,10 +101,11 @@ def test_a_mapping_resolver_keeps_skills_apart() -> None:
 # -------------------------------------------------------------------------------------------------- credentials
 
 
-def test_reading_a_missing_credential_is_an_error_that_names_skill_key_and_variable() -> None:
-    ctx = context()
+def test_reading_a_missing_or_empty_credential_is_an_error_that_names_skill_key_and_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNAI_SKILL_FIND_IT_API_KEY", "")
+    assert EnvironmentResolver().resolve("find it", "api_key") is None
     with pytest.raises(CredentialMissingError) as caught:
-        ctx.credential("api_key")
+        context().credential("api_key")
     for part in ("'find it'", "'api_key'", "KERNAI_SKILL_FIND_IT_API_KEY", "credential_resolver"):
         assert part in str(caught.value)
 

@@ -91,18 +91,6 @@ def test_a_pattern_that_matches_no_file_is_an_error(registry: SkillRegistry, tmp
         registry.load_from(tmp_path / pattern)
 
 
-def test_a_relative_pattern_refers_to_the_working_directory_of_the_first_load(
-    registry: SkillRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path / "a.py", one=1)
-    monkeypatch.chdir(tmp_path)
-    registry.load_from("*.py")
-    monkeypatch.chdir("/")
-    write(tmp_path / "a.py", one=2)
-    registry.reload()
-    assert answer(registry, "one") == 2
-
-
 # --------------------------------------------------------------------------------------------------------- errors
 
 BROKEN = [
@@ -212,19 +200,17 @@ def test_a_skill_of_a_module_that_a_file_imports_survives_a_reload(
     monkeypatch.delitem(sys.modules, "shared_skills_for_this_test")
 
 
-def test_modules_of_replaced_files_are_released_but_their_skills_still_run(
-    registry: SkillRegistry, tmp_path: Path
+def test_a_reload_looks_in_the_folder_of_the_first_load_and_releases_modules_but_their_skills_still_run(
+    registry: SkillRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry.load_from(write(tmp_path / "a.py", one=1))
-    old = registry.find("one")
-    assert old is not None
+    write(tmp_path / "a.py", one=1)
+    monkeypatch.chdir(tmp_path)
+    [old] = registry.load_from("*.py")
+    monkeypatch.chdir("/")
     write(tmp_path / "a.py", one=2)
-    registry.reload()
-    assert old.call({}) == 1
-    assert old.__module__ not in sys.modules
-    current = registry.find("one")
-    assert current is not None
-    assert current.__module__ in sys.modules
+    [current] = registry.reload()
+    assert (old.call({}), current.call({}), registry.all()) == (1, 2, [current])
+    assert [one.__module__ in sys.modules for one in (old, current)] == [False, True]
 
 
 def test_a_restored_snapshot_can_reload_its_files(registry: SkillRegistry, tmp_path: Path) -> None:

@@ -85,19 +85,13 @@ def test_media_cannot_be_changed_not_even_through_what_it_was_made_of() -> None:
     ("a.mp3", "audio/mpeg", "audio"),
     ("a.pdf", "application/pdf", "document"),
     *((name, FALLBACK_MIME, "document") for name in ("a.tar.gz", "a.unknown", "a", "a.", "", "folder.png/a", ".png", "a.png\n")),
+    *((f"https://x.org/a.png{more}", "image/png", "image") for more in ("", "?size=2&name=b.gif", "#part.gif", "?x#y?z.gif")),
+    ("https://example.org/show?file=a.png", FALLBACK_MIME, "document"),
+    ("s3://bucket/key/a.pdf", "application/pdf", "document"),
 ])
-def test_the_ending_of_a_file_decides_its_type_and_kind(name: str, mime_type: str, kind: str) -> None:
-    media = Media.from_file(f"no-such-folder/{name}")
+def test_the_ending_of_a_file_or_of_a_urls_path_decides_its_type_and_kind(name: str, mime_type: str, kind: str) -> None:
+    media = Media.from_url(name) if "://" in name else Media.from_file(f"no-such-folder/{name}")
     assert (media.mime_type, media.kind) == (mime_type, kind)
-
-
-@pytest.mark.parametrize("url, mime_type", [
-    *((f"https://example.org/a.png{more}", "image/png") for more in ("", "?size=2&name=b.gif", "#part.gif", "?x#y?z.gif")),
-    ("https://example.org/show?file=a.png", FALLBACK_MIME),
-    ("s3://bucket/key/a.pdf", "application/pdf"),
-])
-def test_query_and_fragment_of_a_url_do_not_count_for_its_type(url: str, mime_type: str) -> None:
-    assert Media.from_url(url).mime_type == mime_type
 
 
 def test_the_kind_comes_from_the_mime_type() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kernai import Agent, Cost, GenerationOptions, MockProvider, Model, Models, execute
 from kernai.values.model import CAPABILITIES, MEDIA_INPUTS, MEDIA_OUTPUTS
 
-CHOICES: list[tuple[str, ...]] = [(), CAPABILITIES, *combinations(CAPABILITIES, 1), *combinations(CAPABILITIES, 2)]
+CHOICES: list[tuple[str, ...]] = [(), CAPABILITIES, CAPABILITIES[::-1], *combinations(CAPABILITIES, 1), *combinations(CAPABILITIES, 2)]
 
 
 def test_a_model_supports_its_capabilities_and_nothing_else() -> None:
@@ -23,8 +23,9 @@ def test_a_model_supports_its_capabilities_and_nothing_else() -> None:
         assert {word for word in CAPABILITIES if model.supports(word)} == set(capabilities)
         assert model.supports(*capabilities)
         assert model.supports()
-        assert set(model.supported_media_inputs) == {MEDIA_INPUTS[one] for one in capabilities if one in MEDIA_INPUTS}
-        assert set(model.supported_media_outputs) == {MEDIA_OUTPUTS[one] for one in capabilities if one in MEDIA_OUTPUTS}
+        # in one order, whatever the order of the capabilities
+        assert model.supported_media_inputs == tuple(kind for one, kind in MEDIA_INPUTS.items() if one in capabilities)
+        assert model.supported_media_outputs == tuple(kind for one, kind in MEDIA_OUTPUTS.items() if one in capabilities)
 
 
 def test_all_of_the_capabilities_asked_for_are_needed_and_must_exist() -> None:
@@ -43,10 +44,6 @@ def test_all_of_the_capabilities_asked_for_are_needed_and_must_exist() -> None:
 ])
 def test_capabilities_become_a_tuple(given: Any, expected: tuple[str, ...]) -> None:
     assert Model("m", given).capabilities == expected
-
-
-def test_media_kinds_come_in_one_order_whatever_the_order_of_the_capabilities() -> None:
-    assert Model("m", ("document_in", "audio_in", "vision")).supported_media_inputs == ("image", "audio", "document")
 
 
 @pytest.mark.parametrize("arguments, error, complaint", [
@@ -111,14 +108,9 @@ def test_equal_options_have_an_equal_hash_and_a_dict_of_them_gives_them_back(one
     again = GenerationOptions.coerce(one.to_dict())
     assert again == one
     assert hash(again) == hash(one)
+    assert (GenerationOptions.coerce(one) is one, GenerationOptions.coerce(None).is_empty) == (True, True)
     other = [hash(one.merge({"thinking": {"budget": budget}, "extra": {"a": budget, "b": [{}]}})) for budget in (7, 8)]
     assert other[0] != other[1]
-
-
-def test_coercing_gives_options_back_as_they_are() -> None:
-    one = GenerationOptions(temperature=0.5)
-    assert GenerationOptions.coerce(one) is one
-    assert GenerationOptions.coerce(None).is_empty
 
 
 @pytest.mark.parametrize("given, extra", [
