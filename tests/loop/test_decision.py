@@ -25,8 +25,8 @@ Summary = tuple[Any, ...]
 
 
 def asked(text: str, *, can_call: bool = True, finish: str | None = None, answers: int = 2) -> Decision:
-    parsed = parse(text)
-    response = ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain, finish)
+    blocks, _, incomplete, certain = parse(text)
+    response = ParsedResponse(kernai.LlmResponse(text, finish_reason=finish), blocks, incomplete, certain)
     rules = Rules.of(Agent(instructions="", on_prose="accept"))._replace(answers=answers)
     return decide(response, rules, {"mcp"}, may_plan=True, can_call=can_call)
 

@@ -21,6 +21,7 @@ from kernai.loop.calls import MAX_CALLS
 from kernai.loop.model_stream import ParsedResponse
 from kernai.registry.protocol_registry import Protocol
 from kernai.values.limits import MODEL_MAX_TASKS
+from kernai.values.llm_response import LlmResponse
 
 RULES = {
     "workflow": "1. a valid plan: sub-agents run its tasks",
@@ -90,7 +91,7 @@ def judge(
 ) -> Verdict:
     """Returns what the loop would do with the response, for an agent that has skills or protocols to call."""
     parsed = parse(text)
-    response = ParsedResponse(text, parsed.blocks, parsed.incomplete, parsed.certain)
+    response = ParsedResponse(LlmResponse(text), parsed.blocks, parsed.incomplete, parsed.certain)
     rules = Rules.of(Agent(instructions="", on_prose=on_prose))
     decision = loop.decide(response, rules, protocols, may_plan=may_plan, can_call=True)
     remarks = list(_remarks(decision, response, protocols))

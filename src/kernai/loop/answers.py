@@ -7,6 +7,7 @@ replay reads the recorded text again and gets the same value.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def is_continued(run: Run, response: ParsedResponse) -> bool:
 
     Returns whether the model was asked. Raises `ProviderError` with ``on_truncated="fail"``.
     """
-    reason = response.finish_reason or ""
+    reason = response.answer.finish_reason or ""
     rule = run.gate.rules(run).on_truncated
     if rule == "fail":
         raise ProviderError(f"the answer was cut off, because {_WHY[reason]}", code=reason)
@@ -75,7 +76,7 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
     text, run.unfinished = run.unfinished + response.content, ""
     if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
         blocks, _, incomplete, certain = parse(text)
-        response = ParsedResponse(text, blocks, incomplete, certain, response.finish_reason, response.ends_turn)
+        response = ParsedResponse(replace(response.answer, content=text), blocks, incomplete, certain)
         decision = _decided(run, response)
         if isinstance(decision, Correction) and incomplete is not None and incomplete.type == "final":
             # the answer is complete: the model only forgot to close the tag that it opened in the earlier response
@@ -97,8 +98,8 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
     )
     if response.is_unfinished and rules.answers > 1:  # corrected once per turn, if the model can call something
         if run.was_silent or not setup.can_call:
-            assert run.answer is not None
-            reason, said = run.answer.metadata.get("finish_reason") or run.answer.finish_reason, _why_ended(run.answer)
+            answer = response.answer
+            reason, said = answer.metadata.get("finish_reason") or answer.finish_reason, _why_ended(answer)
             raise ProviderError(
                 f"the answer is empty, and the model had not ended its turn: the vendor's reason is {reason!r}"
                 f"{said and f' ({said})'}",
@@ -127,7 +128,7 @@ def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
 
     Raises `LimitReachedError` if the model may not try again.
     """
-    why_cut = _WHY[response.finish_reason or ""] if answer.cut and response is not None else ""
+    why_cut = _WHY[response.answer.finish_reason or ""] if answer.cut and response is not None else ""
     run.output, run.repairs = answer.text, ()
     if run.answer_type is not None:
         rules = run.gate.rules(run)

@@ -114,40 +114,35 @@ def decide(
       the rules say so. If not, it is the answer.
     - `was_corrected`: the previous response was corrected for being prose or only a draft; another one is the answer.
     """
-    calls: list[Block] = []
+    requests: list[Block] = []  # which are not run beside a workflow
     others: list[Block] = []
     rejected: list[tuple[Block, str]] = []
-    not_run: list[Block] = []  # if there is a plan
-    final: Block | None = None
-    plan: Plan | None = None
-    plan_block: Block | None = None
+    workflow: tuple[Plan, Block] | None = None
     certain = response.certain
     blocks = response.blocks if certain is None else response.blocks[:certain]
     uncertain = () if certain is None else response.blocks[certain:]
     for block in blocks:
         kind = block._type  # noqa: SLF001 - the property costs a call
         if kind == "plan":
-            found, why = _validated(block, rules.max_tasks if may_plan else 0)
-            if found is not None and plan is None:
-                plan, plan_block = found, block
+            plan, why = _validated(block, rules.max_tasks if may_plan else 0)
+            if plan is not None and workflow is None:
+                workflow = plan, block
                 continue
             others.append(block)
-            if found is not None:
-                not_run.append(block)  # a second workflow
-            elif plan is None:
+            if plan is not None:
+                requests.append(block)  # a second workflow
+            elif workflow is None:
                 rejected.append((block, str(why)))
-        elif kind == "final":
-            final = final or block
-            not_run.append(block)
         elif kind == "json" or kind in FORGED:
             others.append(block)
-        elif kind == "command" or kind in callable_types:
-            calls.append(block)
-            not_run.append(block)
+        elif kind in ("command", "final") or kind in callable_types:
+            requests.append(block)
     has_extras = others or rejected or response.incomplete or uncertain
     extras = Extras(rejected, others, response.incomplete, uncertain) if has_extras else NOTHING
-    if plan is not None and plan_block is not None:
-        return Workflow(plan, not_run, extras, plan_block)
+    if workflow is not None:
+        return Workflow(workflow[0], requests, extras, workflow[1])
+    final = next((block for block in requests if block.type == "final"), None)
+    calls = [block for block in requests if block.type != "final"]
     if calls:
         return Calls(calls, final, extras)
     if final is not None:
@@ -177,7 +172,7 @@ def _without_a_request(
         return Correction("incomplete", extras)
     if response.blocks and (can_call or (rules.answers > 1 and not was_corrected and _is_only_a_draft(response))):
         return Correction("informational", extras, list(dict.fromkeys(block.type for block in response.blocks)))
-    if response.ends_turn and not response.blocks and response.content.strip(ASCII_SPACE):
+    if response.answer.ends_turn and not response.blocks and response.content.strip(ASCII_SPACE):
         return Answer(response.content, None, extras, cut=response.is_cut)
     if can_call and not response.blocks:
         from kernai.blocks.dialects import recognise  # most responses have blocks

@@ -291,7 +291,7 @@ def _call_model(run: Run, step: int) -> CallModel:
     if run.trust is not None and not run.gate.is_on_record():
         run.trust.note_instructions()
     run.put(MessagesSentRow(sent))
-    run.stream, run.answer = ModelStream(run), None
+    run.stream = ModelStream(run)
     generation, tools = run.generation, None
     if run.setup.is_native:
         tools = run.setup.tools(sent.system, run.agent.instructions_read, run.context)
@@ -329,7 +329,7 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     assert stream is not None
     # first, because this may still write streamed pieces, which come before the row with the complete text
     response = stream.response(answer)
-    run.answer, run.finish_reason = answer, answer.finish_reason
+    run.finish_reason = answer.finish_reason
     model = run.model
     cost = answer.cost if model.cost is None else answer.cost_at(model)
     run.meter.count(answer, cost)

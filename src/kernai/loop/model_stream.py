@@ -36,33 +36,33 @@ class ParsedResponse:
     """A parsed response: its complete blocks, and the block that was still open at the end, if any.
 
     Only the first `certain` blocks (None: all) are sure to be blocks; later ones may be part of a JSON value that was
-    cut off, see `ParseResult.certain`. `finish_reason` is one of `FINISH_REASONS`, or None. `ends_turn`: see
-    `LlmResponse`.
+    cut off, see `ParseResult.certain`.
     """
 
-    __slots__ = ("blocks", "certain", "content", "ends_turn", "finish_reason", "incomplete", "only")
+    __slots__ = ("answer", "blocks", "certain", "incomplete", "only")
 
     def __init__(
-        self, content: str, blocks: Sequence[Block], incomplete: Block | None = None, certain: int | None = None,
-        finish_reason: str | None = None, ends_turn: bool | None = None,
+        self, answer: LlmResponse, blocks: Sequence[Block], incomplete: Block | None = None, certain: int | None = None
     ) -> None:
-        self.content = content
+        self.answer = answer
         self.blocks = blocks
         self.incomplete = incomplete
         self.certain = certain
-        self.finish_reason = finish_reason
-        self.ends_turn = ends_turn
         #: the response's block, if it has one complete block and no other
         self.only = blocks[0] if len(blocks) == 1 and incomplete is None and certain is None else None
 
     @property
+    def content(self) -> str:
+        return self.answer.content
+
+    @property
     def is_cut(self) -> bool:
-        return self.finish_reason in CUT
+        return self.answer.finish_reason in CUT
 
     @property
     def is_unfinished(self) -> bool:
         """Whether the response is empty although the turn has not ended, as with a call in the vendor's own format."""
-        return self.finish_reason in UNFINISHED and not self.content.strip(ASCII_SPACE)
+        return self.answer.finish_reason in UNFINISHED and not self.content.strip(ASCII_SPACE)
 
 
 def _is_open(block: Block) -> bool:
@@ -282,7 +282,7 @@ class ModelStream:
         self._ended = True
         if answer.blocks is not None and answer.prose is not None:
             return self._native(answer, answer.prose, answer.blocks)
-        content, reason, pieces = answer.content, answer.finish_reason, self.pieces
+        content, pieces = answer.content, self.pieces
         run, shown = self._run, pieces[0] if len(pieces) == 1 else "".join(pieces)
         differs = shown != content or bool(self._calls)
         if differs and (shown or self._calls):
@@ -290,15 +290,14 @@ class ModelStream:
         if self._parser is None:
             one = parse_one(content)
             if one is not None:
-                return ParsedResponse(content, (one,), None, None, reason, answer.ends_turn)
+                return ParsedResponse(answer, (one,))
             blocks, _, incomplete, certain = parse(content)
-            return ParsedResponse(content, blocks, incomplete, certain, reason, answer.ends_turn)
+            return ParsedResponse(answer, blocks, incomplete, certain)
         self._show = run.write
         if differs:
             self._begin().push(content)
         self._parser.flush()
-        return ParsedResponse(
-            content, self._blocks, self._incomplete, self._parser.certain, reason, answer.ends_turn)
+        return ParsedResponse(answer, self._blocks, self._incomplete, self._parser.certain)
 
     def _native(self, answer: LlmResponse, prose: str, blocks: Sequence[Block]) -> ParsedResponse:
         """Returns a response with native calls, which need no parsing. If the streamed pieces differ, retracts them."""
@@ -327,7 +326,7 @@ class ModelStream:
                         self._show(BlockEndRow(block.type, block.name, block=at))
         incomplete = next((block for block in blocks if _is_open(block)), None)
         whole = blocks if incomplete is None else [block for block in blocks if block is not incomplete]
-        return ParsedResponse(answer.content, whole, incomplete, None, answer.finish_reason, answer.ends_turn)
+        return ParsedResponse(answer, whole, incomplete)
 
     def _begin(self) -> StreamParser:
         self._blocks: list[Block] = []

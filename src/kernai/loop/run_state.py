@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from kernai.registry.skill_definition import Skill
     from kernai.registry.skill_registry import SkillAccess
     from kernai.values.context import Context
-    from kernai.values.llm_response import LlmResponse
     from kernai.values.model import GenerationOptions, Model
     from kernai.values.pending_calls import PendingCall, UntrustedValue
 
@@ -55,7 +54,7 @@ class Run:
     """One run or sub-run in progress. `scope` is its path, ``""`` for the root."""
 
     __slots__ = (
-        "_counted", "_last_call", "_rows", "_wall", "agent", "answer", "answer_type", "clock", "context", "depth",
+        "_counted", "_last_call", "_rows", "_wall", "agent", "answer_type", "clock", "context", "depth",
         "finish_reason", "first_step", "gate", "generation", "given_plan", "held", "may_plan", "messages", "metadata",
         "meter", "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "output_check", "place",
         "provider", "quoted", "rejected", "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts",
@@ -106,8 +105,7 @@ class Run:
         self.warnings: tuple[str, ...] = ()
         #: the stream of the model call in progress, or of the last one
         self.stream: ModelStream | None = None
-        #: the response that is being acted on, and the finish reason of the model's last response
-        self.answer: LlmResponse | None = None
+        #: the finish reason of the model's last response
         self.finish_reason: str | None = None
         self.native_calls: Sequence[Block] = ()
         #: the workflow that the caller supplied for this run, and the agents for some of its tasks
