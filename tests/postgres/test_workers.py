@@ -504,3 +504,13 @@ def test_abandoned_runs_are_submitted_again_by_one_worker_at_a_time(store: Postg
     found = jobs(store)
     assert sorted(args["run_id"] for _, args in found) == ["r0", "r1", "r2"]
     assert {status for status, _ in found} == {"todo"}
+
+
+def test_the_job_of_an_ended_run_is_left_to_its_worker_for_as_long_as_a_lease(store: PostgresStore) -> None:
+    handle = Workers(store, {"clerk": acting(print)}).submit("clerk", "go")
+    resume(acting(print), handle.run_id, store=store)
+    for until, left in ("until", ["doing"]), ("0", []):
+        with store.transaction() as connection:
+            connection.execute(f"UPDATE procrastinate_jobs SET status = 'doing'; UPDATE runs SET until = {until}")
+        assert submit_again(store, "kernai", 1.0) == 0
+        assert [status for status, _ in jobs(store)] == left

@@ -64,15 +64,14 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _SET_QUEUE = "UPDATE runs SET queue = %s, lock = %s WHERE tenant = %s AND run_id = %s"
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
-#: jobs whose worker may be dead, and jobs that failed or were aborted, each with the run's row if it has not ended
+#: jobs whose worker may be dead, and jobs that failed or were aborted, each with the run's row if it exists
 _JOBS = f"""
 SELECT job.args->>'tenant', job.args->>'run_id', job.id, job.status::text,
     coalesce(worker.last_heartbeat < now() - make_interval(secs => %s), true),
     coalesce((SELECT extract(epoch FROM max(at))::float8 FROM procrastinate_events
         WHERE job_id = job.id AND type = 'started'), 0), {SELECTED}
 FROM procrastinate_jobs AS job LEFT JOIN procrastinate_workers AS worker ON worker.id = job.worker_id
-LEFT JOIN runs ON tenant = job.args->>'tenant' AND run_id = job.args->>'run_id'
-    AND runs.status IN ('queued', 'running', 'waiting', 'blocked')
+LEFT JOIN runs ON tenant = job.args->>'tenant' AND run_id = job.args->>'run_id' AND runs.status <> ''
 WHERE job.queue_name = %s AND job.task_name = '{TASK}' AND job.status IN ('doing', 'failed', 'aborted')"""
 #: runs that may lack a job: somebody worked on them outside of `Workers`, or their wait has ended
 _FORGOTTEN = f"""
@@ -289,12 +288,14 @@ def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
         found: set[tuple[str, str]] = set()
         for tenant, run_id, job, status, is_silent, began, *rest in connection.execute(_JOBS, (silent, queue)):
             head = head_of(*rest) if rest[0] is not None else None
+            is_open = head is not None and head.info.status in UNFINISHED
             if status == "doing" and head is not None and (
-                head.is_busy() or not (is_silent or (head.holder is not None and began <= head.since))
+                head.is_busy() or not (is_silent or (head.holder is not None and began <= head.since)) if is_open
+                else head.now < head.until  # the worker that has ended the run is about to end the job
             ):
                 continue
             connection.execute("DELETE FROM procrastinate_jobs WHERE id = %s", (job,))
-            if head is not None:
+            if is_open:
                 found.add((tenant, run_id))
         for tenant, run_id, *rest in connection.execute(_FORGOTTEN, (queue,)):
             if not head_of(*rest).is_busy():
