@@ -22,7 +22,6 @@ MIN_THINKING_BUDGET = 1024
 #: the vendor compiles all strict schemas of a request into one grammar. It rejects the request if the grammar is too
 #: large, as with seven small tools, or if the schemas have more unions than this
 MOST_STRICT_TOOLS, MOST_UNIONS = 6, 16
-BLANK_LINE = {"type": "text", "text": "\n\n"}
 #: the first version that accepts an effort for thinking, the first one that rejects a budget and sampling options, and
 #: the first one that thinks by default; in November 2026
 ADAPTIVE, ADAPTIVE_ONLY, ADAPTIVE_BY_DEFAULT = (4, 6), (4, 7), (5, 0)
@@ -62,7 +61,6 @@ class AnthropicProvider(HttpProvider):
     call_ids = re.compile(r"[A-Za-z0-9_-]{1,64}")
     input_names = re.compile(r"[A-Za-z0-9_.-]{1,64}")
     enforces = "closed"
-    joins_texts = True
     #: in an id such as ``claude-opus-4-6`` or ``claude-3-7-sonnet-20250219``
     versions = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
 
@@ -88,7 +86,7 @@ class AnthropicProvider(HttpProvider):
         return {
             "model": model.id,
             "max_tokens": max_tokens,
-            "messages": [{"role": role, "content": _content(parts)} for role, parts in turns],
+            "messages": [{"role": role, "content": one_text(parts)} for role, parts in turns],
             "stream": True,
         } | known(options)
 
@@ -266,9 +264,3 @@ class AnthropicReader(SseReader):
 
 def _text(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}] if text.strip() else []
-
-
-def _content(parts: list[Any]) -> Any:
-    """Returns one text, or a list without blank lines, whose texts are separate anyway: the vendor rejects them."""
-    text = one_text(parts)
-    return text if isinstance(text, str) else [part for part in parts if part != BLANK_LINE]

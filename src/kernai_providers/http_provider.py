@@ -22,7 +22,7 @@ from kernai._util.api import NotCopied, check_count, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
-from kernai_providers.failures import RetryPolicy
+from kernai_providers.failures import RetryPolicy, at
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.native import ANY_NAME, AssistantTurn, Toolbox, UserTurn, conversation, portable, root_of, strict
 from kernai_providers.reader import Reader, whole_characters
@@ -95,8 +95,6 @@ class HttpProvider(NotCopied, Provider):
     enforces: Literal["closed", "nullable", "without tools"] | None = None
     #: the numbers of the version in a model's name, for adapters that ask for it
     versions: re.Pattern[str]
-    #: whether messages that are merged become one text, with a blank line between them
-    joins_texts: bool = False
 
     def __init__(
         self,
@@ -229,7 +227,8 @@ class HttpProvider(NotCopied, Provider):
     def turns(self, messages: Sequence[Message], model: Model) -> tuple[str, list[tuple[str, list[Any]]]]:
         """Returns the system text, and each other message as its role and its encoded parts.
 
-        If the vendor requires that roles alternate, consecutive messages of one role become one.
+        If the vendor requires that roles alternate, consecutive messages of one role become one, with a blank line
+        between their texts.
         """
         turns: list[tuple[str, list[Any]]] = []
         for message in messages:
@@ -240,8 +239,10 @@ class HttpProvider(NotCopied, Provider):
                 said = [one if isinstance(one, str) else self.fallback_for(one) for one in said]
             parts = self.encode(self._without_blanks(said) or [EMPTY], model)
             if self.merges_roles and turns and turns[-1][0] == message.role:
-                between = self.encode(["\n\n"], model) if self.joins_texts else []
-                turns[-1][1].extend(between + parts)
+                before = turns[-1][1]
+                if at(before[-1], "text") and at(parts[0], "text"):
+                    parts[0] = parts[0] | {"text": f"{before.pop()['text']}\n\n{parts[0]['text']}"}
+                before += parts
             else:
                 turns.append((message.role, parts))
         return system_of(messages), turns

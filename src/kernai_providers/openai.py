@@ -74,7 +74,6 @@ class OpenAIProvider(HttpProvider):
     stream_options: bool = True
     calls_natively = True
     enforces: Literal["nullable"] | None = "nullable"
-    joins_texts = True
     versions = re.compile(r"^(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
     #: whether the format has the option `stop`
     has_stop = True

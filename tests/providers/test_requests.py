@@ -74,7 +74,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "contents": [
             {"role": "user", "parts": [{"text": "Hello"}]},
             {"role": "model", "parts": [{"text": "Hi."}]},
-            {"role": "user", "parts": [{"text": "Weather"}, {"text": " today"}, {"text": "in Oslo?"}]},
+            {"role": "user", "parts": [{"text": "Weather"}, {"text": " today\n\nin Oslo?"}]},
         ],
         "generationConfig": {"temperature": 0.5, "topP": 0.9, "maxOutputTokens": 7},
     },
