@@ -49,6 +49,7 @@ FINISH_REASONS = {
     "tool_calls": "tool", "function_call": "tool",
     "eos": "stop", "model_length": "context",  # from Together and Mistral
     "sensitive": "content_filter", "model_context_window_exceeded": "context",  # from Z.ai
+    "end": "stop", "end_turn": "stop", "max_tokens": "length", "tool_use": "tool",  # from LM Studio and gateways
 }
 #: reported by routers, vLLM, DeepSeek and Z.ai when the answer was abandoned
 BROKEN_OFF = ("error", "abort", "insufficient_system_resource", "network_error")

@@ -18,7 +18,7 @@ class OpenAIWire(Wire):
     request_id_header = "x-request-id"
     finish_reasons: ClassVar = {
         "stop": "stop", "length": "length", "content_filter": "content_filter", "tool_calls": "tool",
-        "function_call": "tool", "content_filter: RECITATION": "content_filter",
+        "function_call": "tool", "content_filter: RECITATION": "content_filter", "end": "stop", "max_tokens": "length",
     }  # fmt: skip
     codes: ClassVar = {400: "invalid_value", 401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
