@@ -257,6 +257,7 @@ def test_a_run_without_an_id_gets_one_that_is_shown_and_its_files_are_where_the_
     assert (tmp_path / "run.jsonl").exists()
     (run_id,) = statuses(tmp_path)
     assert done.stderr.splitlines()[0] == f"run {run_id} in runs.db"
+    assert here("run", str(tmp_path / "agent.py"), "x", "--store", str(tmp_path / "quiet.db"), "-q").stderr == ""
 
 
 ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {

@@ -162,6 +162,8 @@ PRICED = Model("m", cost=(1, 1))
 def test_agents_of_tasks_that_cannot_run_are_refused(agents: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         run_plan(agent(model=PRICED), PLAN, agents=agents, limits=Limits(max_cost=1))
+    native = agent(calls="native", provider=MockProvider(native=True).on_call(answering))
+    assert run_plan(agent(), PLAN, agents={"a": native}) == RESULTS
 
 
 @WAYS
