@@ -103,7 +103,8 @@ def definition_of(
 
     parts = []
     for one in agents:  # `place` appends to this list
-        part, called = setup_of(one).definition(one)
+        alone, called = setup_of(one).definition(one)
+        part = alone["agents"][0]
         skills = {name: {**part["skills"][name], "agent": place(other)} for name, other in called.items()}
         parts.append({**part, "skills": {**part["skills"], **skills}} if skills else part)
         if one is agent and tasks:
@@ -112,7 +113,7 @@ def definition_of(
 
 
 def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, Agent[Any]]]:
-    """Returns one agent's part of a definition, and the agents that it can call, by the skill's name."""
+    """Returns the definition of an agent that calls no others, and the agents that it can call, by the skill's name."""
     options = agent.options()
     instructions, skills = agent.instructions, setup.skills.visible()
     part = {
@@ -129,7 +130,7 @@ def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, 
         "skills": {skill.name: _skill_part(skill) for skill in skills},
         "protocols": {one.name: digest(one.documentation) for one in setup.protocols.visible()},
     }
-    return part, {skill.name: skill.agent for skill in skills if isinstance(skill, AgentSkill)}
+    return {"agents": [part]}, {skill.name: skill.agent for skill in skills if isinstance(skill, AgentSkill)}
 
 
 def _skill_part(skill: Skill) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import is_async
@@ -273,8 +274,9 @@ class Driver:
             if provider is not None and provider.raises_assertions:
                 return self.delivery_failed(error)
         if isinstance(effect, (CallModel, CallSkill, CallProtocol)):
-            if self.root.trace is not None:
-                self._trace(raised, effect)
+            if (trace := self.root.event_log.trace) is not None:
+                text = self.root.runs[effect.scope].scrub(effect.call_id, "".join(format_exception(raised)))
+                trace("call.failed", text, run_id=self.root.run_id, call_id=effect.call_id)
             ended = RunStoppedError if isinstance(effect, CallModel) else RunCancelledError  # `on_chunk` raises either
             if isinstance(error, ended) and self.root.cancellation.is_set():
                 return Cancelled()  # because the run must stop: the call may or may not have taken effect
@@ -289,14 +291,6 @@ class Driver:
         if not isinstance(error, (Exception, Control, SystemExit)):
             self.failure = self.failure or error
             self.stop()
-
-    def _trace(self, raised: BaseException, effect: CallModel | CallSkill | CallProtocol) -> None:
-        from traceback import format_exception
-
-        assert self.root.trace is not None
-        run, text = self.root.runs[effect.scope], "".join(format_exception(raised))
-        text = run.scrub(effect.call_id, text)
-        self.root.trace("call.failed", text, run_id=self.root.run_id, call_id=effect.call_id)
 
     def _cannot_pause(self, pause: Pause, effect: Effect) -> BaseException:
         if isinstance(effect, (CallModel, CallSkill, CallProtocol)):

@@ -319,7 +319,7 @@ class DurableRun:
         except (Control, SystemExit):
             raise
         except Exception as error:  # noqa: BLE001 - without approval the call is not made; the model reads why
-            run.root.warn("approve.failed", run_id=run.root.run_id, call_id=call.call_id, error=error_text(error))
+            run.root.warn("approve.failed", call_id=call.call_id, error=error_text(error))
             why = f"{type(error).__name__}: {error_text(error)}"
             return Decision(f"approval could not be asked for: {why}", by="approve")
         except BaseException as interrupt:  # noqa: BLE001 - Ctrl-C and the like: the call has not begun

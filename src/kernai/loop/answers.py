@@ -149,7 +149,7 @@ def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
         return False
     run.truncated = answer.cut
     if why_cut:
-        run.root.warn("answer.truncated", run_id=run.root.run_id, agent=run.agent.name, reason=why_cut)
+        run.root.warn("answer.truncated", agent=run.agent.name, reason=why_cut)
     if answer.final is not None:
         run.put(FinalRow(answer.text))
     return True

@@ -343,7 +343,7 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
         row.blocks = [block.to_dict() for block in answer.blocks]
         run.native_calls = answer.blocks
     elif answer.blocks:  # a middleware may drop calls on purpose, a provider does not
-        run.root.warn("native_calls.dropped", run_id=run.root.run_id, calls=len(answer.blocks),
+        run.root.warn("native_calls.dropped", calls=len(answer.blocks),
                       reason="the content of the response does not end with their markup")
     if answer is not stream.answer or stream.earlier:
         stream.settle(answer)
@@ -363,7 +363,7 @@ def _spend_tokens(run: Run, answer: LlmResponse, system: Message, cost: float | 
     characters = run.characters() + len(system.text) + len(answer.content)
     estimate = -(-characters // CHARACTERS_PER_TOKEN)
     if run.root.budget.spend_tokens(answer.total_tokens, cost, run.model, estimate):
-        run.root.warn("usage.estimated", run_id=run.root.run_id, model=run.model.id,
+        run.root.warn("usage.estimated", model=run.model.id,
                       reason="the vendor reports no usage: limits count one token per four characters")
 
 

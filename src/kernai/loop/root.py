@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kernai.loop.effects import Effect, Work
     from kernai.loop.run_state import Run
     from kernai.loop.trust import Trust
+    from kernai.recording.log import EventLog
     from kernai.registry.configuration import Configuration
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.skill_registry import SkillRegistry
@@ -229,12 +230,9 @@ class Root(Gate):
     `runs` at the end, so that runs are freed without garbage collection.
     """
 
-    #: logs the traceback of a failed call; None if nobody wants it
-    trace: Callable[..., None] | None = None
-
     def __init__(
         self, run_id: str, budget: Budget, cancellation: Cancellation, *, config: Configuration, skills: SkillRegistry,
-        protocols: ProtocolRegistry, wrap: Callable[[Run, Effect | None, Work], Work], warn: Callable[..., None],
+        protocols: ProtocolRegistry, wrap: Callable[[Run, Effect | None, Work], Work], log: EventLog,
     ) -> None:
         super().__init__(cancellation, budget)
         self.run_id = run_id
@@ -249,7 +247,7 @@ class Root(Gate):
         self.setting_resolver = config.setting_resolver
         #: which mistakes in a call's parameters are repaired
         self.repair = config.repair
-        self.warn = warn
+        self.event_log = log
         self.runs: dict[str, Run] = {}
         #: makes the `Trust` of a run; None unless a skill needs one
         self.trusts: Callable[[Run], Trust] | None = None
@@ -257,3 +255,7 @@ class Root(Gate):
         self.durable: DurableRun | None = None
         #: appends the run's rows to its store; None without a store
         self.journal: Journal | None = None
+
+    def warn(self, name: str, **fields: object) -> None:
+        """Logs a warning that is not an event."""
+        self.event_log.warn(name, run_id=self.run_id, **fields)

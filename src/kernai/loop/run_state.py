@@ -119,14 +119,14 @@ class Run:
         self.trust: Trust | None = None if root.trusts is None else root.trusts(self)
         root.runs[scope] = self
         for kind, name, close in self.setup.unknown:
-            root.warn(f"{kind}.unknown", run_id=root.run_id, agent=self.agent.name, **{kind: name},
+            root.warn(f"{kind}.unknown", agent=self.agent.name, **{kind: name},
                       reason=f"no {kind} of that name is registered", **({"close": close} if close else {}))
 
     def definition(self) -> dict[str, Any]:
         """Returns the definition of the agent and of those that it can call; see `kernai.agents.definition`."""
-        part, called = self.setup.definition(self.agent)
+        alone, called = self.setup.definition(self.agent)
         if not called and not self.task_agents:  # most agents
-            return {"agents": [part]}
+            return alone
         return definition_of(self.agent, self._setup_of, self.task_agents)
 
     def _setup_of(self, agent: Agent[Any]) -> Setup:

@@ -169,9 +169,9 @@ class Trust:
             pairs = [(name, SourcedText(value, source)) for name, value in _pairs(data, value_of, key)]
             self._results.append(_TrustedResult(step, [], pairs))
             return
-        root, flag = self._run.root, "creates" if skill.creates else "directory"
-        root.warn(f"{flag}.unreadable", run_id=root.run_id, skill=skill.name,
-                  reason=f"the result does not have the form that {flag}= declares, so none of it is trusted")
+        flag = "creates" if skill.creates else "directory"
+        reason = f"the result does not have the form that {flag}= declares, so none of it is trusted"
+        self._run.root.warn(f"{flag}.unreadable", skill=skill.name, reason=reason)
 
     # --------------------------------------------------------------------------------------------------- what counts
 

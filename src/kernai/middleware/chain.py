@@ -150,5 +150,5 @@ def _call_end_hooks(run: Run, observers: Sequence[Any]) -> None:
         try:
             one.on_run_end(run, run.result)
         except (Exception, Control) as error:  # noqa: BLE001 - the run has ended, and its result must not change
-            run.root.warn("hook.failed", run_id=run.root.run_id, scope=run.scope, hook=_name(one),
-                          reason=f"on_run_end raised {type(error).__name__}")
+            reason = f"on_run_end raised {type(error).__name__}"
+            run.root.warn("hook.failed", scope=run.scope, hook=_name(one), reason=reason)

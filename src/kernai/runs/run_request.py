@@ -233,9 +233,8 @@ class RunRequest:
         agent, context = self.agent, self._context
         root = Root(
             self.run_id, Budget(self._limits), self.cancellation, config=config, skills=SKILLS, protocols=PROTOCOLS,
-            wrap=wrap, warn=self._log.warn,
+            wrap=wrap, log=self._log,
         )
-        root.trace = self._log.trace
         run = Run(
             agent, root, Outbox(delivery), context, self._provider, self._model, context.depth, context.task_id)
         run.metadata, run.given_plan, run.task_agents = self._metadata, self._plan, self._task_agents

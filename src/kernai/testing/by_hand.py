@@ -68,9 +68,10 @@ class ByHand:
         limits = limits or Limits()
         cancellation = Cancellation(clock, None if cancelled is None else SimpleNamespace(is_set=cancelled))
         cancellation.begin(limits.timeout)
+        log: Any = SimpleNamespace(warn=lambda name, **fields: self.warnings.append((name, fields)), trace=None)
         self.root = Root(
             "run-1", Budget(limits), cancellation, config=config, skills=skills, protocols=protocols, wrap=wrap,
-            warn=lambda name, **fields: self.warnings.append((name, fields)),
+            log=log,
         )
         context = Context() if context is None else context
         self.kept: list[Row] | None = None
