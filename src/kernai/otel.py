@@ -28,10 +28,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kernai import events
-from kernai._util.api import ForkSafeLock
+from kernai._util.api import Closing, ForkSafeLock
 from kernai.events import KINDS, Event
 from kernai.jsonio.json_data import dumps
 from kernai.values.result import StopReason
@@ -43,9 +43,6 @@ except ImportError as error:
     raise ImportError(
         'kernai.otel needs OpenTelemetry for Python: pip install "kernai[otel]"', name="opentelemetry"
     ) from error
-
-if TYPE_CHECKING:
-    from typing import Self
 
 __all__ = ["SpanSink"]
 
@@ -73,7 +70,7 @@ _SECONDS = [0.01 * 2**at for at in range(14)]
 _TOKENS = [4**at for at in range(14)]
 
 
-class SpanSink:
+class SpanSink(Closing):
     """Exports runs as spans, and their model calls as metrics. Thread-safe; runs may share one sink.
 
     `tracer_provider` and `meter_provider` default to the global ones. `provider_name` is the value of
@@ -117,12 +114,6 @@ class SpanSink:
             for opened in self._open.values():
                 ending.callback(opened.span.end)
             self._open.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     # ------------------------------------------------------------------------------------------------- runs
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider, Tools
-from kernai._util.api import NotCopied, check_count, check_type
+from kernai._util.api import Closing, NotCopied, check_count, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
@@ -43,7 +43,7 @@ EMPTY = "(empty)"
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-class HttpProvider(NotCopied, Provider):
+class HttpProvider(Closing, NotCopied, Provider):
     """A vendor's models over HTTP. One instance serves many threads and runs at the same time.
 
     - `api_key`: by default the value of the vendor's environment variable, read now. If there is none, this raises
@@ -133,12 +133,6 @@ class HttpProvider(NotCopied, Provider):
         self.transport.close()
         if isinstance(self.transport, AsyncTransport):
             await self.transport.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     async def __aenter__(self) -> Self:
         return self

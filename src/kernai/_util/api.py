@@ -67,6 +67,19 @@ class NotCopied:
         raise TypeError(f"{type(self).__name__} can be neither copied nor pickled: it holds {self._HOLDS}")
 
 
+class Closing:
+    """A context manager: its ``with`` block ends with `close`."""
+
+    __slots__ = ()
+    close: Callable[..., Any]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 class Value:
     """The base of dataclasses whose instances are equal if they have the same class and equal fields.
 

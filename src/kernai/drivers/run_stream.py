@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.api import Closing
 from kernai.drivers.answer_stream import AnswerText, EventStream, PartialAnswer
 from kernai.drivers.driver import GRACE, POLL, TakenOver
 from kernai.errors import KernaiError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
 
 
-class RunStream(EventStream[Output_co]):
+class RunStream(Closing, EventStream[Output_co]):
     """Iterates over a run's events. The run begins when you ask for the first event. The last event is the root's
     `result`; then `.result` has the `Result`.
 
@@ -101,12 +102,6 @@ class RunStream(EventStream[Output_co]):
         reader = PartialAnswer(self._run.answer_type)
         for event in self:
             yield from reader.take(event)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # dropped without close(): the run must not wait for a consumer that is gone

@@ -19,7 +19,7 @@ from operator import attrgetter
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 
-from kernai._util.api import NotCopied
+from kernai._util.api import Closing, NotCopied
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.durable.store import (
@@ -405,7 +405,7 @@ class LeasedStore(NotCopied, RunStore):
                     wait(left)
 
 
-class OpenedStore(LeasedStore):
+class OpenedStore(Closing, LeasedStore):
     """A store with files or connections, closed by `_disconnect`. A context manager."""
 
     @overload
@@ -421,12 +421,6 @@ class OpenedStore(LeasedStore):
 
     def _disconnect(self) -> None:
         raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 class MemoryStore(LeasedStore):

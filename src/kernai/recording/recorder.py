@@ -11,18 +11,15 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from kernai._util.api import ForkSafeLock, NotCopied, check_type, is_async, likely
+from kernai._util.api import Closing, ForkSafeLock, NotCopied, check_type, is_async, likely
 from kernai.errors import KernaiError
 from kernai.events import KINDS, Event, MessagesSentRow, ResultRow, Row, RunStartRow
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import dumps_data
 from kernai.recording.log import warn
 from kernai.values.result import Usage
-
-if TYPE_CHECKING:
-    from typing import Self
 
 ROOT = "root"
 
@@ -80,7 +77,7 @@ class CompositeSink:
             raise first
 
 
-class JsonlSink(NotCopied):
+class JsonlSink(Closing, NotCopied):
     """Appends each event as a line of ASCII JSON to a file with mode 0600. Thread-safe; a context manager.
 
     For `messages_sent`, only the messages that are new in the scope are written, with ``"since"``, the number of
@@ -121,12 +118,6 @@ class JsonlSink(NotCopied):
             if self._file is not None:
                 os.close(self._file)
                 self._file = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
