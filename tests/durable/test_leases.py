@@ -113,23 +113,29 @@ class Renewing(MemoryStore):
 
 
 @EACH_WAY
+@pytest.mark.parametrize("cancel, ends", [
+    (None, "final"), (lambda store, lease: store.request_cancel("r"), "cancelled"),
+    (lambda store, lease: [store.release(lease), store.close("r", "why")], "closed"),
+])
 def test_a_worker_suspended_for_longer_than_its_lease_writes_nothing_and_makes_no_call(
-    way: Way, monkeypatch: pytest.MonkeyPatch
+    way: Way, monkeypatch: pytest.MonkeyPatch, cancel: Any, ends: str
 ) -> None:
     store, calls, right = Renewing(lambda number: None), [], leases.boottime
 
-    def act() -> None:
-        calls.append("act")
+    def act(ctx: SkillContext) -> None:
+        if cancel is not None:
+            cancel(store, info_of(store).lease)
         monkeypatch.setattr(leases, "boottime", lambda: right() + 31)
         leases.LEASES._renew_or_check(list(leases.LEASES._held))  # renews no lease that may be another's by now
+        calls.append(ctx.cancelled)
 
     it = acting(act)
     with pytest.raises(RunConflictError, match=r"the lease on run 'r' may have expired: it lasts 30 s and was last renewed 31 s ago"):
         way.execute(it, "go", store=store, run_id="r")
     monkeypatch.undo()
-    assert calls == ["act"]
-    assert [one["event"] for one in store.load("r")][-1] == "skill_execute"  # its outcome is not recorded
-    assert way.resume(acting(lambda: None), "r", store=store, in_flight="skip").text == "done"
+    assert (calls, store.count) == ([cancel is not None], 0)
+    assert "skill_result" not in [one["event"] for one in store.load("r")]
+    assert way.resume(acting(lambda: None), "r", store=store, in_flight="skip").stop_reason == ends
 
 
 @EACH_WAY

@@ -149,7 +149,7 @@ def test_nothing_is_lost_or_written_twice_if_a_connection_is_cut_after_a_commit(
     kernai.fork(kept, "r", at_step=1, run_id="f")
     cut.left = 1
     kept.close("f", "nobody needs it")
-    assert cut.cuts == 7
+    assert (cut.cuts, kept.cancel_requests(["f", "r"])) == (7, {"f": "somebody cancelled the run"})
 
 
 def test_a_transaction_begins_on_another_connection_if_the_pools_has_died(kept: PostgresStore, server: Server) -> None:

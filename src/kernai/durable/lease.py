@@ -227,14 +227,14 @@ class HeldRun:
         if lease.cancel is not None:
             self.cancel(lease.cancel)
 
-    def is_due(self, now: float) -> bool:
+    def is_due(self) -> bool:
+        """Whether the lease must be renewed. One that may be another's by now must not be."""
         is_lost = self.lease is None or isinstance(self._failure, RunConflictError)
-        return not is_lost and now - self._sent >= self.seconds / 3
+        return not is_lost and self.seconds / 3 <= boottime() - self._sent < self.seconds
 
     def renew(self) -> None:
-        """Renews the lease if it is certainly still held."""
         lease, sent = self.lease, boottime()
-        if lease is None or sent - self._sent >= self.seconds:
+        if lease is None:
             return
         try:
             self._renewed(self.store.renew(lease), sent)
@@ -304,10 +304,9 @@ class Leases:
 
     @staticmethod
     def _renew_or_check(held: Sequence[HeldRun]) -> None:
-        now = boottime()
         not_due: dict[int, list[HeldRun]] = {}
         for one in held:
-            if one.is_due(now):
+            if one.is_due():
                 one.renew()
             elif one.lease is not None:
                 not_due.setdefault(id(one.store), []).append(one)

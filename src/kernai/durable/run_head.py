@@ -221,6 +221,11 @@ class Head:
         self.unfinished()  # otherwise it would cancel the next input
         self.cancel = reason or self.cancel or "somebody cancelled the run"
 
+    def why_cancelled(self) -> str | None:
+        """Why its worker must end the run. If it was suspended, somebody else may have ended it."""
+        is_over = self.info.status in (StopReason.CANCELLED, StopReason.CLOSED)
+        return self.cancel or ("somebody cancelled the run" if is_over else None)
+
     def delete(self) -> bool:
         """Empties the head but for `token` and `number`: no worker of this run may write to a later one of its id."""
         if self.entries == 0:
@@ -359,7 +364,7 @@ class LeasedStore(NotCopied, RunStore):
         self._change(run_id, lambda head: head.existing().request_cancel(reason))
 
     def cancel_requests(self, run_ids: Iterable[str]) -> dict[str, str]:
-        found = {one: self._change(one, lambda head: head.cancel, writes=False) for one in run_ids}
+        found = {one: self._change(one, Head.why_cancelled, writes=False) for one in run_ids}
         return {run_id: reason for run_id, reason in found.items() if reason is not None}
 
     def close(self, run_id: str, reason: str) -> None:

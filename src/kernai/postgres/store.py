@@ -76,6 +76,9 @@ COLUMNS = ("decisions", *_HEAD, *LISTED)
 #: the columns that `head_of` reads
 SELECTED = f"info, decisions, {', '.join(_HEAD)}, {NOW}"
 _ONE = f"SELECT {SELECTED} FROM runs WHERE tenant = %s AND run_id = %s"
+_CANCELLED = f"""
+SELECT run_id, {SELECTED} FROM runs WHERE tenant = %s AND run_id = ANY(%s)
+    AND (cancel IS NOT NULL OR status IN ('cancelled', 'closed'))"""
 _UPDATE = f"""
 UPDATE runs SET {', '.join(f'{one} = %({one})s' for one in COLUMNS)}
 WHERE tenant = %(tenant)s AND run_id = %(run_id)s"""
@@ -232,10 +235,10 @@ class PostgresStore(OpenedStore):
             return super().renew(lease)
 
     def cancel_requests(self, run_ids: Iterable[str]) -> dict[str, str]:
-        query = "SELECT run_id, cancel FROM runs WHERE tenant = %s AND run_id = ANY(%s) AND cancel IS NOT NULL"
         given = (self._tenant, list(run_ids))
         with self._server.separate_connection():
-            return dict(self._perform("look", lambda connection: connection.execute(query, given).fetchall()))
+            rows = self._perform("look", lambda connection: connection.execute(_CANCELLED, given).fetchall())
+        return {run_id: why for run_id, *row in rows if (why := head_of(*row).why_cancelled()) is not None}
 
     def decide(self, run_id: str, call_id: str, decision: object) -> None:
         """See `RunStore.decide`. A run that was submitted to workers is continued at once."""
