@@ -199,6 +199,7 @@ def test_a_decision_is_stored_for_the_process_that_continues_the_run(here: Here,
     done = here("approve", "runs.db", "r42", "1.0", "--no", why, "--by", "ann")
     assert (done.returncode, done.stdout) == (0, 'refused: 1.0 refund {"number": 42, "amount": 30}\n')
     assert done.stderr == "to continue the run: kernai resume AGENT runs.db r42\n"
+    assert here("runs", "runs.db").stderr == "", "it waits for no decision any more"
     continued = here(*RESUME)
     assert continued.stdout == f'I read: <block type="error" name="refund">{reason}</block>\n'
     assert "  call 1.0 refused by ann" in continued.stderr

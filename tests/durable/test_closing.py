@@ -28,8 +28,9 @@ def paying(way: Way) -> tuple[Stored, list[Any]]:
 def test_a_waiting_run_that_is_closed_has_ended(way: Way) -> None:
     run, paid = paying(way)
     waiting = run.execute()
+    run.store.block("r", "no worker has its agent")
     run.store.close("r", "the customer has cancelled")
-    assert [one.status for one in run.store.runs()] == ["closed"]
+    assert [(one.status, one.why) for one in run.store.runs()] == [("closed", None)]
     length, result = len(run.load()), run.resume()
     assert (result.stop_reason, str(result.error)) == ("closed", "the run was closed: the customer has cancelled")
     assert (result.messages, result.usage, result.pending) == (waiting.messages, waiting.usage, ())

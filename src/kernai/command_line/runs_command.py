@@ -81,8 +81,9 @@ def _runs(options: Namespace) -> int:
         for one in infos:
             if one.why and all(call.reason != one.why for call in one.pending):
                 output.note(f"{one.run_id} is {one.status}: {one_line(one.why, _LONGEST_WHY)}")
-            if one.pending and one.status != RUNNING:
-                output.note(f"{one.run_id} waits for a decision: {stores.call_lines(one.pending)}")
+            waiting = [call for call in one.pending if call.call_id not in one.decisions]
+            if waiting and one.status != RUNNING:
+                output.note(f"{one.run_id} waits for a decision: {stores.call_lines(waiting)}")
     return OK
 
 

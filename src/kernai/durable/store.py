@@ -159,7 +159,7 @@ class RunInfo(Value):
                 known["status"] = WAITING if data["stop_reason"] == "interrupt" else str(data["stop_reason"])
                 known.update(usage=Usage(**data["usage"]), steps=data["steps"])
                 if data["stop_reason"] == StopReason.CLOSED:
-                    known["pending"] = ()
+                    known.update(pending=(), why=None)
             case events.ApprovalRequestedRow.type | events.ApprovalGivenRow.type | events.InFlightRow.type:
                 others = [one for one in self.pending if one.call_id != data["call_id"]]
                 asked = [PendingCall.from_dict(data)] if entry["event"] == events.ApprovalRequestedRow.type else []
