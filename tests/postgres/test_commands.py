@@ -110,13 +110,15 @@ def test_a_worker_runs_what_another_program_has_submitted(shop: Shop, python: Wa
     agents: dict[str, Any] = {}
     exec((shop.folder / "agents.py").read_text(), agents)
     with migrated(shop) as store:
-        handle = Workers(store, {"clerk": agents["clerk"]}).submit("clerk", "Pay 3")
+        own = Workers(store, dict.fromkeys(("clerk", "gone"), agents["clerk"]))
+        handle, _ = own.submit("clerk", "Pay 3"), own.submit("gone", "Pay 3", run_id="r")
         with python.run(program, "worker", str(shop.folder / "agents.py"), "--store", shop.address) as worker:
             assert handle.result(PATIENCE).stop_reason == "interrupt"
             status, _, note = shop("approve", "STORE", handle.run_id, "0.0")
             assert (status, note) == (0, "")
             assert handle.result(PATIENCE).text == "done"
             worker.send_signal(signal.SIGTERM)
-            worker.communicate()
+            _, errors = worker.communicate()
     assert worker.returncode == 0
+    assert "WARNING kernai.workers: run r is blocked: this worker has no agent 'gone'; it has 'clerk'" in errors
     assert shop.paid.read_text() == "3 "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from argparse import SUPPRESS, ArgumentTypeError, Namespace
@@ -159,6 +160,7 @@ def _work(options: Namespace) -> int:
             accept=options.accept,
         )
         output.note(f"working on runs of {', '.join(found)} in {store.name}; Ctrl-C ends")
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")  # unless the agents' file did
         workers.run()
     return OK
 

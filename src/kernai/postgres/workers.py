@@ -253,8 +253,7 @@ class Workers:
             except Exception as error:
                 if isinstance(error.__cause__, psycopg.Error):  # this may be transient
                     raise  # the job fails, and the reaper submits another
-                _LOG.warning("run %s is blocked: %s", run_id, error_text(error), exc_info=error)
-                _block(store, run_id, described(error))
+                _block(store, run_id, described(error), error)
                 return
             after = store.info(run_id)
             # continue here: the job for a decision made in the meantime may have been used up already
@@ -389,8 +388,10 @@ def _is_for_workers(info: RunInfo) -> bool:
     return any(one.metadata.get("in_flight") and one.call_id in info.decisions for one in info.pending)
 
 
-def _block(store: PostgresStore, run_id: str, why: str, calls: InFlightError | None = None) -> None:
+def _block(store: PostgresStore, run_id: str, why: str, error: Exception | None = None) -> None:
     info = store.info(run_id)
     if info is not None and info.status in UNFINISHED:
         with suppress(RunBusyError):
-            store.block(run_id, why, () if calls is None else calls.calls)
+            store.block(run_id, why, error.calls if isinstance(error, InFlightError) else ())
+            trace = None if isinstance(error, KernaiError) else error  # these say enough
+            _LOG.warning("run %s is blocked: %s", run_id, why, exc_info=trace)
