@@ -204,13 +204,15 @@ def resolve(
     return vendor.adapter(**options), model
 
 
+#: names of models that run in this process, without a vendor
+IN_PROCESS = ("smollm2", "gguf")
 _IN_PROCESS = Vendor("llama.cpp", OpenAIProvider, (), BASE_URL, needs_key=False, merges_roles=True)
 
 
 def _in_process(name: object, options: dict[str, Any]) -> tuple[HttpProvider, str] | None:
     """Returns a provider that runs a model in this process, and the model's id; None for any other name."""
     vendor, slash, model_id = name.partition("/") if isinstance(name, str) else ("", "", "")
-    if not slash or vendor not in ("smollm2", "gguf"):
+    if not slash or vendor not in IN_PROCESS:
         return None
     if vendor == "smollm2" and model_id != "135m":
         raise UnknownVendorError(f"the only size is smollm2/135m, got {name!r}; for another file: gguf//PATH/TO.gguf")
@@ -233,7 +235,7 @@ def split_name(name: str) -> tuple[Vendor, str]:
     """Returns the vendor and the model of a name such as ``"anthropic/claude-sonnet-5"``."""
     check_type(name, str, "name must be text such as 'openai/gpt-6-luna'")
     vendor_name, slash, model_id = name.strip().partition("/")
-    known = ", ".join([*(one.name for one in VENDORS), "smollm2", "gguf"])
+    known = ", ".join([*(one.name for one in VENDORS), *IN_PROCESS])
     if not slash or not vendor_name or not model_id.strip():
         raise UnknownVendorError(f"{name!r} is not 'vendor/model', such as 'openai/gpt-6-luna'; known: {known}")
     vendor = BY_NAME.get(vendor_name.strip().lower())

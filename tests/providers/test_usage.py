@@ -203,6 +203,7 @@ def test_a_price_by_the_length_of_the_prompt_says_that_it_is_the_lowest(prices: 
     assert other is not None
     assert (price.is_tiered, other.is_tiered) == (True, False)
     assert price.cost.input == 1.25
+    assert prices.price_of("vertex/google/gemini-2.5-pro") == price
 
 
 def test_a_list_that_was_downloaded_is_of_the_day_of_the_download(prices: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +217,7 @@ def test_a_list_that_was_downloaded_is_of_the_day_of_the_download(prices: Any, m
     assert price.as_of == day.date()
 
 
-@pytest.mark.parametrize("name", ["openai/gpt-99-nobody", "ollama/llama3.2", "local/x"])
+@pytest.mark.parametrize("name", ["openai/gpt-99-nobody", "ollama/llama3.2", "local/x", "smollm2/135m", "gguf//m.gguf"])
 def test_a_model_that_is_not_in_the_list_has_no_price(prices: Any, name: str) -> None:
     assert prices.price_of(name) is None
 
