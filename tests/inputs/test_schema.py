@@ -368,6 +368,8 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     ({"type": "array", "prefixItems": 5}, "list", ["..."]),
     ({"type": "integer", "multipleOf": 4, "maximum": -3}, "integer, at most -3, a multiple of 4", -4),
     ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "integer or null", 1),
+    ({"type": "array", "items": {"type": ["integer", "null"]}}, "list of (integer or null)", [1]),
+    ({"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "integer"}]}}, "list of integer", [1]),
     ({"type": "object", "properties": {"n": {"type": "integer"}}, "anyOf": [{"required": ["n"]}, {"required": ["m"]}]}, "object", {"n": 1}),
     ({"type": ["integer", "null"], "minimum": 2}, "integer, at least 2 or null", 2),
     ({"type": ["array", "string", "null"], "minItems": 1, "format": "date", "pattern": "-"},

@@ -150,15 +150,6 @@ def jsonable(value: object) -> Any:
 
 def copied(value: Any) -> Any:
     """A copy of data: its containers and mappings are new, everything else is shared."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if kind is dict:
-        for one in value.values():
-            if type(one) not in _PLAIN:
-                break
-        else:
-            return value.copy()  # most parameters are flat
     try:
         return copy_of(value)
     except Exception:  # noqa: BLE001 - it contains itself, nests too deeply, or a foreign class fails

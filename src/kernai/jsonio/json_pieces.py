@@ -112,7 +112,7 @@ class JsonValue:
     def _read_scalar(self, text: str, at: int) -> int:
         """The end of the open string or word; -1 if it may continue after the text."""
         if self._quote:
-            start = at + 1 if self._escaped and at < len(text) else at
+            start = at + 1 if self._escaped else at
             self._escaped = self._escaped and at == len(text)
             end = end_of_string(text, start, self._quote) + 1
             if not end:
