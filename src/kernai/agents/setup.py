@@ -135,7 +135,7 @@ class Setup:
     @Once
     def is_guarded(self) -> bool:
         """Whether any skill has `Trusted` inputs or `acts`."""
-        return self._skill_registry.any_guarded(self._skill_selection)
+        return any(one.is_guarded for one in self.skills.selected())
 
     @Once
     def agents(self) -> list[Agent[Any]]:

@@ -181,9 +181,10 @@ def find_change(inside: Place, text: str, at: int) -> tuple[int, int, int] | Non
     """Searches `text`, from `at` in a block, for a tag that changes the level. Returns its start, end and change."""
     while (candidate := inside.shape.search(text, at)) is not None:
         start, at = candidate.span()
-        change = _level_change(candidate)
-        if change != 0:
-            return start, at, change
+        if candidate.lastindex is not None:
+            return start, at, -1
+        if _nests(candidate[0]):
+            return start, at, 1
     return None
 
 
@@ -192,9 +193,9 @@ def find_close(inside: Place, text: str, at: int, level: int) -> tuple[int, int,
 
     Returns its start, its end, and 0. If there is none, returns -1, -1, and the number of blocks that are still open.
     """
-    while (candidate := inside.shape.search(text, at)) is not None:
-        start, at = candidate.span()
-        level += _level_change(candidate)
+    while (found := find_change(inside, text, at)) is not None:
+        start, at, change = found
+        level += change
         if level == 0:
             return start, at, 0
     return -1, -1, level
@@ -216,18 +217,6 @@ def find_end(inside: Place, text: str, at: int) -> tuple[int, int, bool] | None:
             at = value_end
     start, end, level = find_close(inside, text, at, level=1)
     return None if level > 0 else (start, end, cut_off)
-
-
-def level_change(inside: Place, markup: str) -> int:
-    """How a candidate, from its `<` to its `>`, changes the level in a block: -1, 1, or 0 if it is not a tag there."""
-    candidate = inside.shape.fullmatch(markup)
-    return 0 if candidate is None else _level_change(candidate)
-
-
-def _level_change(candidate: re.Match[str]) -> int:
-    if candidate.lastindex is not None:
-        return -1
-    return 1 if _nests(candidate[0]) else 0
 
 
 def _read_opening(markup: str) -> Opening | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kernai.blocks.block import Block
-from kernai.blocks.grammar import ASCII_SPACE, find_end, find_opening, level_change
+from kernai.blocks.grammar import ASCII_SPACE, find_change, find_end, find_opening
 
 
 class ParseResult(NamedTuple):
@@ -108,6 +108,7 @@ def text_with_stray_close(text: str) -> str | None:
     found = None if last.block is None else find_opening(text, last.start)
     rest = after.content.rstrip(ASCII_SPACE)
     tag = max(rest.rfind("<"), 0)
-    if found is None or not rest[:tag].strip(ASCII_SPACE) or level_change(found[2].inside, rest[tag:]) >= 0:
+    if found is None or not rest[:tag].strip(ASCII_SPACE):
         return None
-    return rest
+    change = find_change(found[2].inside, rest, tag)
+    return rest if change is not None and change[1:] == (len(rest), -1) else None

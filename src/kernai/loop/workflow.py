@@ -111,29 +111,29 @@ class RunningTasks:
         #: the values of typed agents' answers, by task id
         self.values: dict[str, Any] = {}
         self.failed: set[str] = set()
-        self._started: dict[str, float] = {}
-        self._scopes: dict[str, str] = {}
+        #: when each running task was started, and its scope
+        self._running: dict[str, tuple[float, str | None]] = {}
 
     def perform(self) -> Generator[Effect, Any, None]:
         while not self.scheduler.done:
             for task in self.scheduler.start():
                 yield from self._start(task)
-            if self._started:
+            if self._running:
                 self._end((yield Join()))
 
     def drain(self) -> Generator[Effect, Any, None]:
         """Waits for the running tasks, because a parent outlives its children. Every announced task gets an outcome."""
         try:
-            while self._started:
+            while self._running:
                 self._end((yield Join()))
         finally:
-            for task_id in list(self._started):
+            for task_id in list(self._running):
                 self._end(Completion(task_id, error=Cancelled()))
 
     def _start(self, task: Task) -> Generator[Effect, Any, None]:
         run = self.run
         run.write(TaskStartRow(task.id, task.input, task.depends_on))
-        self._started[task.id] = run.clock.monotonic()
+        self._running[task.id] = started, _ = run.clock.monotonic(), None
         try:
             child = run.for_task(task, is_given=self._is_given)
         except Exception as error:  # noqa: BLE001 - `Context.child` is user code: if it fails, this task fails
@@ -143,7 +143,7 @@ class RunningTasks:
             run.stops_all(error)
             self._end(Completion(task.id, error=error))
             raise
-        self._scopes[task.id] = child.scope
+        self._running[task.id] = started, child.scope
         inputs = self.scheduler.inputs_of(task)
         for needed, result in inputs.items():
             child.quoted.record_untrusted(needed, _text_of(result))
@@ -157,9 +157,8 @@ class RunningTasks:
 
     def _end(self, ended: Completion) -> None:
         run, task_id = self.run, ended.key
-        duration = _since(run, self._started.pop(task_id))
-        error = ended.error
-        scope = self._scopes.pop(task_id, None)
+        started, scope = self._running.pop(task_id)
+        duration, error = _since(run, started), ended.error
         # the usage counts even if the user's own code broke the task
         result = None if scope is None else run.end_of(scope)
         if result is not None:

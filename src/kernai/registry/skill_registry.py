@@ -40,7 +40,6 @@ class SkillRegistry(Registry[Skill]):
         # Only one load at a time, so that a slow one cannot restore skills that a later one has replaced. Other changes
         # do not wait for a load. Re-entrant, since a skill file may load others.
         self._loading = ForkSafeLock(reentrant=True)
-        self._guarded = -1, False
 
     def register(self, skill: Skill) -> Skill:
         """Adds a skill, or replaces the one with its name; returns the skill."""
@@ -112,15 +111,6 @@ class SkillRegistry(Registry[Skill]):
         found = (one if isinstance(one, Skill) else registered.get(one) for one in given)
         chosen = {one.name: one for one in found if one is not None}
         return [one for one in chosen.values() if model is None or model.supports(*one.requires)]
-
-    def any_guarded(self, selection: SkillSelection) -> bool:
-        """Whether a selected skill's calls are checked for values that must come from the user."""
-        if selection != "all":
-            return any(one.is_guarded for one in self.select(selection))
-        known, version = self._guarded, self.version
-        if known[0] != version:  # every agent asks, and there may be thousands of skills
-            known = self._guarded = version, any(one.is_guarded for one in self._state.entries.values())
-        return known[1]
 
     def listing(self, scope: SkillSelection = "all", model: Model | None = None) -> str:
         """What a model reads about the skills it may call."""
