@@ -268,9 +268,10 @@ class RunRequest:
         If a skill of one of them requires trusted values, the run also tracks where values come from.
         """
         asks = is_guarded = False
-        agents, seen = [run.agent, *self._task_agents.values()], set[int]()
+        agents = [run.agent, *self._task_agents.values()]
+        seen: set[int] = set()  # ids: a subclass may call different agents equal. `set[int]()` takes ten times as long
         for agent in agents:  # the list grows
-            if id(agent) not in seen:  # not by `==`: a subclass may call different ones equal
+            if id(agent) not in seen:
                 seen.add(id(agent))
                 setup = run.setup if agent is run.agent else agent.setup_now(workflows=False)
                 asks = asks or setup.asks
