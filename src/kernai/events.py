@@ -7,8 +7,8 @@ attribute of its class, given in the class statement, so a new kind is one class
   loop's decision. ``aside``: it was written outside the loop, and is neither fed nor compared. ``live``: it is shown,
   but never recorded.
 - `stored_first`: the row must be in the run's store before anything else is performed.
-- `uncompared` names the fields that a replay does not compare. `open_fields` names those that may hold any object:
-  `json` converts them, and `seal` copies those that other code may still change (`shared_fields`; by default all).
+- `uncompared` names the fields that a replay does not compare. Fields that may hold more than a text or a number are
+  converted by `json`; `seal` copies those that other code may still change (`shared_fields`; by default all of them).
   `usage` returns the usage of the model call that the row records.
 - `is_warning` says whether the log warns of the row. `group` is its category for a person, and its colour in the
   viewer. ``problem`` means that the model must be corrected, or that something failed.
@@ -76,6 +76,7 @@ _TYPES: dict[str, _Types] = {
     "Decided": (bool, str, dict, Mapping),
 }
 Decided = bool | str | Mapping[str, Any]
+_SCALARS = frozenset({str, int, float, bool, _NONE})
 _DURATION = frozenset({"duration_ms"})
 
 
@@ -88,7 +89,6 @@ class Row:
     role: ClassVar[Role] = "decision"
     stored_first: ClassVar[bool] = True
     uncompared: ClassVar[frozenset[str]] = _DURATION
-    open_fields: ClassVar[tuple[str, ...]] = ()
     shared_fields: ClassVar[tuple[str, ...]] = ()
     is_warning: ClassVar[bool] = False
     group: ClassVar[Group] = "other"
@@ -97,7 +97,7 @@ class Row:
     #: slots by their name in `data`: those always in the data, and those that may be None and are then left out
     _always: ClassVar[Mapping[str, str]] = {}
     _perhaps: ClassVar[Mapping[str, str]] = {}
-    #: the names of `open_fields` in `data`
+    #: those that may hold more than a text or a number
     _open: ClassVar[tuple[str, ...]] = ()
     #: all names in `data`; for each name, the slot and the accepted types
     _names: ClassVar[frozenset[str]] = frozenset()
@@ -117,12 +117,12 @@ class Row:
         names = {name.rstrip("_"): name for name in code.co_varnames[1:code.co_argcount]}
         cls._always = dict(list(names.items())[:len(names) - optional])
         cls._perhaps = {name: slot for name, slot in names.items() if name not in cls._always}
-        cls._open = tuple([slot.rstrip("_") for slot in cls.open_fields])
-        if "shared_fields" not in vars(cls):
-            cls.shared_fields = cls.open_fields
-        cls._names, types = frozenset(names), cls.__init__.__annotations__
-        if "read" not in vars(cls):
-            cls._checks = tuple([(name, slot, _TYPES[types[slot]]) for name, slot in names.items()])
+        cls._names, annotated = frozenset(names), cls.__init__.__annotations__
+        if cls.read.__func__ is Row.read.__func__:  # type: ignore[attr-defined]  # the data is an object
+            cls._checks = tuple([(name, slot, _TYPES[annotated[slot]]) for name, slot in names.items()])
+            cls._open = tuple([name for name, _, types in cls._checks if not _SCALARS.issuperset(types)])
+            if "shared_fields" not in vars(cls):
+                cls.shared_fields = tuple([names[name] for name in cls._open])
         # two more names, since `attrgetter` only returns a tuple for several names
         cls._read_always, cls._read_perhaps = (attrgetter(*slots.values(), "role", "type")
                                                for slots in (cls._always, cls._perhaps))
@@ -143,10 +143,10 @@ class Row:
 
     def data(self) -> Any:
         """A copy of the row's data, for all other readers."""
-        return copied(self.fields()) if self.open_fields else self.fields()
+        return copied(self.fields()) if self._open else self.fields()
 
     def json(self) -> Any:
-        """The row's data as JSON data. Only open fields need conversion."""
+        """The row's data as JSON data."""
         data = self.fields()
         for name in self._open:
             value = data.get(name)
@@ -275,7 +275,6 @@ class RunStartRow(Row, type="run_start", group="run"):
         "trusted",
     )
     uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules", "definition", "trusted"})
-    open_fields = ("input", "history", "metadata", "plan", "agents", "rules", "definition", "trusted")
     shared_fields = ("metadata",)
 
     def __init__(  # noqa: PLR0917 - see the top
@@ -294,8 +293,6 @@ class InputAddedRow(Row, type="input_added", group="run"):
 
     Example: {"input": "Thank you!"}
     """
-
-    open_fields = ("input",)
 
     def __init__(self, input: str | Sequence[Any]) -> None:
         self.input = input
@@ -339,7 +336,6 @@ class ResultRow(Row, type="result", group="run"):
     """
 
     __slots__ = ("error", "raised", "repaired", "steps", "stop_reason", "text", "truncated", "usage_")
-    open_fields = ("usage_", "repaired")
     shared_fields = ()
 
     def __init__(
@@ -528,7 +524,6 @@ class LlmResponseRow(Row, type="llm_response", group="model", role="outcome"):
         "finish_reason", "given_up", "latency_ms", "metadata", "model", "prompt_tokens", "total_tokens",
     )
     uncompared = frozenset({"latency_ms"})
-    open_fields = ("metadata", "given_up", "blocks")
     shared_fields = ("metadata",)
 
     def __init__(  # noqa: PLR0917 - see the top
@@ -670,8 +665,6 @@ class InformationalOnlyRow(Row, type="informational_only", group="problem"):
     Example: {"kinds": ["plan", "json"]}
     """
 
-    open_fields = ("kinds",)
-
     def __init__(self, kinds: Sequence[Any]) -> None:
         self.kinds = kinds
 
@@ -723,7 +716,6 @@ class SkillExecuteRow(CallBegunRow, type="skill_execute"):
     """
 
     __slots__ = ("call_id", "dropped", "params", "repaired", "skill")
-    open_fields = ("params", "dropped", "repaired")
     shared_fields = ("params",)
     uncompared = frozenset({"dropped"})  # follows from the parameters; older recordings have no fields in it
 
@@ -744,9 +736,8 @@ class ProgressRow(Row, type="progress", group="call", role="aside", stored_first
     Example: {"call_id": "0.0", "data": {"done": 1}}
     """
 
-    open_fields = ("data_",)  # recorded as "data", so in the data of the event: ``event.data["data"]``
-
     def __init__(self, call_id: str, data_: Any) -> None:
+        # recorded as "data", so in the data of the event: ``event.data["data"]``
         self.call_id, self.data_ = call_id, data_
 
 
@@ -758,7 +749,6 @@ class SkillResultRow(CallEndedRow, type="skill_result"):
     """
 
     __slots__ = ("call_id", "duration_ms", "metadata", "result", "skill")
-    open_fields = ("result", "metadata")
 
     def __init__(
         self, call_id: str, skill: str, result: Any, duration_ms: int, metadata: Mapping[str, Any] | None = None
@@ -803,8 +793,6 @@ class ProtocolResultRow(CallEndedRow, type="protocol_result"):
 
     Example: {"call_id": "0.1", "protocol": "sql", "result": "[[1]]", "duration_ms": 2}
     """
-
-    open_fields = ("result", "metadata")
 
     def __init__(
         self, call_id: str, protocol: str, result: Any, duration_ms: int, metadata: Mapping[str, Any] | None = None
@@ -861,8 +849,6 @@ class WorkflowStartRow(Row, type="workflow_start", group="flow"):
     []}]}
     """
 
-    open_fields = ("tasks",)
-
     def __init__(self, goal: str | None, strategy: str, tasks: Sequence[Any]) -> None:
         self.goal, self.strategy, self.tasks = goal, strategy, tasks
 
@@ -872,8 +858,6 @@ class TaskStartRow(Row, type="task_start", group="flow"):
 
     Example: {"task_id": "a", "input": "x", "depends_on": []}
     """
-
-    open_fields = ("depends_on",)
 
     def __init__(self, task_id: str, input: str, depends_on: Sequence[Any]) -> None:
         self.task_id, self.input, self.depends_on = task_id, input, depends_on
@@ -920,8 +904,6 @@ class WorkflowCompleteRow(Row, type="workflow_complete", group="flow"):
     Example: {"results": {"a": "done"}, "duration_ms": 901}
     """
 
-    open_fields = ("results",)
-
     def __init__(self, results: Mapping[str, Any], duration_ms: int) -> None:
         self.results, self.duration_ms = results, duration_ms
 
@@ -945,8 +927,6 @@ class ApprovalRequestedRow(Row, type="approval_requested", group="call", role="a
 
     Example: {"call_id": "1.0", "skill": "refund", "params": {"amount": 30}, "reason": "", "metadata": {}}
     """
-
-    open_fields = ("params", "metadata", "untrusted")
 
     def __init__(
         self, call_id: str, skill: str | None, params: Any, reason: str, metadata: Mapping[str, Any],
@@ -974,8 +954,6 @@ class TrustedValuesRow(Row, type="trusted_values", group="call", role="aside"):
     Example: {"call_id": "1.0", "skill": "pay", "sources": {"recipient": "the user's input"}}
     """
 
-    open_fields = ("sources",)
-
     def __init__(self, call_id: str, skill: str, sources: Mapping[str, Any]) -> None:
         self.call_id, self.skill, self.sources = call_id, skill, sources
 
@@ -987,8 +965,6 @@ class TrustAddedRow(Row, type="trust_added", role="aside"):
     Example: {"texts": ["DE89 3704 0044 0532 0130 00"], "by": "context"}
     """
 
-    open_fields = ("texts",)
-
     def __init__(self, texts: Sequence[Any], by: str) -> None:
         self.texts, self.by = texts, by
 
@@ -999,8 +975,6 @@ class ApprovalGivenRow(Row, type="approval_given", group="call", role="aside"):
 
     Example: {"call_id": "1.0", "decision": true, "by": "ann"}
     """
-
-    open_fields = ("decision",)
 
     def __init__(self, call_id: str, decision: Decided, by: str | None, trusted: bool | None = None) -> None:
         self.call_id, self.decision, self.by, self.trusted = call_id, decision, by, trusted
@@ -1037,8 +1011,6 @@ class RunResumedRow(Row, type="run_resumed", group="run", role="aside"):
 
     Example: {"from_seq": 27, "dropped": [25, 26], "format": 2}
     """
-
-    open_fields = ("dropped", "rules", "definition", "metadata")
 
     def __init__(
         self, from_seq: int, dropped: Sequence[Any], format: int | None = None,
