@@ -19,7 +19,7 @@ from importlib.metadata import version
 from typing import Any
 
 from kernai import Cost
-from kernai_providers.vendors import IN_PROCESS, split_name
+from kernai_providers.vendors import split_name
 
 try:
     from genai_prices.data_snapshot import get_snapshot
@@ -49,9 +49,6 @@ class Price:
 
 def price_of(name: str, *, now: datetime | None = None) -> Price | None:
     """Returns the price of ``"vendor/model"``, a name for `resolve`, at the moment `now`; None if the list has none."""
-    first, slash, _ = str(name).partition("/")
-    if slash and first in IN_PROCESS:
-        return None
     vendor, model_id = split_name(name)
     model_id = model_id.removeprefix("google/") if vendor.name == "vertex" else model_id
     snapshot = get_snapshot()

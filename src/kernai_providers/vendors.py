@@ -162,6 +162,10 @@ VENDORS = (
 )
 
 BY_NAME = {name: vendor for vendor in VENDORS for name in vendor.names}
+#: what runs a model in this process
+IN_PROCESS = {
+    name: Vendor(name, OpenAIProvider, (), BASE_URL, needs_key=False, merges_roles=True) for name in ("smollm2", "gguf")
+}
 
 
 def resolve(
@@ -187,11 +191,9 @@ def resolve(
     is a `ProviderError` and a `ValueError`.
     """
     given = (capabilities,) if isinstance(capabilities, str) else capabilities
-    in_process = _in_process(name, options)
-    if in_process is not None:
-        provider, model_id = in_process
-        return provider, Model(model_id, ("text",) if given is None else tuple(given), cost)
     vendor, model_id = split_name(name)
+    if vendor.name in IN_PROCESS:
+        return _in_process(vendor, model_id, options), Model(model_id, TEXT if given is None else tuple(given), cost)
     if vendor.name == "openai" and RESPONSES_ONLY.match(model_id):
         vendor = BY_NAME["openai-responses"]
     known = {"api_key", *dict(vendor.places), *(["grammar"] if vendor.name == "local" else [])}
@@ -204,26 +206,19 @@ def resolve(
     return vendor.adapter(**options), model
 
 
-#: names of models that run in this process, without a vendor
-IN_PROCESS = ("smollm2", "gguf")
-_IN_PROCESS = Vendor("llama.cpp", OpenAIProvider, (), BASE_URL, needs_key=False, merges_roles=True)
-
-
-def _in_process(name: object, options: dict[str, Any]) -> tuple[HttpProvider, str] | None:
-    """Returns a provider that runs a model in this process, and the model's id; None for any other name."""
-    vendor, slash, model_id = name.partition("/") if isinstance(name, str) else ("", "", "")
-    if not slash or vendor not in IN_PROCESS:
-        return None
-    if vendor == "smollm2" and model_id != "135m":
-        raise UnknownVendorError(f"the only size is smollm2/135m, got {name!r}; for another file: gguf//PATH/TO.gguf")
-    _check_options(vendor, options, {"chat_template", "context", "threads", "timeout"})
+def _in_process(vendor: Vendor, model_id: str, options: dict[str, Any]) -> HttpProvider:
+    """Returns a provider that runs a model in this process."""
+    is_smollm2 = vendor.name == "smollm2"
+    if is_smollm2 and model_id != "135m":
+        raise UnknownVendorError(f"the only size is smollm2/135m, got {model_id!r}; for a file: gguf//PATH/TO.gguf")
+    _check_options(vendor.name, options, {"chat_template", "context", "threads", "timeout"})
     own = {key: options[key] for key in ("chat_template", "context", "threads") if key in options}
-    transport = LlamaTransport(smollm2_path() if vendor == "smollm2" else model_id, **own)
+    transport = LlamaTransport(smollm2_path() if is_smollm2 else model_id, **own)
     timeout = options.get("timeout", 600.0)
-    provider = CompatibleProvider(_IN_PROCESS, grammar="llamacpp", transport=transport, max_retries=0, timeout=timeout)
+    provider = CompatibleProvider(vendor, grammar="llamacpp", transport=transport, max_retries=0, timeout=timeout)
     # SmolLM2's own template silently leaves tools out
-    provider.calls_natively = vendor != "smollm2" or own.get("chat_template") is not None
-    return provider, model_id
+    provider.calls_natively = not is_smollm2 or own.get("chat_template") is not None
+    return provider
 
 
 def configured() -> list[Vendor]:
@@ -238,9 +233,10 @@ def split_name(name: str) -> tuple[Vendor, str]:
     known = ", ".join([*(one.name for one in VENDORS), *IN_PROCESS])
     if not slash or not vendor_name or not model_id.strip():
         raise UnknownVendorError(f"{name!r} is not 'vendor/model', such as 'openai/gpt-6-luna'; known: {known}")
-    vendor = BY_NAME.get(vendor_name.strip().lower())
+    names = BY_NAME | IN_PROCESS
+    vendor = names.get(vendor_name.strip().lower())
     if vendor is None:
-        hint = likely(vendor_name, BY_NAME) or "."
+        hint = likely(vendor_name, names) or "."
         raise UnknownVendorError(
             f"unknown vendor {vendor_name!r}{hint} Known: {known}. For any other server that speaks OpenAI's Chat "
             f"Completions: resolve('local/{model_id}', base_url='https://...', api_key='...')"
