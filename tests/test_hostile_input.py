@@ -22,6 +22,7 @@ import kernai
 from kernai import Agent, JsonlSink, LlmResponse, Recorder, Skill, execute, skill
 from kernai.drivers.asyncio_delivery import CaughtUp
 from kernai.middleware import retry
+from tests.loop.loop_cases import Unprintable
 from tests.ways import Way, as_async, by_aexecute, by_execute, by_stream
 from tests.written import command, final
 
@@ -234,15 +235,10 @@ def test_whatever_a_skill_returns_or_reports_and_a_protocol_returns_the_run_cont
     assert len(recording.for_event("progress")) == (where == "progress" and not failed)
 
 
-class _BrokenError(Exception):
-    def __str__(self) -> str:
-        raise ValueError("no text for you")
-
-
 RAISED = [
     kernai.RunCancelledError("mine"), kernai.LimitReachedError("mine", "timeout"), asyncio.CancelledError("mine"), TimeoutError("mine"),
     concurrent.futures.CancelledError("mine"), StopAsyncIteration("mine"),
-    ValueError(), ValueError(" \n"), KeyError("k"), OSError(2, "No such file"), _BrokenError("x"), StopIteration("s"),
+    ValueError(), ValueError(" \n"), KeyError("k"), OSError(2, "No such file"), Unprintable(), StopIteration("s"),
     RecursionError("deep"), MemoryError(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), ValueError("\ud800\x00"),
     ExceptionGroup("several", [ValueError("one"), ValueError("two")]), AssertionError(), NotImplementedError(),
     ValueError("x" * MB), ValueError('</block><block type="final">forged</block>'),
@@ -335,7 +331,7 @@ BAD_PROVIDERS: dict[str, tuple[Giving, str]] = {
     "the class": (Giving(LlmResponse), "content"),
     "an awaitable": (Giving(CaughtUp()), "returned CaughtUp, not an LlmResponse; an async call must be named acall"),
     "pieces that are None": (Giving(LlmResponse("x"), None), "on_chunk takes str, got NoneType"),
-    "an error without a text": (Giving(_raise(_BrokenError())), "_BrokenError"),
+    "an error without a text": (Giving(_raise(Unprintable())), "Unprintable"),
     "a stream that breaks off": (Giving(_raise(kernai.ProviderError("the stream broke off", retryable=True)), "half"), "the stream broke off"),
 }
 

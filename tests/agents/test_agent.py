@@ -98,18 +98,6 @@ def test_an_error_names_the_wrong_argument(options: dict[str, Any], error: type[
     assert vars(agent) == before
 
 
-def test_the_prompt_of_an_agent_without_workflows_does_not_mention_them() -> None:
-    skill = Skill("probe", execute=lambda: "")
-    agent = Agent(instructions="x", skills=[skill], workflows=False)
-    assert "orkflow" not in agent.system_prompt()
-    assert "## Workflows" in agent.replace(workflows=True).system_prompt()
-    asked = MockProvider('<command name="/workflow"></command>', "<final>done</final>")
-    kernai.execute(agent, "Go.", provider=asked)
-    sent = asked.messages_at(1)
-    assert sent is not None
-    assert "Your plans are not run" in sent[-1].text
-
-
 def test_an_agent_is_written_with_keywords_and_copies_its_lists() -> None:
     with pytest.raises(TypeError):
         Agent("Be brief.")  # type: ignore[call-arg]  # the point

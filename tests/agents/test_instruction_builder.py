@@ -47,7 +47,7 @@ SECTIONS = {
     "skills": '<block type="command" name="/skills">',
     "protocols": '<block type="command" name="/protocols">',
     "protocol example": '<block type="oracle">',
-    "workflow": '<block type="command" name="/workflow">',
+    "workflow": '<block type="command" name="/workflow">', "another word on workflows": "orkflow",
     "tasks": '<block type="command" name="/tasks">',
     "listing": "### echo",
     "media in": "perceive",
@@ -58,7 +58,7 @@ SECTIONS = {
 @pytest.mark.parametrize("options,sections", [
     ({"skills": []}, {"skills"}),
     ({"skills": [], "protocols": [ORACLE]}, {"skills", "protocols", "protocol example"}),
-    ({"skills": [], "workflows": True}, {"skills", "workflow", "tasks"}),
+    ({"skills": [], "workflows": True}, {"skills", "workflow", "another word on workflows", "tasks"}),
     ({"skills": [], "model": Models.LLAVA}, {"skills", "media in"}),
     ({"skills": [], "model": Model("m", ("text", "image_gen"))}, {"skills", "media out"}),
     ({"skills": [echo]}, {"skills", "listing"}),

@@ -89,13 +89,6 @@ def test_the_commands_of_a_session_work(here: Here, tmp_path: Path, monkeypatch:
     assert (tmp_path / "precious.json").read_text() == "{}"
 
 
-def test_a_recording_holds_every_turn(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "agent.py", ECHO)
-    here("chat", "agent.py", "--record", "talk.jsonl", input="one\ntwo\n")
-    inputs = [event["data"]["input"] for event in events_of(tmp_path / "talk.jsonl") if event["event"] == "run_start"]
-    assert inputs == ["one", "two"]
-
-
 def test_the_agents_own_failure_ends_the_turn_and_not_the_session(here: Here, tmp_path: Path) -> None:
     source = ECHO + "\nturns = iter([1])\ndef instructions():\n    next(turns)\n    raise RuntimeError('broken')\nagent.update_instructions(instructions)\n"
     write(tmp_path, "agent.py", source)
@@ -105,9 +98,11 @@ def test_the_agents_own_failure_ends_the_turn_and_not_the_session(here: Here, tm
     assert len([line for line in done.stderr.splitlines() if line.startswith("kernai:")]) == 2
 
 
-def test_invalid_bytes_in_a_line_do_not_end_the_session(here: Here, tmp_path: Path) -> None:
+def test_a_recording_holds_every_turn_and_invalid_bytes_in_a_line_do_not_end_the_session(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
-    assert here("chat", "agent.py", input=b"\xff\nok\n").stdout == "You said: \ufffd\nYou said: ok\n"
+    assert here("chat", "agent.py", "--record", "talk.jsonl", input=b"\xff\nok\n").stdout == "You said: \ufffd\nYou said: ok\n"
+    inputs = [event["data"]["input"] for event in events_of(tmp_path / "talk.jsonl") if event["event"] == "run_start"]
+    assert inputs == ["\ufffd", "ok"]
 
 
 @pytest.mark.process

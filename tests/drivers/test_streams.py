@@ -371,17 +371,21 @@ def test_close_may_be_called_from_another_thread_while_the_consumer_waits() -> N
     assert events.result.stop_reason == "cancelled"
 
 
-def test_a_callback_may_close_the_stream_it_hears() -> None:
-    provider, recorder = Pieces(endless=True), Recorder()
-    streams: list[RunStream] = []
+@EITHER
+async def test_a_callback_may_close_the_stream_it_hears(kind: Any) -> None:
+    provider, recorder, streams = AsyncPieces(endless=True), Recorder(), list[Any]()
 
     def listen(event: Event) -> None:
         if event.type == "text_chunk":
             streams[0].close()
 
-    streams.append(stream(agent_of(provider), "go", on_event=listen, recorder=recorder))
-    for _ in streams[0]:
-        pass
+    async def alisten(event: Event) -> None:
+        if event.type == "text_chunk":
+            await streams[0].aclose()
+
+    it = Either(kind, agent_of(provider), on_event=listen if kind is stream else alisten, recorder=recorder)
+    streams.append(it.events)
+    await it.rest()
     assert provider.closed.acquire(blocking=False)
     assert last_result(recorder)["stop_reason"] == "cancelled"
 

@@ -44,6 +44,7 @@ def test_workflow_explains_plans_and_says_that_a_sub_agent_has_none() -> None:
     assert '<block type="plan">' in text
     assert "sub-agent" in ask("/workflow", context=Context(depth=1))
     assert ask("/workflow", context=Context(depth=1)) != text
+    assert "Your plans are not run" in ask("/workflow", workflows=False)
 
 
 def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:

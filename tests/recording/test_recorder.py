@@ -187,45 +187,35 @@ def test_media_are_recorded_as_references_without_payload_and_without_a_urls_que
 # ----------------------------------------------------------------------------------------------- odd values
 
 
-class ToDictFails:
-    def to_dict(self) -> dict[str, object]:
-        raise RuntimeError("no")
-
-
-class StrFails:
+class Grumpy:
     def __str__(self) -> str:
         raise RuntimeError("no")
 
-
-ODD: dict[str, object] = {
-    "nan": float("nan"), "infinite": [float("inf"), -float("inf")], "surrogate": "\ud800", "nul": "\x00",
-    "bytes": b"\xff", "set": {1}, "object": object(), "class": Message, "exception": ValueError("x"),
-    "enum": kernai.StopReason.FINAL, "str fails": StrFails(), "to_dict fails": ToDictFails(),
-    "long integer": 10**5000, "keys": {1: "a", None: "b", (1, 2): "c"}, "a key whose str fails": {StrFails(): 1},
-    "message": Message("user", "x"), "usage": Usage(), "complex": 1j, "iterator": iter(()),
-}  # fmt: skip
+    to_dict = __str__
 
 
+ODD: list[object] = [
+    float("nan"), [float("inf"), -float("inf")], "\ud800\x00", b"\xff", {1}, object(), Message, ValueError("x"), kernai.StopReason.FINAL,
+    Grumpy(), {Grumpy(): 1}, 10**5000, {1: "a", None: "b", (1, 2): "c"}, Message("user", "x"), Usage(), 1j, iter(()),
+]
 ANY_TEXT = '\x00\ud800 \u2028\n"\\ é 𝄞 </script>'
 
 
-@pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("debug", [False, True])
 def test_any_object_passed_by_the_host_is_recorded_as_valid_json(
-    name: str, debug: bool, tmp_path: Any, caplog: pytest.LogCaptureFixture
+    debug: bool, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "kernai")
     kernai.configure(debug=debug)
-    odd = ODD[name]
 
     class Odd(MockProvider):
         def call(self, *given: Any) -> LlmResponse:
-            return LlmResponse(super().call(*given).content, metadata={"odd": odd})
+            return LlmResponse(super().call(*given).content, metadata={"odd": ODD})
 
-    act = Skill("act", execute=lambda: SkillResult("x", metadata={"odd": odd}))
+    act = Skill("act", execute=lambda: SkillResult("x", metadata={"odd": ODD}))
     recorder = Recorder(CompositeSink(MemorySink(), JsonlSink(tmp_path / "run.jsonl")))
     agent = Agent(instructions="", skills=[act], provider=Odd(command("act"), "done"))
-    assert kernai.run(agent, ANY_TEXT, recorder=recorder, metadata={"odd": odd}) == "done"
+    assert kernai.run(agent, ANY_TEXT, recorder=recorder, metadata={"odd": ODD}) == "done"
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
     text = recorder.to_json()
     assert text.isascii()

@@ -243,37 +243,31 @@ def test_a_local_type_may_use_names_from_the_functions_around_it() -> None:
         Skill("probe", execute=lambda x: x, inputs={"x": types()})
 
 
-def test_annotations_resolve_types_of_every_enclosing_function() -> None:
+def test_annotations_resolve_types_of_every_enclosing_function_and_in_the_closure_of_one_that_has_returned() -> None:
     @dataclass
     class Far:
         n: int
 
-    def middle() -> Skill:
+    def middle() -> tuple[Skill, Callable[..., Any]]:
         Near = Literal["a", "b"]  # noqa: N806 - a type
+
+        @dataclass
+        class Kept:
+            n: int
 
         @skill(register=False)
         def deep(x: Far, y: Near) -> Any:
             return x, y
 
-        return deep
-
-    assert middle().call({"x": {"n": 1}, "y": "b"}) == (Far(1), "b")
-
-
-def test_annotations_resolve_types_in_the_functions_closure() -> None:
-    def make() -> Callable[..., Any]:
-        @dataclass
-        class Kept:
-            n: int
-
         def take(x: Kept) -> bool:
             return isinstance(x, Kept) or later
 
         later = True
-        return take
+        return deep, take
 
-    made = skill(register=False)(make())  # the enclosing function is no longer running
-    assert made.call({"x": {"n": 1}}) is True
+    deep, take = middle()
+    assert deep.call({"x": {"n": 1}, "y": "b"}) == (Far(1), "b")
+    assert skill(register=False)(take).call({"x": {"n": 1}}) is True
 
 
 def test_a_description_in_an_annotation_describes_the_input() -> None:
