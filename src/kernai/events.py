@@ -336,7 +336,6 @@ class ResultRow(Row, type="result", group="run"):
     """
 
     __slots__ = ("error", "raised", "repaired", "steps", "stop_reason", "text", "truncated", "usage_")
-    shared_fields = ()
 
     def __init__(
         self, text: str | None, stop_reason: str, steps: int, usage_: Mapping[str, Any], error: str | None,

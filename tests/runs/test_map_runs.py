@@ -169,10 +169,10 @@ def test_async_callbacks_need_asyncio_and_are_called_one_at_a_time() -> None:
     assert by_asyncio(agent(), ["a", "b", "c"], on_progress=observe, on_event=observe).failed == ()
     assert {one.index for one in seen if isinstance(one, Progress)} == {0, 1, 2}
     assert "two at once" not in seen
-    for wrong in ("on_progress", "on_event"):
+    for wrong, inputs in (("on_progress", ["a"]), ("on_event", ["a"]), ("on_event", [])):
         one = agent()
         with pytest.raises(TypeError, match=f"{wrong} is an async function"):
-            kernai.map_runs(one, ["a"], **{wrong: observe})  # type: ignore[arg-type]  # the subject
+            kernai.map_runs(one, inputs, **{wrong: observe})  # type: ignore[arg-type]  # the subject
         assert one.provider.calls == []  # type: ignore[union-attr]  # it is a MockProvider
 
 

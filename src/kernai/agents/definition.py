@@ -134,10 +134,7 @@ def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, 
 
 
 def _skill_part(skill: Skill) -> dict[str, Any]:
-    flags = {
-        "approval": skill.approval, "acts": skill.acts, "trusted": skill.table.trusted, "idempotent": skill.idempotent,
-        "directory": skill.directory, "creates": skill.creates, "requires": skill.requires,
-    }
+    flags = {name: getattr(skill.table if name == "trusted" else skill, name) for name in (*_FLAGS, "requires")}
     return {"digest": skill.digest(), **{name: _plain(value) for name, value in flags.items() if value}}
 
 

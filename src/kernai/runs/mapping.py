@@ -86,7 +86,7 @@ class Batch:
         given, history, context = dict(options), options.get("history"), options.get("context")
         if isinstance(history, Iterator):
             given["history"] = list(history)
-        RunRequest(agent, "", given)  # checks the options even if there are no inputs
+        self._options = RunRequest(agent, "", given)  # checks them even if there are no inputs
         given |= {name: self._turns.of(options.get(name)) for name in ("on_event", "on_task_complete")}
         self.requests: list[RunRequest] = []
         for at, one in enumerate(inputs):
@@ -104,8 +104,7 @@ class Batch:
     def run(self) -> RunResults[Any]:
         if is_async(self._on_progress):
             raise TypeError("on_progress is an async function: pass a plain one, or use amap_runs")
-        for request in self.requests[:1]:
-            request.check_observers_are_plain()
+        self._options.check_observers_are_plain()
         with self._reporting() as report:
             INTERRUPTS.during(lambda: self._to_the_end(report))
         return RunResults(self._results)
