@@ -240,8 +240,11 @@ class Head:
 _KEPT = attrgetter(*Head.__slots__[1:-1])
 
 
-class LeasedStore(NotCopied, RunStore):
-    """The methods of `RunStore` that need only heads. A store adds `_change`, `_find` and the methods of `Store`."""
+class LeasedStore(Closing, NotCopied, RunStore):
+    """The methods of `RunStore` that need only heads. A store adds `_change`, `_find` and the methods of `Store`.
+
+    A context manager, which closes the store.
+    """
 
     _HOLDS = "locks and connections; open another store, or copy a run with fork"
     _tenant = ""
@@ -314,6 +317,9 @@ class LeasedStore(NotCopied, RunStore):
         del run_id
         yield lambda seconds: sleep(min(seconds, POLL))
 
+    def _disconnect(self) -> None:
+        """Closes files and connections, if the store has any."""
+
     def tenant(self, name: str) -> Self:
         """A view of this store that sees and creates only the tenant's runs. Closing the view closes the store."""
         if self._tenant:
@@ -367,7 +373,15 @@ class LeasedStore(NotCopied, RunStore):
         found = {one: self._change(one, Head.why_cancelled, writes=False) for one in run_ids}
         return {run_id: reason for run_id, reason in found.items() if reason is not None}
 
-    def close(self, run_id: str, reason: str) -> None:
+    @overload
+    def close(self) -> None: ...
+    @overload
+    def close(self, run_id: str, reason: str) -> None: ...
+    def close(self, run_id: str | None = None, reason: str = "") -> None:
+        """Closes the store; may be called twice. With a run's id, ends that run instead, as `RunStore.close` does."""
+        if run_id is None:
+            self._disconnect()
+            return
         if not isinstance(reason, str) or not reason.strip():
             raise ValueError(f"reason must say why the run is closed, got {reason!r}")
         info = self._change(run_id, lambda head: head.existing().unfinished().shown(), writes=False)
@@ -408,24 +422,6 @@ class LeasedStore(NotCopied, RunStore):
                     return
                 if not found:
                     wait(left)
-
-
-class OpenedStore(Closing, LeasedStore):
-    """A store with files or connections, closed by `_disconnect`. A context manager."""
-
-    @overload
-    def close(self) -> None: ...
-    @overload
-    def close(self, run_id: str, reason: str) -> None: ...
-    def close(self, run_id: str | None = None, reason: str = "") -> None:
-        """Closes the store; may be called twice. With a run's id, ends that run instead, as `RunStore.close` does."""
-        if run_id is not None:
-            super().close(run_id, reason)
-        else:
-            self._disconnect()
-
-    def _disconnect(self) -> None:
-        raise NotImplementedError
 
 
 class MemoryStore(LeasedStore):

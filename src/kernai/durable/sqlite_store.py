@@ -29,7 +29,7 @@ from typing import Any, Literal, TypeVar, Unpack
 from weakref import WeakSet, finalize
 
 from kernai.durable.lease import Lease
-from kernai.durable.run_head import Head, OpenedStore
+from kernai.durable.run_head import Head, LeasedStore
 from kernai.durable.store import (
     ABANDONED,
     RUNNING,
@@ -114,7 +114,7 @@ _INSERT_RUN = "INSERT OR IGNORE INTO runs (summary, checksum, updated_at, run_id
 _COUNT_MEDIA = "SELECT count(*) FROM media WHERE run_id = ?"
 
 
-class SqliteStore(OpenedStore):
+class SqliteStore(LeasedStore):
     """Keeps runs in the SQLite file at `path`. A new file is created with mode 0600.
 
     `durability` says what an append survives once it has returned: with ``"power"`` a power cut, with ``"process"`` the

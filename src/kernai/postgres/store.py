@@ -27,7 +27,7 @@ from psycopg_pool import PoolTimeout
 
 from kernai._util.api import check_count
 from kernai.durable.lease import Lease, new_worker
-from kernai.durable.run_head import Head, OpenedStore
+from kernai.durable.run_head import Head, LeasedStore
 from kernai.durable.store import (
     ABANDONED,
     PAGE,
@@ -132,7 +132,7 @@ _FORGET = (
 )
 
 
-class PostgresStore(OpenedStore):
+class PostgresStore(LeasedStore):
     """Keeps runs in the PostgreSQL database at `conninfo`, in tables in `schema`. PostgreSQL 14 or later.
 
     `kernai store migrate` creates and updates the tables; so does `create`. `pool_size` is the maximum number of
