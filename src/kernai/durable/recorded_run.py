@@ -77,10 +77,8 @@ class Facts:
         self.waiting: dict[str, PendingCall] = {}
         self.approvals: dict[str, Decision] = {}
         self.in_flight: dict[str, events.InFlightRow] = {}
-        #: by call id, what people have decided so far, in order
-        self._decided: dict[str, list[Decision]] = {}
-        #: the calls whose last decision was that their time had come
-        self.woken: set[str] = set()
+        #: by call id, all decisions so far, in order
+        self.decided: dict[str, list[Decision]] = {}
         #: the metadata of each call's last pause
         self.asked: dict[str, Mapping[str, Any]] = {}
         #: the calls that were approved since the last resume
@@ -106,7 +104,11 @@ class Facts:
             self.asked[row.call_id] = waiting.metadata
             self.approvals.pop(row.call_id, None)
         elif isinstance(row, events.ApprovalGivenRow):
-            self._note_decision(row.call_id, Decision(row.decision, row.by, asked=self.asked.get(row.call_id)))
+            decision = Decision(row.decision, row.by, asked=self.asked.get(row.call_id))
+            self.waiting.pop(row.call_id, None)
+            self.approvals[row.call_id] = decision
+            self._approved.add(row.call_id)
+            self.decided.setdefault(row.call_id, []).append(decision)
         elif isinstance(row, events.RunResumedRow):
             self._approved.clear()
         elif isinstance(row, events.InputAddedRow):
@@ -117,22 +119,13 @@ class Facts:
         elif isinstance(row, events.ContextSavedRow):
             self.contexts[one.scope] = row
 
-    def _note_decision(self, call_id: str, decision: Decision) -> None:
-        self.waiting.pop(call_id, None)
-        self.approvals[call_id] = decision
-        self._approved.add(call_id)
-        if decision.is_woken:
-            self.woken.add(call_id)
-        else:
-            self.woken.discard(call_id)
-            self._decided.setdefault(call_id, []).append(decision)
-
     def agreed(self, call_id: str) -> Decision | None:
-        return self._decided[call_id][-1] if call_id in self._decided else None
+        """What people have decided last."""
+        return next((one for one in reversed(self.decided.get(call_id, ())) if not one.is_woken), None)
 
     def as_edited(self, run: Run, call: Call) -> Call:
         """Returns a call with the inputs that people have changed so far. Raises what `edited` raises."""
-        for decision in self._decided.get(call.call_id, ()):
+        for decision in self.decided.get(call.call_id, ()):
             call = as_edited(run, call, decision)
         return call
 

@@ -329,7 +329,8 @@ class _SkillChecks:
     def _outcome(self, run: Run, call: CallSkill) -> tuple[bool, Any]:
         """Returns whether the call fails, and its result or failure as it would be recorded."""
         root, skill = run.root, run.held_skill(call.skill)
-        is_woken = call.call_id in self._facts.woken
+        decided = self._facts.decided.get(call.call_id)
+        is_woken = decided is not None and decided[-1].is_woken
         context = SkillContext[Any](
             skill, run.context, run.context.media_store, root.credential_resolver, root.setting_resolver,
             call_id=call.call_id, run_id=root.run_id, key=self._key, approval=None if is_woken else call.approval,
