@@ -271,6 +271,7 @@ def test_watching_a_run_marks_it_only_now_and_then_and_waits_no_longer_than_aske
                 wait(0.0)
                 marks.append(connection.execute(f"SELECT watched FROM {schema}.runs").fetchone())
         kept.append("r", 1, [entry()], [])  # it notifies whoever watches
+        assert kept._server._watchers == {}, "nobody watches any more"
     assert marks == [marks[0]] * 3 != [(0.0,)] * 3
 
 

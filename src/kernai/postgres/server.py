@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
@@ -70,7 +69,7 @@ class Server:
         self._pool: ConnectionPool[Connection] | None = None
         self._separate: Connection | None = None
         self._separate_lock = threading.Lock()
-        self._watchers: dict[str, list[threading.Event]] = {}
+        self._watchers: dict[threading.Event, str] = {}
         self._listener: threading.Thread | None = None
 
     def connect(self) -> Connection:
@@ -172,15 +171,13 @@ class Server:
         """Yields an event that is set when the run is written to. One connection listens for the whole process."""
         news = threading.Event()
         with self._lock:
-            self._watchers.setdefault(note, []).append(news)
+            self._watchers[news] = note
         self.listen()
         try:
             yield news
         finally:
             with self._lock:
-                self._watchers[note].remove(news)
-                if not self._watchers[note]:
-                    del self._watchers[note]
+                del self._watchers[news]
 
     def listen(self) -> None:
         with self._lock:
@@ -194,13 +191,14 @@ class Server:
             with self.connect() as connection:
                 connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
                 with self._lock:
-                    for news in chain.from_iterable(self._watchers.values()):
+                    for news in self._watchers:
                         news.set()  # the run may have been written to before LISTEN
                 while True:
                     for notify in connection.notifies(timeout=LOOKS, stop_after=1):
                         with self._lock:
-                            for news in self._watchers.get(notify.payload, ()):
-                                news.set()
+                            for news, note in self._watchers.items():
+                                if note == notify.payload:
+                                    news.set()
                     with self._lock:
                         if not self._watchers or self._closed:
                             self._listener = None
@@ -299,8 +297,8 @@ def version_of(connection: psycopg.Connection[Any], schema: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def migrate(connection: psycopg.Connection[Any], schema: str) -> int | None:
-    """Creates or updates the tables, and returns their previous version. Several processes may do so at once."""
+def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Creates or updates the tables. Several processes may do so at once."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('kernai migrate'))")
         before = version_of(connection, schema)
@@ -312,4 +310,3 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> int | None:
             connection.execute("UPDATE meta SET version = %s", (VERSION,))
         if connection.execute("SELECT to_regclass('procrastinate_jobs')").fetchone() == (None,):
             connection.execute(SchemaManager.get_schema())
-    return before
