@@ -332,15 +332,27 @@ def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(
 # -------------------------------------------------------------------------------------------------- workers that stop
 
 
-def test_a_stopped_worker_leaves_its_run_to_another_before_the_next_call(store: PostgresStore) -> None:
+def test_a_stopped_worker_leaves_its_run_to_another_before_the_next_call(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[str] = []
+    right = PostgresStore.info
+
     def stops(ctx: SkillContext) -> None:
         calls.append(ctx.call_id)
         one.stop()
 
+    def fetched(own: PostgresStore, run_id: str) -> Any:
+        fetching.stop()
+        return right(own, run_id)
+
     providers = [provider(SCRIPT), provider(SCRIPT)]
     one = Workers(store, {"clerk": acting(stops).replace(provider=providers[0])})
-    handle = one.submit("clerk", "go")
+    handle, fetching = one.submit("clerk", "go"), Workers(store, {})
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresStore, "info", fetched)
+        fetching.run()
+    assert (handle.info().status, [status for status, _ in jobs(store)]) == ("queued", ["todo"])
     one.run()
     assert (handle.info().status, handle.info().lease, calls) == ("abandoned", None, ["0.0"])
     assert [entry["event"] for entry in store.load(handle.run_id)][-1] == "skill_result"
