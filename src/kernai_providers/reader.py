@@ -63,9 +63,10 @@ class Lines:
         return line
 
 
-#: how the first line of a bare object may begin, and how each further line may
+#: how the first line of a bare object may begin, and how each further line may; and what it contains if it is an error
 _FIRST = ("{", "[")
-_FURTHER = (*_FIRST, "}", "]", " ", "\t")
+_FURTHER = (*_FIRST, "}", "]", '"', " ", "\t")
+_ERROR = re.compile(r'"error"\s*:\s*(?!null|false|""|\s)')
 
 
 #: the `event` field of one event, or None, and its `data` lines joined by LF
@@ -77,13 +78,16 @@ class SseDecoder:
 
     Of the fields only `event` and `data` are kept; `id` and `retry` are for a browser that reconnects. Three rules are
     relaxed on purpose: see `flush`; a field ``error: DATA``, which llama.cpp's server sent until the end of 2025, is an
-    event `error`; and so is a bare JSON object between events that contains an error, with which Gemini ends a stream.
+    event `error`; and so is a bare JSON object that contains an error, with which Gemini ends a stream.
 
     An event is returned as soon as its blank line has arrived. Time is linear in the bytes, whatever the chunks.
     """
 
     def __init__(self) -> None:
-        self._bare: list[str] = []  # lines that may be a bare object
+        #: how a body without any event begins: an object, a page or a text that was sent in place of a stream
+        self.instead = ""
+        self._first: str | tuple[str, ...] = ""  # how a line may begin that is no field
+        self._bare: list[str] = []  # such lines, and those that continue them
         self._lines = Lines()
         self._event: str | None = None
         self._data: list[str] = []
@@ -111,23 +115,22 @@ class SseDecoder:
             elif name == "error":
                 self._event = name
                 self._data.append(value)
-            elif line[:1] in (_FURTHER if self._bare else _FIRST):
-                self._bare.append(line)
             elif not line:
                 bare = "\n".join(self._bare)
-                events += [("error", bare)] if '"error"' in bare else []
+                events += [("error", bare)] if bare.lstrip().startswith(_FIRST) and _ERROR.search(bare) else []
                 events += [(self._event, "\n".join(self._data))] if self._data else []
+                self._first = _FIRST if events else self._first
+                self.instead = "" if self._first else self.instead or bare
                 self._event = None
                 self._bare.clear()
                 self._data.clear()
+            elif line.startswith(_FURTHER if self._bare else self._first) and name not in ("", "id", "retry"):
+                self._bare.append(line)
         return events
 
 # -------------------------------------------------------------------------------------------------------------- readers
 
 PREVIEW = 80
-#: how an object begins, and how events do
-_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}[{\[]")
-_EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,8}(?:data|event|id|retry)?:")
 LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
 
 
@@ -389,33 +392,14 @@ class SseReader(Reader):
     """Reads server-sent events.
 
     Some servers send an error as one JSON object, with status 200. Some declare such an object as a stream, or a stream
-    as JSON, so the beginning of the body decides which one it is.
+    as JSON, so the body decides which one it is.
     """
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
         self._decoder = SseDecoder()
-        self._object: bytearray | None = None
-        self._begun = False
-
-    def begin(self, headers: Mapping[str, str]) -> None:
-        super().begin(headers)
-        if headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
-            self._object = bytearray()
 
     def take(self, data: bytes) -> None:
-        if not self._begun and self._object is None and _OBJECT.match(data):
-            self._object = bytearray()
-        self._begun = True
-        if self._object is not None:
-            self._object += data
-            if _EVENTS.match(self._object):
-                data, self._object = bytes(self._object), None
-            elif data:
-                return
-            else:
-                self.check_error(self.parsed(self._object.decode("utf-8-sig", "replace")))
-                raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
         for event, given in self._decoder.feed(data) if data else self._decoder.flush():
             if self.complete:
                 return
@@ -425,6 +409,9 @@ class SseReader(Reader):
                 self.check_error(found if found.get("error") else {"error": found})
             elif text:  # proxies send empty events to keep a connection alive
                 self.on_event(event, text)
+        if not data and (text := self._decoder.instead.strip()):
+            self.check_error(self.parsed(text))
+            raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
 
     def on_event(self, event: str | None, data: str) -> None:
         """Handles one event of the stream, by default an object or ``[DONE]``."""
