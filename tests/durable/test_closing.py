@@ -100,7 +100,7 @@ def test_a_worker_stops_when_its_run_is_closed_meanwhile() -> None:
 @EACH_WAY
 def test_a_run_that_died_anywhere_can_be_closed_and_opened_again(whole: MemoryStore, way: Way) -> None:
     performed = Performed()
-    for died in share_of(way, range(1, len(whole.load("r")), 3)):
+    for died in share_of(way, range(1, len(whole.load("r")), 5)):
         run = Stored(way, agent(performed), store=cut(whole, died))
         run.store.close("r", "dead")
         closed = run.resume(provider=answering("never"))
@@ -116,7 +116,7 @@ def test_a_run_that_died_anywhere_can_be_closed_and_opened_again(whole: MemorySt
 
 
 def test_recordings_of_format_1_are_closed_and_opened_again() -> None:
-    for case in cases(range(0, 200, 10)):
+    for case in cases(range(0, 200, 20)):
         store = store_of(case, 1 + case["number"] * 7 % len(case["entries"]))
         if [one.status for one in store.runs()] == ["final"]:
             continue

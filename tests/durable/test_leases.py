@@ -184,8 +184,7 @@ def test_a_renewal_that_is_refused_ends_the_run_before_its_next_call() -> None:
         kernai.execute(acting(lambda: refused.wait(PATIENCE)), "go", store=Renewing(refuse), run_id="r", lease=0.3)
 
 
-@EACH_WAY
-@pytest.mark.parametrize("is_away", [False, True])
+@pytest.mark.parametrize("way, is_away", [*((way, False) for way in WAYS), *((way, True) for way in WAYS if way.listens)])
 def test_a_lease_is_renewed_during_a_long_call_even_if_the_store_was_down(way: Way, is_away: bool) -> None:
     renewed = threading.Event()
 

@@ -165,10 +165,10 @@ def test_a_session_continues_after_an_exit_or_ctrl_c(place: str, error: BaseExce
 def test_a_run_interrupted_at_any_event_of_a_workflow_replays_and_continues_with_or_without_another_input(way: Way) -> None:
     work = plan(task("a"), task("b"), task("c", depends_on=["a"]), strategy="parallel")
     model = MockProvider().on_call(lambda messages, _: work if messages[-1].text == "go" else f"<final>{messages[-1].text[:4]}</final>")
-    for at in count():
+    for at in count(way.listens, 2):
         interrupted, run = CancelAt(at), Stored(way, Agent(instructions="x"), model)
 
-        def interrupt(event: kernai.Event, interrupted: CancelAt = interrupted, error: Any = (KeyboardInterrupt, SystemExit)[at % 2]) -> None:
+        def interrupt(event: kernai.Event, interrupted: CancelAt = interrupted, error: Any = (KeyboardInterrupt, SystemExit)[at // 2 % 2]) -> None:
             interrupted(event)
             if interrupted.is_set():
                 raise error
