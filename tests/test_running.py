@@ -152,3 +152,5 @@ def test_help_on_a_function_that_runs_agents_explains_each_option(door: Callable
 def test_an_option_with_a_typo_is_an_error_that_suggests_an_option_of_the_function() -> None:
     with pytest.raises(TypeError, match="unknown option 'aprovals'; did you mean 'approvals'"):
         resume(agent(), "r", aprovals={})  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="got the class MemoryStore"):
+        resume(agent(), "r", store=MemoryStore)  # type: ignore[arg-type]

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Context, Limits, MockProvider, Model, Models, Protocol, Skill, parse
+from kernai import Agent, Context, Model, Models, Protocol, Skill, parse
 from kernai.agents.instruction_builder import WORKFLOW_HELP
-from kernai.testing import ByHand
 from tests.loop.loop_cases import add, echo
 
 ORACLE = Protocol("oracle", lambda *_: "yes", "Ask it {anything}.")
@@ -131,17 +130,3 @@ def test_the_help_on_workflows_shows_a_plan_that_runs_and_a_sub_agent_does_not_r
     assert checked is not None
     assert [task.id for task in checked.tasks] == ["a", "b", "compare"]
     assert checked.tasks[-1].depends_on == ("a", "b")
-
-
-def test_the_message_is_rebuilt_each_step_from_the_current_registrations() -> None:
-    def learn() -> str:
-        kernai.protocols.register(ORACLE)
-        return "learnt"
-
-    provider = MockProvider('<block type="command" name="learn"></block>', "<final>done</final>")
-    agent = Agent(instructions="", skills=[Skill("learn", execute=learn)])
-    hand = ByHand(agent, provider=provider, limits=Limits())
-    hand.run("Go.")
-    first, second = (call.messages[0].text for call in provider.calls)
-    assert ("/protocols" in first, "/protocols" in second) == (False, True)
-    assert second == agent.system_prompt()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -24,7 +23,6 @@ from kernai import (
     Plan,
     Recorder,
     Result,
-    RunCancelledError,
     Skill,
     StopReason,
     Task,
@@ -88,19 +86,6 @@ def test_a_callers_plan_runs_and_is_recorded_as_if_a_model_had_written_it(way: W
     assert '"strategy": "parallel"' in result.messages[1].text
     assert result.messages[2].text == f'<block type="result" name="tasks">{result.text}</block>'
     assert (result.ok, result.steps, result.usage.model_calls) == (True, 1, 3)
-
-
-@WAYS
-def test_a_cancelled_run_is_cancelled(way: Way) -> None:
-    cancel = threading.Event()
-
-    def cancelling(messages: Sequence[Message], model: Model) -> str:
-        cancel.set()
-        return answering(messages, model)
-
-    result = way(agent(provider=MockProvider().on_call(cancelling)), PLAN, cancel=cancel)
-    assert result.stop_reason == "cancelled"
-    assert isinstance(result.error, RunCancelledError)
 
 
 @WAYS

@@ -138,9 +138,10 @@ def test_a_protocol_passed_as_an_object_takes_precedence_over_the_registered_one
     assert agent.system_prompt().count("p, q") == 1
 
 
-def test_a_skill_registered_during_a_run_may_be_called_by_an_agent_with_all_skills() -> None:
+def test_what_is_registered_during_a_run_may_be_called_and_is_in_the_next_system_message() -> None:
     def learn() -> str:
         kernai.skills.register(made("new"))
+        kernai.protocols.register("oracle", lambda *_: "yes")
         return "learnt"
 
     kernai.skills.register(Skill("learn", execute=learn))
@@ -149,7 +150,8 @@ def test_a_skill_registered_during_a_run_may_be_called_by_an_agent_with_all_skil
     messages = ByHand(agent, provider=provider).run("Go.").messages
     assert messages[4].text == '<block type="result" name="new">new</block>'
     prompts = [call.messages[0].text for call in provider.calls]
-    assert ["### new" in prompt for prompt in prompts] == [False, True, True]
+    assert [("### new" in prompt, "/protocols" in prompt) for prompt in prompts] == [(False, False), (True, True), (True, True)]
+    assert prompts[1] == agent.system_prompt()
 
 
 def test_an_agent_registered_as_a_skill_between_two_runs_asks_for_its_approvals() -> None:
