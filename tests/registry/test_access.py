@@ -114,28 +114,19 @@ def test_exactly_the_listed_skills_can_be_called(scope: Any, allowed: list[str] 
 
 
 @pytest.mark.parametrize("scope,visible", [
-    (None, ["p", "q"]), ([], []), (["q", "nope"], ["q"]), (["q", "p"], ["p", "q"]),
+    (None, ["p", "q"]), ([], []), (["q", "nope"], ["q"]), (["q", "p"], ["p", "q"]), ((Protocol("p", lambda *_: "mine"), "q"), ["p", "q"]),
 ])  # fmt: skip
-def test_an_agent_has_all_registered_protocols_or_those_it_names(scope: Any, visible: list[str]) -> None:
+def test_an_agent_has_all_registered_protocols_or_those_it_names_or_is_given(scope: Any, visible: list[str]) -> None:
     for name in ("p", "q"):
         kernai.protocols.register(name, lambda *_: "yes")
     agent = Agent(instructions="", protocols=scope)
     listed, *rest = answer(agent, command("/protocols"), *[f'<block type="{name}">x</block>' for name in ("p", "q")])
     assert [one["name"] for one in json.loads(parse(listed).blocks[0].content)] == visible
     for name, text in zip(("p", "q"), rest, strict=True):
-        assert (text == f'<block type="result" name="{name}">yes</block>') == (name in visible)
+        said = "mine" if isinstance(scope, tuple) and name == "p" else "yes"
+        assert (text == f'<block type="result" name="{name}">{said}</block>') == (name in visible)
         assert ("is not allowed" in text) == (name not in visible)
-
-
-def test_a_protocol_passed_as_an_object_takes_precedence_over_the_registered_one() -> None:
-    kernai.protocols.register("p", lambda *_: "theirs")
-    kernai.protocols.register("q", lambda *_: "theirs")
-    agent = Agent(instructions="", protocols=[Protocol("p", lambda *_: "mine"), "q"])
-    assert answer(agent, '<block type="p">x</block><block type="q">x</block>') == [
-        '<block type="result" name="p">mine</block>',
-        '<block type="result" name="q">theirs</block>',
-    ]
-    assert agent.system_prompt().count("p, q") == 1
+    assert agent.system_prompt().count("p, q") == (visible == ["p", "q"])
 
 
 def test_what_is_registered_during_a_run_may_be_called_and_is_in_the_next_system_message() -> None:

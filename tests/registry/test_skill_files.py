@@ -200,28 +200,21 @@ def test_a_skill_of_a_module_that_a_file_imports_survives_a_reload(
     monkeypatch.delitem(sys.modules, "shared_skills_for_this_test")
 
 
-def test_a_reload_looks_in_the_folder_of_the_first_load_and_releases_modules_but_their_skills_still_run(
+def test_a_reload_also_of_a_restored_snapshot_looks_in_the_first_folder_and_releases_modules_whose_skills_still_run(
     registry: SkillRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "a.py", one=1)
     monkeypatch.chdir(tmp_path)
     [old] = registry.load_from("*.py")
     monkeypatch.chdir("/")
-    write(tmp_path / "a.py", one=2)
-    [current] = registry.reload()
-    assert (old.call({}), current.call({}), registry.all()) == (1, 2, [current])
-    assert [one.__module__ in sys.modules for one in (old, current)] == [False, True]
-
-
-def test_a_restored_snapshot_can_reload_its_files(registry: SkillRegistry, tmp_path: Path) -> None:
-    registry.load_from(write(tmp_path / "a.py", one=1))
     snapshot = registry.snapshot()
     registry.reset()
     assert registry.reload() == []
     registry.restore(snapshot)
-    write(tmp_path / "a.py", two=2)
-    registry.reload()
-    assert names(registry) == ["two"]
+    write(tmp_path / "a.py", one=2)
+    [current] = registry.reload()
+    assert (old.call({}), current.call({}), registry.all()) == (1, 2, [current])
+    assert [one.__module__ in sys.modules for one in (old, current)] == [False, True]
 
 
 # --------------------------------------------------------------------------------------------------------- threads
