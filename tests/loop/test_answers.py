@@ -11,6 +11,7 @@ import kernai
 from kernai import Agent, LlmResponse, MemoryStore, MockProvider, ProviderError, Recorder, skill
 from kernai.drivers.answer_stream import TAKEN_BACK
 from kernai.values.llm_response import CUT
+from tests.durable.durable_cases import replayed
 from tests.loop.loop_cases import command, echo
 from tests.ways import Way, by_execute, by_stream
 
@@ -224,16 +225,12 @@ def test_a_misspelled_field_of_an_answer_is_corrected_but_does_not_end_the_run(
 
 
 def test_a_misspelled_field_of_an_answer_in_an_older_recording_is_replayed_as_recorded() -> None:
-    store, older = MemoryStore(), MemoryStore()
-    agent = Agent(instructions="", output=Bill, output_retries=0, provider=MockProvider(MISSPELLED))
+    store, agent = MemoryStore(), Agent(instructions="", output=Bill, output_retries=0, provider=MockProvider(MISSPELLED))
     kernai.execute(agent, "Hi.", store=store, run_id="r")
     entries = store.load("r")
     entries[0]["data"]["rules"] |= {"answers": 4, "output_retries": 2}
     del entries[-1]["data"]["repaired"]
-    older.append("r", 0, entries, [])
-    result = kernai.replay(agent, "r", store=older).result
-    assert result is not None
-    assert result.output == Bill(3)
+    assert replayed(agent, recording=entries).output == Bill(3)
 
 
 def test_a_run_that_continues_after_a_truncated_answer_is_no_longer_truncated() -> None:
@@ -317,13 +314,10 @@ def test_an_empty_response_in_an_unfinished_turn_is_corrected_once_and_then_an_e
 
 @pytest.mark.parametrize("rules, recorded, stop", [(1, "stop", "final"), (2, "tool", "error")])
 def test_an_empty_response_in_an_older_recording_is_replayed_as_recorded(rules: int, recorded: str, stop: str) -> None:
-    store, older, agent = MemoryStore(), MemoryStore(), Agent(instructions="Go.", provider=said(("", recorded)))
+    store, agent = MemoryStore(), Agent(instructions="Go.", provider=said(("", recorded)))
     assert kernai.execute(agent, "Hi.", store=store, run_id="r").stop_reason == stop
     entries = store.load("r")
     entries[0]["data"]["rules"]["answers"] = rules
     for response in (entry for entry in entries if entry["event"] == "llm_response"):
         response["data"]["finish_reason"] = "tool"
-    older.append("r", 0, entries, [])
-    result = kernai.replay(agent, "r", store=older).result
-    assert result is not None
-    assert result.stop_reason == stop
+    assert replayed(agent, recording=entries).stop_reason == stop

@@ -376,13 +376,10 @@ def test_a_plan_copied_from_a_result_is_not_run() -> None:
 
 @pytest.mark.parametrize("confirmed", [False, True])
 def test_a_replay_recognises_the_same_quoted_calls(confirmed: bool) -> None:
-    ran, store = Ran(), kernai.MemoryStore()
+    ran, recorder = Ran(), Recorder()
     agent = ran.agent(html.escape(WIPE))
     mock = MockProvider(FETCH, WIPE, *([WIPE] if confirmed else []), DONE)
-    first = execute(agent, "Go.", provider=mock, store=store, run_id="run-1")
-    again = replay(agent, "run-1", store=store).result
-    assert again is not None
-    assert again.text == first.text
+    assert execute(agent, "Go.", provider=mock, recorder=recorder) == replay(agent, recording=recorder.to_list()).result
     assert ran == (["/etc"] if confirmed else [])
 
 

@@ -275,16 +275,17 @@ import kernai
 from kernai import Agent, Context, JsonlSink, MockProvider, Model, Recorder, Skill, SkillResult
 
 WORDS = {"vision", "audio_in", "alpha", "beta", "gamma", "delta"}
+MIXED = frozenset([1, "1", None, 2.5, ("x", frozenset("yz"))])
 
 @dataclass(frozen=True)
 class Held:
     words: frozenset
 
 def plain(): return WORDS
-def data(): return {"k": WORDS, frozenset(WORDS): Held(frozenset(WORDS)), "all": {Held(frozenset({w})) for w in WORDS}}
+def data(): return {"k": WORDS, "mixed": MIXED, frozenset(WORDS): Held(frozenset(WORDS)), "all": {Held(frozenset({w})) for w in WORDS}}
 def reported(ctx: kernai.SkillContext):
     ctx.emit({"words": WORDS})
-    return SkillResult("x", metadata={"words": WORDS, "by": {frozenset(WORDS): 1}})
+    return SkillResult("x", metadata={"words": WORDS, "by": {frozenset(WORDS): 1}, "mixed": MIXED})
 def failing(): raise ValueError("no")
 def named(alpha: str = "", beta: str = "", gamma: str = ""): return "named"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 import json
 import math
-import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -150,26 +148,6 @@ def test_a_caller_whose_own_stack_is_nearly_used_up_gets_what_fits() -> None:
             return dumps(value)  # with the least possible room on the stack
 
     assert json.loads(descend({"deep": nested(MAX_DEPTH)}))
-
-
-SETS = """
-from kernai.jsonio.json_data import dumps
-from kernai.values.skill_result import to_json
-value = {"words": {"b", "a", "ä", "c"}, "mixed": frozenset([1, "1", None, 2.5, ("x", frozenset("yz"))])}
-print(dumps(value), to_json(value))
-"""
-
-
-@pytest.mark.slow
-def test_sets_are_written_in_one_order_whatever_the_hash_seed_is() -> None:
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", SETS], env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
-            check=True, capture_output=True, text=True, encoding="utf-8",
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
-    assert len(said) == 1, said
 
 
 TEXT = st.text(st.characters() | st.sampled_from('\ud800\udfff\x00\u2028"'))
