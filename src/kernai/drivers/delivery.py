@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _TYPE = attrgetter("type")
 Callback = Callable[[Event], Any]
 TaskHook = Callable[..., Any]
+#: of runs without a recorder: drops the rows that are appended
+_NOWHERE: deque[Row] = deque(maxlen=0)
 #: the arguments of `on_task_complete`
 TASK_ARGUMENTS = ("task_id", "input", "result", "duration_ms", "error")
 
@@ -55,8 +57,10 @@ class EventDelivery:
         self._on_task_complete = on_task_complete
         self.listening = bool(callbacks)
         self._observed = self.listening or on_task_complete is not None
-        #: the recorder's list, if nobody observes the run and no more than warnings are logged
-        self.kept = None if self._observed or self._loud is None else self._entries
+        #: where rows are written directly, if nobody observes the run and no more than warnings are logged
+        self.kept: list[Row] | deque[Row] | None = None
+        if not self._observed and self._loud is not None:
+            self.kept = _NOWHERE if recorder is None else self._entries
 
     def record_nothing(self) -> None:
         """Stops recording, because the events that follow are recorded already."""

@@ -105,22 +105,22 @@ def decide(
 ) -> Decision:
     """Returns the first of these that applies: a workflow, calls, an answer, a correction.
 
-    - `callable_types`: the block types that protocols handle.
+    - `callable_types`: the block types that protocols handle. `may_plan`: whether plans are run: only in the root run.
     - `is_answer`: recognises prose that is an answer in any case, because it is a value of the agent's output type.
-    - `may_plan`: whether plans are run, which is so only in the root run.
     - `can_call`: whether the agent has anything to call. If not, its text is the answer, including any tags that it
       mentions, unless it has only plans and drafts (`Rules.answers`).
     - `corrects_prose`, `checks_close`: whether prose, or a final that contains its own closing tag, may be corrected if
       the rules say so. If not, it is the answer.
     - `was_corrected`: the previous response was corrected for being prose or only a draft; another one is the answer.
     """
-    requests: list[Block] = []  # which are not run beside a workflow
+    calls: list[Block] = []
+    not_run: list[Block] = []  # beside a workflow
     others: list[Block] = []
+    final: Block | None = None
     rejected: list[tuple[Block, str]] = []
     workflow: tuple[Plan, Block] | None = None
-    certain = response.certain
-    blocks = response.blocks if certain is None else response.blocks[:certain]
-    uncertain = () if certain is None else response.blocks[certain:]
+    blocks = response.blocks[:response.certain]
+    uncertain = response.blocks[len(blocks):]
     for block in blocks:
         kind = block._type  # noqa: SLF001 - the property costs a call
         if kind == "plan":
@@ -130,19 +130,21 @@ def decide(
                 continue
             others.append(block)
             if plan is not None:
-                requests.append(block)  # a second workflow
+                not_run.append(block)  # a second workflow
             elif workflow is None:
                 rejected.append((block, str(why)))
         elif kind == "json" or kind in FORGED:
             others.append(block)
-        elif kind in ("command", "final") or kind in callable_types:
-            requests.append(block)
+        elif kind == "final":
+            final = final or block
+            not_run.append(block)
+        elif kind == "command" or kind in callable_types:
+            calls.append(block)
+            not_run.append(block)
     has_extras = others or rejected or response.incomplete or uncertain
     extras = Extras(rejected, others, response.incomplete, uncertain) if has_extras else NOTHING
     if workflow is not None:
-        return Workflow(workflow[0], requests, extras, workflow[1])
-    final = next((block for block in requests if block.type == "final"), None)
-    calls = [block for block in requests if block.type != "final"]
+        return Workflow(workflow[0], not_run, extras, workflow[1])
     if calls:
         return Calls(calls, final, extras)
     if final is not None:
@@ -150,8 +152,7 @@ def decide(
         # a final at the end of a response may continue after its first closing tag
         is_end = final is response.blocks[-1] and response.incomplete is None and not response.is_cut
         is_stray = checks_close and is_end and text_with_stray_close(response.content) is not None
-        answer = Answer(final.content.strip(ASCII_SPACE), final, extras)
-        return Correction("stray", extras) if is_stray else answer
+        return Correction("stray", extras) if is_stray else Answer(final.content.strip(ASCII_SPACE), final, extras)
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
         return Answer(response.content, None, extras, cut=response.is_cut)
     is_over = rules.on_prose == "correct_once" and (was_corrected or response.is_cut)

@@ -192,15 +192,15 @@ def _checked(run: Run, value: Any) -> str | None:
 class Delivery(Protocol):
     """Where rows are delivered. `listening`: whether anybody wants streamed pieces.
 
-    `kept` is the recorder's own list if only the recorder and the log need the rows, else None. Rows are written
-    directly to that list; only rows for the log still wait for their delivery.
+    `kept` is the recorder's own list if only the recorder and the log need the rows, else None. Without a recorder, it
+    drops them. Rows are written directly to it; only rows for the log still wait for their delivery.
 
     `deliver_now` delivers one row immediately, from any thread, such as a streamed piece of a response or a skill's
     progress.
     """
 
     listening: bool
-    kept: list[Row] | None
+    kept: list[Row] | deque[Row] | None
 
     def deliver_now(self, row: Row, outbox: Outbox, /) -> object: ...
 
@@ -218,7 +218,7 @@ class Outbox:
         self.delivery = delivery
         self.waiting: deque[Row] = deque()
         kept = delivery.kept
-        #: whether rows are written directly to the recorder's list
+        #: whether rows are written directly to `delivery.kept`
         self.is_kept = kept is not None
         self.rows: deque[Row] | list[Row] = self.waiting if kept is None else kept
 

@@ -222,7 +222,9 @@ class RunRequest:
 
     def first_entry(self) -> tuple[dict[str, Any], list[Media]]:
         """Returns the first entry of a run that has not begun, and its media. A resume begins the run."""
-        run = self._run(ThreadsDelivery(self._log, None, self.cancellation))
+        delivery = ThreadsDelivery(self._log, None, self.cancellation)
+        delivery.kept = None
+        run = self._run(delivery)
         self._asks(run)
         begin(run, self.parts)
         take(run, self.parts)

@@ -74,7 +74,7 @@ class ByHand:
             log=log,
         )
         context = Context() if context is None else context
-        self.kept: list[Row] | None = None
+        self.kept: Any = None
         self.outbox = Outbox(self)
         self.state = Run(
             agent, self.root, self.outbox, context, agent.provider if provider is None else provider, agent.model,
