@@ -580,9 +580,6 @@ class BlocksParsedRow(Row, type="blocks_parsed", group="model"):
             for one in blocks
         ]
 
-    def data(self) -> Any:
-        return self.fields()
-
     @classmethod
     def read(cls, data: Any) -> Self:
         if not isinstance(data, (list, tuple)) or not all(isinstance(one, dict) for one in data):

@@ -143,7 +143,9 @@ class Recording:
         with failing(f"--record: cannot write {path}", WRITABLE):
             if os.path.exists(path) and not os.path.isfile(path):
                 raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
-            _check_replaceable(path)
+            if os.path.exists(path) and os.path.getsize(path) and not _is_recording(path):
+                reason = "exists and is not a recording, so it is left unchanged"
+                raise CommandError(f"--record: {path} {reason}", "name another file")
             part, descriptor = new_part(path)  # fails if the folder is not writable
             os.close(descriptor)
             os.unlink(part)
@@ -185,7 +187,8 @@ class Recording:
     def __enter__(self) -> Self:
         is_jsonl = self.path.endswith(".jsonl")
         with failing(f"--record: cannot write {self.path}", WRITABLE):
-            _check_replaceable(self._file)  # again, since it may have become the run's store
+            if _is_store(self._file):  # it did not exist before
+                raise CommandError(f"--record: {self.path} is the store of the run", "name another file")
             with _lock(self._file) if os.path.exists(self._file) else nullcontext():
                 if is_jsonl or not os.path.exists(self._file):
                     write_private(self._file, b"")  # replaces an existing file by a new one
@@ -237,13 +240,6 @@ def _lock(path: str) -> BinaryIO:
             file.close()
             raise CommandError(f"--record: another process is recording to {path}", "name another file") from error
     return file
-
-
-def _check_replaceable(path: str) -> None:
-    """Raises `CommandError` for a file with anything but a recording."""
-    if os.path.exists(path) and os.path.getsize(path) and not _is_recording(path):
-        reason = "exists and is not a recording, so it is left unchanged"
-        raise CommandError(f"--record: {path} {reason}", "name another file")
 
 
 def _is_recording(path: str) -> bool:

@@ -200,9 +200,8 @@ class RunRequest:
 
     def check_observers_are_plain(self) -> None:
         """Raises `TypeError` for an async function, which only the asyncio driver can call."""
-        for observer in (self._on_event, self._on_task_complete):
+        for name, observer in (("on_event", self._on_event), ("on_task_complete", self._on_task_complete)):
             if observer is not None and is_async(observer):
-                name = "on_event" if observer is self._on_event else "on_task_complete"
                 raise TypeError(f"{name} is an async function: pass a plain one, or use arun, aexecute or astream")
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
