@@ -98,7 +98,7 @@ SELECT since, until FROM head"""
 _APPEND = f"""
 WITH head AS (
     UPDATE runs SET {', '.join(f'{one} = %({one})s' for one in LISTED)}, entries = %(ends)s, writer = %(writer)s,
-        until = {NOW} + seconds, holder = CASE WHEN NOT %(release)s THEN holder END,
+        until = {NOW} + %(seconds)s, holder = CASE WHEN NOT %(release)s THEN holder END,
         cancel = CASE WHEN NOT %(release)s THEN cancel END
     WHERE tenant = %(tenant)s AND run_id = %(run_id)s AND entries = %(first)s AND token = %(token)s
         AND holder IS NOT NULL AND decisions = '{{}}'
@@ -189,7 +189,7 @@ class PostgresStore(LeasedStore):
             begun.append(0, entries, **terms)
             at_once = _BEGIN, given | _row_of(begun)
         elif lease is not None and info is not None:
-            more = {"ends": ends, "token": lease.token, "release": False, **terms}
+            more = {"ends": ends, "token": lease.token, "seconds": lease.seconds, "release": False, **terms}
             at_once = _APPEND, given | more | _listed(info)
 
         def work(connection: Connection) -> Lease | None:
