@@ -215,8 +215,6 @@ class Reader(ABC):
     def begin(self, headers: Mapping[str, str]) -> None:
         if request_id := next(filter(None, map(headers.get, REQUEST_IDS)), None):
             self.metadata["request_id"] = request_id
-        if headers.get("content-type", "").strip().lower().startswith("text/html"):
-            raise self.error("the answer is a web page, not a stream: check base_url", "not_a_stream")
 
     def feed(self, data: bytes) -> list[Any]:
         """Reads more of the body, or without data its end; returns pieces, `str` of text and `CallText` of calls."""
@@ -352,6 +350,8 @@ class Reader(ABC):
 
     def parsed(self, data: str) -> dict[str, Any]:
         """Parses a JSON object of the stream. Raises `ProviderError` for anything else."""
+        if data.startswith("<"):
+            raise self.error("the answer is a web page, not a stream: check base_url", "not_a_stream")
         value, what = None, "no JSON object"
         try:
             value = json.loads(data)
