@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +35,6 @@ from kernai.errors import Pause
 from kernai.middleware import guardrail, retry
 from tests.loop.loop_cases import command
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SECRET = "sk-very-secret"
 
 
@@ -309,23 +306,6 @@ def test_nothing_secret_is_in_it() -> None:
     start = recording(host, "<final>1</final>")[0]["data"]
     assert SECRET not in json.dumps(start["definition"])
     assert "api_key" not in json.dumps(start["definition"])
-
-
-CHILD = """
-import json, sys
-sys.path[:0] = {path!r}
-from tests.agents.test_definition import clerk, recording
-print(json.dumps(recording(clerk(), "<final>1</final>")[0]["data"]["definition"], sort_keys=True))
-"""
-
-
-def test_it_is_the_same_in_every_process() -> None:
-    known = json.dumps(recording(clerk(), "<final>1</final>")[0]["data"]["definition"], sort_keys=True)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD.format(path=[ROOT, os.path.join(ROOT, "src")])], capture_output=True, text=True,
-        env={**os.environ, "PYTHONHASHSEED": "1"}, check=True,
-    )
-    assert done.stdout.strip() == known
 
 
 def test_a_resume_never_compares_it_and_records_the_new_one() -> None:

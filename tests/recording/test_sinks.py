@@ -273,6 +273,7 @@ import sys
 from dataclasses import dataclass
 import kernai
 from kernai import Agent, Context, JsonlSink, MockProvider, Model, Recorder, Skill, SkillResult
+from kernai.middleware import retry
 
 WORDS = {"vision", "audio_in", "alpha", "beta", "gamma", "delta"}
 MIXED = frozenset([1, "1", None, 2.5, ("x", frozenset("yz"))])
@@ -297,7 +298,7 @@ calls = "".join(f'<command name="{one.name}"></command>' for one in made)
 turns = [calls, '<command name="named">{"alpa": 1, "bta": 2, "gama": 3, "x": 4}</command><command name="/skills"/>'
          '<block type="command" name="/protocols"/>', "<final>done</final>"]
 agent = Agent(instructions="x", skills={one.name for one in made}, protocols=set(sorted(WORDS)), list_skills=True,
-              provider=MockProvider(*turns), model=Model("m", {"text", "vision", "audio_in"}))
+              provider=MockProvider(*turns), model=Model("m", {"text", "vision", "audio_in"}), middleware=[retry()])
 with JsonlSink(sys.argv[1]) as sink:
     for parallel in (False, True):
         kernai.execute(agent.replace(parallel_skills=parallel, provider=MockProvider(*turns)), "Go.", run_id="r",
