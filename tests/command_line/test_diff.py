@@ -115,8 +115,8 @@ ONE_SIDED: dict[str, tuple[Callable[[Events], Events], str]] = {
         "@@ root, step 0: noticed @@\n  (nothing before it is the same)\n+step 0: noticed\n",
     ),
     "that the model began again": (
-        lambda events: [*events, {**events[-1], "event": "model_restarted", "data": {"reason": "x"}}],
-        '+step 1: model_restarted\n+  reason: "x"\n',
+        lambda events: [*events, {**events[-1], "event": "model_restarted", "data": {"a": {}, "b": {"c": 1, "d": "x"}}}],
+        '+step 1: model_restarted\n+  a: {}\n+  b:\n+    c: 1\n+    d: "x"\n',
     ),
     "the answer": (
         lambda events: [one for one in events if one["event"] != "final" or one["scope"]],
@@ -286,6 +286,8 @@ WORDS = st.lists(st.sampled_from("abc"), max_size=20)
 
 @example(["c", "c"], ["x", "c"], 4)  # only the last item is equal
 @example(["x", "c"], ["c", "c"], 4)
+@example(["a", "b"], ["a", "a", "b"], 9)  # the start and the end overlap
+@example(["a", "a", "b"], ["a", "b"], 9)
 @given(WORDS, WORDS, st.sampled_from([0, 4, diff_command.MOST_MATCHED]))
 def test_aligned_parts_cover_both_sequences_and_equal_parts_are_equal(
     ours: list[str], theirs: list[str], most: int
