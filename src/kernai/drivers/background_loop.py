@@ -70,7 +70,7 @@ class BackgroundLoop:
                 raise Cancelled
             future = self.submit(lambda: outcome_of(awaitable))
         except BaseException:
-            _drop(awaitable)
+            getattr(awaitable, "close", lambda: None)()  # it will not be awaited
             raise
         future.add_done_callback(lambda done: self._drop_if_not_begun(awaitable) if done.cancelled() else None)
         try:
@@ -183,10 +183,3 @@ async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | No
         return None, asyncio.CancelledError("a skill awaited something that was cancelled")
     except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
         return None, error
-
-
-def _drop(awaitable: Awaitable[Any]) -> None:
-    """Closes an awaitable that will not be awaited."""
-    close = getattr(awaitable, "close", None)
-    if callable(close):
-        close()

@@ -96,10 +96,6 @@ class ReplayCursor(Gate):
             self.spent = -1
             super().spend_call()
 
-    def check_depth(self, depth: int) -> None:
-        if not self.is_decided():
-            super().check_depth(depth)
-
     def why_stopped(self) -> RunStoppedError:
         end = next((one.row for one in self.rows[self._written():] if isinstance(one.row, events.ResultRow)), None)
         return super().why_stopped() if end is None else outcomes.stop_error(end)

@@ -226,7 +226,8 @@ def take(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -> No
             record_untrusted_history(run, earlier)
     run.keep(input_message(content, "model" if run.scope else "user"))
     if run.depth and not again:  # for the root run, the request has checked all this
-        run.gate.check_depth(run.depth)
+        if not run.gate.is_decided():
+            run.root.budget.check_depth(run.depth)
         run.root.budget.limits.check_model(run.model)
         run.agent.check_provider(run.provider)
 

@@ -151,9 +151,6 @@ class Gate:
         if number >= budget.unchecked:
             budget.check_call(number)
 
-    def check_depth(self, depth: int) -> None:
-        self.budget.check_depth(depth)
-
     def why_stopped(self) -> RunStoppedError:
         return self.cancellation.error()
 
@@ -162,9 +159,14 @@ class Gate:
         del scope
         return child_of(run.context, task_id)
 
+    @calls_out
     def output_check(self, run: Run, value: Any) -> str | None:
         """Returns what the agent's `output_check` says about an answer; in a replay, what it said then."""
-        return _checked(run, value)
+        assert run.output_check is not None
+        why = run.output_check(value, run.context)
+        if why is not None and not (isinstance(why, str) and why.strip()):
+            raise TypeError(f"output_check must give a text that says what is wrong, or None, gave {why!r}")
+        return why
 
     def rules(self, run: Run) -> Rules:
         """Returns the rules by which the run's responses are judged."""
@@ -178,15 +180,6 @@ class Gate:
         """Returns a message of the runtime; in a replay, as the model read it then, even if the wording has changed."""
         del run
         return message
-
-
-@calls_out
-def _checked(run: Run, value: Any) -> str | None:
-    assert run.output_check is not None
-    why = run.output_check(value, run.context)
-    if why is not None and not (isinstance(why, str) and why.strip()):
-        raise TypeError(f"output_check must give a text that says what is wrong, or None, gave {why!r}")
-    return why
 
 
 class Delivery(Protocol):
