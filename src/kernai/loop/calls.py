@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.block import error_block, neutralize, result_block, result_parts
 from kernai.blocks.grammar import ASCII_SPACE
-from kernai.errors import LimitReachedError, SkillInputError, Stop, error_text
+from kernai.errors import SkillInputError, Stop, error_text
 from kernai.events import (
     BuiltinErrorRow,
     BuiltinResultRow,
@@ -46,7 +46,6 @@ from kernai.loop.run_state import recorded_parts
 from kernai.registry.skill_definition import AgentSkill
 from kernai.values.media import Media
 from kernai.values.message import By, Message, Part
-from kernai.values.result import Result, StopReason
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from kernai.loop.quoted_calls import Keys
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill
+    from kernai.values.result import Result
 
 MAX_CALLS = 100
 
@@ -185,7 +185,7 @@ def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
     skill, allowed = run.skills.look_up(name)
     if skill is not None and allowed:
         return _prepare_skill(run, call_id, skill, block)
-    _check_repeats(run, "skill", name, block.content)
+    run.check_repeats("skill", name, block.content)
     command = builtin_command(run, name, block.content)
     if command is not None:
         return _BuiltinCall(run, call_id, command, CallBuiltin(run.scope, call_id, command))
@@ -213,7 +213,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     run.held[name] = skill
     table, repair = skill.table, run.root.repair
     params = skill.read(block.content, repair=repair)
-    _check_repeats(run, "skill", name, params)
+    run.check_repeats("skill", name, params)
     run.gate.spend_call()
     dropped = {} if table.is_flat and params.keys() <= table.inputs.keys() else table.dropped(params)
     repaired = None if type(params) is dict else getattr(params, "repairs", None)
@@ -246,7 +246,7 @@ def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Payload:
     if quoted is not None:
         return quoted
     protocol = run.protocols.find(block.type)
-    _check_repeats(run, "protocol", block.type, [block.name, block.content])
+    run.check_repeats("protocol", block.type, [block.name, block.content])
     if protocol is None or not run.protocols.allows(protocol):
         error = f"Protocol '{block.type}' is not allowed"
         run.write(ProtocolErrorRow(call_id, block.type, error, None, 0))
@@ -277,18 +277,9 @@ def refuse_quoted(
     if source is None:
         return None
     if mode == "refuse":
-        _check_repeats(run, block.type, name or "", block.content)
+        run.check_repeats(block.type, name or "", block.content)
     run.write(QuotedCallRow(call_id or run.call_id(0), block.type, name, source))
     return corrections.quoted_call(block, source, may_confirm=mode == "confirm")
-
-
-def _check_repeats(run: Run, kind: str, name: str, params: object) -> None:
-    """Stops the run if the same call is made too often in a row. Call this before recording the call."""
-    is_decided = run.gate.is_decided()  # raises a recorded stop, whatever the limits are now
-    most = run.most_repeats
-    if most is not None and run.times_in_a_row(kind, name, params) >= most and not is_decided:
-        why = f"the same call of {kind} '{name}' came {most} times in a row"
-        raise LimitReachedError(f"{why}, and Limits(repeated_calls={most}) allows no more", StopReason.LOOP)
 
 
 #: error texts for calls that were prevented or interrupted when the run stopped, by the field set in their row

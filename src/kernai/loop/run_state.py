@@ -54,10 +54,10 @@ class Run:
     """One run or sub-run in progress. `scope` is its path, ``""`` for the root."""
 
     __slots__ = (
-        "_counted", "_last_call", "_rows", "_wall", "agent", "answer_type", "clock", "context", "depth",
+        "_counted", "_last_call", "_repeats", "_rows", "_wall", "agent", "answer_type", "clock", "context", "depth",
         "finish_reason", "first_step", "gate", "generation", "given_plan", "held", "may_plan", "messages", "metadata",
         "meter", "middleware", "model", "most_repeats", "native_calls", "outbox", "output", "output_check", "place",
-        "provider", "quoted", "rejected", "repairs", "repeats", "result", "root", "scope", "setup", "skill_contexts",
+        "provider", "quoted", "rejected", "repairs", "result", "root", "scope", "setup", "skill_contexts",
         "step", "steps", "stop", "stream", "system", "task_agents", "task_id", "truncated", "trust", "unfinished",
         "warnings", "was_corrected", "was_silent", "was_stray",
     )
@@ -139,7 +139,7 @@ class Run:
     def begin_turn(self) -> None:
         """Begins a turn: resets the state that belongs to one input of the caller."""
         #: how many times in a row the last call was made
-        self.repeats = 0
+        self._repeats = 0
         self._last_call: object = None
         #: the first step of the turn
         self.first_step = self.steps
@@ -311,12 +311,18 @@ class Run:
         """Returns the id of call `index` of this step: ``0.1``, or ``2.a/0.1`` in a sub-run."""
         return f"{self.scope}/{self.step}.{index}" if self.scope else f"{self.step}.{index}"
 
-    def times_in_a_row(self, kind: str, name: str, params: object) -> int:
-        """Counts a call and returns how many times in a row it has been made."""
+    def check_repeats(self, kind: str, name: str, params: object) -> None:
+        """Stops the run if the same call is made too often in a row. Call this before recording the call."""
+        is_decided = self.gate.is_decided()  # raises a recorded stop, whatever the limits are now
+        most = self.most_repeats
+        if most is None:
+            return
         call = (kind, name, dumps(params))
-        self.repeats = self.repeats + 1 if call == self._last_call else 1
+        self._repeats = self._repeats + 1 if call == self._last_call else 1
         self._last_call = call
-        return self.repeats
+        if self._repeats >= most and not is_decided:
+            why = f"the same call of {kind} '{name}' came {most} times in a row"
+            raise LimitReachedError(f"{why}, and Limits(repeated_calls={most}) allows no more", StopReason.LOOP)
 
     def skill_context(self, owner: Any, call_id: str) -> SkillContext[Any]:
         """Returns the context of a call, which all its attempts share. `owner` is the skill, or None for a protocol."""
