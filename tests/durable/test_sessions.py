@@ -387,7 +387,7 @@ class AsyncStore(MemoryStore):
     ("x", {"store": AsyncStore()}, TypeError, r"AsyncStore\.append is an async function"),
     ("x", {}, TypeError, "pass store="),
     ("../x", {"store": MemoryStore()}, ValueError, "run_id must be"),
-    ("x", {"store": MemoryStore(), "history": []}, TypeError, "unknown option 'history'"),
+    ("x", {"store": MemoryStore(), "history": []}, TypeError, "unknown option 'history'; a run that is resumed"),
 ])
 def test_resuming_a_run_that_does_not_exist_is_a_clear_error(
     run_id: str, options: dict[str, Any], error: type[Exception], message: str

@@ -198,7 +198,7 @@ class ResumeRequest(_RecordedRequest):
         approvals = {}
         for call_id, decision in (given or {}).items():
             if call_id not in waiting:
-                known = f"those that wait: {', '.join(waiting)}" if waiting else "no call of this run waits"
+                known = f"those that wait: {', '.join(map(repr, waiting))}" if waiting else "no call of this run waits"
                 raise ValueError(f"approvals: call {call_id!r} does not wait for a decision; {known}")
             try:
                 approvals[call_id] = Decision.of(decision)
