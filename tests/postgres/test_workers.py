@@ -507,15 +507,21 @@ def test_a_job_of_a_worker_that_only_seems_dead_is_left_alone(store: PostgresSto
 
 def test_abandoned_runs_are_submitted_again_by_one_worker_at_a_time(store: PostgresStore) -> None:
     own = Workers(store, {"clerk": acting(print)})
-    for number in range(3):
-        handle = own.submit("clerk", "go", run_id=f"r{number}")
-        store.claim(handle.run_id, "h:1:2:3", 0.001)
+    for run_id in ("left", "silent", "forgotten", "alive", "deleted"):
+        own.submit("clerk", "go", run_id=run_id)
+    store.delete("deleted")
     with store.transaction() as connection:
-        connection.execute("UPDATE procrastinate_jobs SET status = 'doing'")
-    assert at_once(lambda number: submit_again(store, "kernai", 1.0), 6) == []
-    found = jobs(store)
-    assert sorted(args["run_id"] for _, args in found) == ["r0", "r1", "r2"]
-    assert {status for status, _ in found} == {"todo"}
+        connection.execute("UPDATE runs SET status = 'running' WHERE status <> ''")
+        connection.execute("WITH one AS (INSERT INTO procrastinate_workers DEFAULT VALUES RETURNING id) "
+                           "UPDATE procrastinate_jobs SET status = 'doing', worker_id = one.id FROM one")
+        connection.execute("DELETE FROM procrastinate_jobs WHERE args->>'run_id' = 'forgotten'")
+        connection.execute("UPDATE procrastinate_jobs SET worker_id = NULL WHERE args->>'run_id' = 'silent'")
+    store.claim("left", "h:1:2:3", 0.001)
+    assert submit_again(store, "another queue", 3600.0) == 0
+    assert at_once(lambda number: submit_again(store, "kernai", 3600.0), 6) == []
+    found = {args["run_id"]: status for status, args in jobs(store)}
+    assert found == {"alive": "doing", "left": "todo", "silent": "todo", "forgotten": "todo"}
+    assert submit_again(store, "kernai", 3600.0) == 0
 
 
 def test_the_job_of_an_ended_run_is_left_to_its_worker_for_as_long_as_a_lease(store: PostgresStore) -> None:
