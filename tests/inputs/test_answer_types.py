@@ -137,6 +137,7 @@ class Order(pydantic.BaseModel):
 class Sale:
     amount: int = pydantic.Field(ge=1)
     note: str = pydantic.Field(default="-")
+    paid: bool = False
 
 
 class Paid(pydantic.BaseModel):

@@ -266,6 +266,7 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Broken, {"number": 1}, "x", "WordlessError", "object"),
     (set[Broken], [{"number": 0}], "x[0]", "a value that a set can hold", "object"),
     (set, [1, [2]], "x[1]", "a value that a set can hold", "list of 1 item"),
+    (set[str], "abc", "x", "list of distinct items, each string", 'string "abc"'),
     (frozenset[Any] | None, [{}], "x[0]", "a value that a set can hold", "empty object"),
 ]
 

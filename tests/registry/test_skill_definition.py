@@ -213,10 +213,17 @@ def test_annotations_resolve_types_local_to_the_defining_function() -> None:
     class Opts(TypedDict):
         inner: NotRequired[Inner]
 
-    @skill
-    def local(x: Outer, y: Opts, z: Optional[Inner] = None) -> Any:  # noqa: UP045
-        return x, y, z
+    def define() -> Any:
+        @skill
+        def local(x: Outer, y: Opts, z: Optional[Inner] = None) -> Any:  # noqa: UP045
+            return x, y, z
 
+        return local
+
+    def called(Inner: object) -> Any:  # noqa: N803 - what a caller means by a name does not matter
+        return define()
+
+    local = called(int)
     assert local.call({"x": {"inner": {"n": 1}, "also": []}, "y": {}, "z": {"n": 2}}) == (
         Outer(Inner(1), []), {}, Inner(2)
     )
