@@ -157,7 +157,9 @@ def test_a_session_continues_after_an_exit_or_ctrl_c(place: str, error: BaseExce
     with pytest.raises(type(error)):
         run.execute()
     result = run.resume(input="more")
-    assert (result.ok, [one.text for one in result.messages if one.role == "user"][:2]) == (True, ["go", "more"])
+    read = [one.text for one in result.messages if one.role == "user"]
+    is_known = place == "CallSkill" or (place == "approve" and isinstance(error, SystemExit))  # the outcome of the call
+    assert (result.ok, read[0], read.index("more")) == (True, "go", 1 + is_known)
     assert run.replay() == result
 
 

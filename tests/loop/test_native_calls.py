@@ -320,17 +320,19 @@ def test_a_plan_is_a_tool_and_its_results_answer_it() -> None:
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-def test_the_result_with_which_a_call_ends_the_run_answers_that_call(parallel: bool) -> None:
+@pytest.mark.parametrize("reason,kind", [("final", "result"), ("guardrail", "error")])
+def test_a_call_that_ends_the_run_has_its_outcome_in_the_messages(parallel: bool, reason: str, kind: str) -> None:
     @skill(register=False)
     def done() -> str:
         """Ends the run."""
-        raise kernai.Stop("final", "Found it.")
+        raise kernai.Stop(reason, "Found it.")
 
     for before in (0, 1):
         said = '<command name="search">{"query": "tea"}</command>' * before + '<command name="done">{}</command>'
         result = kernai.execute(agent(skills=[search, done], provider=tape(said), parallel_skills=parallel), "Go.")
-        assert result.text == "Found it."
-        assert [message.answers for message in result.messages] == [None, None, *range(before + 1), None]
+        outcomes = result.messages[2:before + 3]
+        assert (result.stop_reason, [one.answers for one in outcomes]) == (reason, [*range(before + 1)])
+        assert outcomes[before].text == f'<block type="{kind}" name="done">Found it.</block>'
 
 
 def test_a_quoted_native_call_is_asked_for_again_as_a_call() -> None:

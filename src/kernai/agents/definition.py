@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 #: version of the rules for what counts as an answer. Version 2 no longer accepts plans or drafts alone from an agent
 #: that can call nothing, or an empty response with which the model has not ended its turn; version 3, an answer that
 #: contains its own closing tag. Since 4, the result of a typed task is its value. Since 5, unknown fields of typed
-#: answers are noted, and misspelled ones corrected
-ANSWERS = 5
+#: answers are noted, and misspelled ones corrected. Since 6, the messages have the outcomes of calls that end the run
+ANSWERS = 6
 CHECKED_CLOSE = 3
 TYPED_TASKS = 4
 CHECKED_FIELDS = 5
+LAST_OUTCOMES = 6
 #: version of the rules for what counts as a quoted call. Since 2, a call is also recognised by its letters and digits
 #: alone, and one response may confirm several. Since 3, calls in a history's messages from protocol handlers count.
 #: Since 4, an answer in another format can be confirmed

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernai.agents.definition import LAST_OUTCOMES
 from kernai.blocks.block import error_block, neutralize, result_block, result_parts
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError, Stop, error_text
@@ -116,15 +117,20 @@ def failed(call: _Call, error: BaseException, block: Block | None) -> Payload:
         if isinstance(error, GeneratorExit):
             raise error
         payload = call.fail(error)  # every recorded call gets an outcome
-        if isinstance(error, Stop):
-            if error.is_final:
-                call.run.inject(payload, block, by="tool")
-            raise call.stop or error from None  # `call.stop` is without credentials, which `error` may quote
-        if not isinstance(error, Exception):
-            raise error
-        return payload
+        if isinstance(error, Exception) and not isinstance(error, Stop):
+            return payload
+        if how_broken_off(error) != "not_run" and ((call.stop and call.stop.is_final) or _keeps_outcomes(call.run)):
+            call.run.inject(payload, block, by="tool")
+        if call.stop is not None:
+            raise call.stop from None  # it is without credentials, which `error` may quote
+        raise error
     finally:
         del error  # its traceback refers to this frame; without the cycle, a run is freed without garbage collection
+
+
+def _keeps_outcomes(run: Run) -> bool:
+    """Whether the messages of a run that breaks off have the outcomes of the calls that were made."""
+    return run.gate.rules(run).answers >= LAST_OUTCOMES
 
 
 def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
@@ -139,6 +145,10 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             running.discard(ended.key)
             call = calls[ended.key]
             payloads[ended.key] = call.end(ended.value) if ended.error is None else call.fail(ended.error)
+
+    def inject_all() -> None:
+        for index in sorted(payloads):
+            run.inject(payloads[index], blocks[index], by=by[index])
 
     try:
         for index, block in enumerate(blocks):
@@ -169,9 +179,10 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         finally:
             for index in sorted(calls.keys() - payloads.keys()):
                 calls[index].fail(Cancelled() if index in running else NotPerformed())
+            if _keeps_outcomes(run):
+                inject_all()
         raise
-    for index, block in enumerate(blocks):
-        run.inject(payloads[index], block, by=by[index])
+    inject_all()
     if stops:
         raise stops[0]
 
