@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 import kernai
-from kernai import Agent, LlmResponse, MemoryStore, MockProvider, Model, NativeCall
+from kernai import Agent, LlmResponse, MemoryStore, Message, MockProvider, Model, NativeCall, Provider
 from kernai.values.llm_response import FINISH_REASONS
 
 
@@ -72,7 +73,7 @@ def test_a_run_whose_provider_measures_in_floats_and_has_no_metadata_can_be_resu
     assert [entry["data"]["latency_ms"] for entry in store.load("r") if entry["event"] == "llm_response"] == [5, 5]
 
 
-def test_a_provider_may_add_fields_of_its_own() -> None:
+def test_a_provider_may_add_fields_and_a_constructor_of_its_own() -> None:
     @dataclass
     class Mine(LlmResponse):
         request_id: str = ""
@@ -81,3 +82,14 @@ def test_a_provider_may_add_fields_of_its_own() -> None:
     assert (made.total_tokens, made.request_id) == (3, "r")
     with pytest.raises(TypeError, match="prompt_tokens"):
         Mine("hi", prompt_tokens=-1)
+
+    class Half(LlmResponse):
+        def __init__(self, messages: Sequence[Message]) -> None:
+            text, reason = ("One ", "length") if len(messages) == 2 else ("two", "stop")
+            super().__init__(text, finish_reason=reason)
+
+    class Halves(Provider):
+        def call(self, messages: Sequence[Message], *_: Any) -> LlmResponse:
+            return Half(messages)
+
+    assert kernai.execute(Agent(instructions="", on_truncated="continue"), "Hi.", provider=Halves()).text == "One two"

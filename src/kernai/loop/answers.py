@@ -7,7 +7,7 @@ replay reads the recorded text again and gets the same value.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -76,7 +76,9 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
     text, run.unfinished = run.unfinished + response.content, ""
     if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
         blocks, _, incomplete, certain = parse(text)
-        response = ParsedResponse(replace(response.answer, content=text), blocks, incomplete, certain)
+        answer = copy(response.answer)  # not `replace`: a subclass may have a constructor of its own
+        answer.content = text
+        response = ParsedResponse(answer, blocks, incomplete, certain)
         decision = _decided(run, response)
         if isinstance(decision, Correction) and incomplete is not None and incomplete.type == "final":
             # the answer is complete: the model only forgot to close the tag that it opened in the earlier response
