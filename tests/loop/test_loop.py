@@ -362,6 +362,22 @@ def test_concurrent_calls_are_announced_in_order_and_recorded_as_they_end() -> N
     assert announced == [("skill_execute", f"0.{at}") for at in range(3)]
     assert ended == [("skill_result", f"0.{at}") for at in (2, 1, 0)]
     assert [one.text for one in done.messages[2:5]] == [result("echo", one) for one in "abc"]
+    again = hand.run("Again.")
+    assert (again.text, again.messages[:len(done.messages)]) == ("done", done.messages)
+
+
+def test_by_hand_ctrl_c_in_a_concurrent_call_is_raised_and_an_exit_in_a_task_is_only_its_failure() -> None:
+    def leave(text: str) -> None:
+        raise {"c": KeyboardInterrupt, "exit": SystemExit}[text]("left")
+
+    skills = [Skill("leave", execute=leave, inputs={"text": str})]
+    ctrl_c = MockProvider(command("leave", "c") + command("leave", "c"))
+    with pytest.raises(KeyboardInterrupt, match="left"):
+        ByHand(Agent(instructions="", skills=skills, parallel_skills=True), provider=ctrl_c).run("Go.")
+    exits = MockProvider(plan(task("a"), task("b")), command("leave", "exit"), "<final>b</final>", "<final>done</final>")
+    hand = ByHand(Agent(instructions="", skills=skills), provider=exits)
+    assert hand.run("Go.").text == "done"
+    assert [event.type for event in hand.events if event.type.startswith("task_")][1::2] == ["task_error", "task_complete"]
 
 
 FRAGMENTS = st.sampled_from([

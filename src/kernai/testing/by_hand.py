@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,6 +86,7 @@ class ByHand:
 
     def work(self, *content: str | Media) -> effects.Work:
         """The loop's generator, for a test that sends the outcomes itself."""
+        self.root.runs[self.state.scope] = self.state  # the end of an earlier `run` has removed it
         return wrap(self.state, None, run_loop(self.state, content))
 
     def run(self, *content: str | Media) -> Result[Any]:
@@ -113,12 +115,15 @@ class ByHand:
 class _Driver(ThreadsDriver):
     """Keeps the effects, drives spawned work in the order that the test wants, and never sleeps."""
 
+    _is_spawned = False
+
     def __init__(self, by_hand: ByHand, order: Order) -> None:
         super().__init__(by_hand.root, by_hand)
         self._effects, self._order = by_hand.effects, order
 
     def spawn(self, spawned: Stack, stack: Stack) -> None:
         stack.spawned = [*stack.spawned, spawned]
+        stack.completions = stack.completions or SimpleQueue()
 
     def _performed(self, effect: effects.Effect, stack: Stack, call: Any) -> Any:
         self._effects.append(effect)
@@ -130,7 +135,11 @@ class _Driver(ThreadsDriver):
         spawned = {one.key: one for one in stack.spawned}
         ending = spawned.pop(self._order(list(spawned)))
         stack.spawned = list(spawned.values())
-        try:
-            return effects.Completion(ending.key, self._drive(ending))
-        except BaseException as error:  # noqa: BLE001 - reported by the loop that spawned it
-            return effects.Completion(ending.key, error=error)
+        outer, self._is_spawned = self._is_spawned, True
+        self._drive_spawned(ending, stack)
+        self._is_spawned = outer
+        ended: effects.Completion = stack.completions.get()
+        return ended
+
+    def _is_worker(self) -> bool:
+        return self._is_spawned
