@@ -22,7 +22,7 @@ from kernai._util.api import Closing, NotCopied, check_count, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
-from kernai_providers.failures import RetryPolicy, at
+from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.native import ANY_NAME, AssistantTurn, Toolbox, UserTurn, conversation, portable, root_of, strict
 from kernai_providers.reader import Reader, whole_characters
@@ -234,7 +234,7 @@ class HttpProvider(Closing, NotCopied, Provider):
             parts = self.encode(self._without_blanks(said) or [EMPTY], model)
             if self.merges_roles and turns and turns[-1][0] == message.role:
                 before = turns[-1][1]
-                if at(before[-1], "text") and at(parts[0], "text"):
+                if "text" in before[-1] and "text" in parts[0]:
                     parts[0] = parts[0] | {"text": f"{before.pop()['text']}\n\n{parts[0]['text']}"}
                 before += parts
             else:

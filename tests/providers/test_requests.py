@@ -159,6 +159,7 @@ def test_compatible_vendors_that_want_the_roles_to_alternate_get_them_so(name: s
     messages = compatible(name, TAPE)["messages"]
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
     assert messages[3]["content"] == "Weather today\n\nin Oslo?"
+    assert compatible(name, [user("a"), user(""), user("b")])["messages"][0]["content"] == "a\n\n\n\nb"
 
 
 def test_anthropic_gets_a_list_only_where_there_is_media_in_it_and_no_blank_line_then() -> None:
