@@ -66,7 +66,7 @@ class Lines:
 #: how the first line of a bare object may begin, and how each further line may; and what it contains if it is an error
 _FIRST = ("{", "[")
 _FURTHER = (*_FIRST, "}", "]", '"', " ", "\t")
-_ERROR = re.compile(r'"error"\s*:\s*(?!null|false|""|\s)')
+_ERROR = re.compile(r'"error"\s*:\s*(?!null|false|""|\s)|"(type|object)"\s*:\s*"error"')
 
 
 #: the `event` field of one event, or None, and its `data` lines joined by LF
@@ -84,8 +84,8 @@ class SseDecoder:
     """
 
     def __init__(self) -> None:
-        #: how a body without any event begins: an object, a page or a text that was sent in place of a stream
-        self.instead = ""
+        #: of a body without any event, the lines of its object, or how its page or text begins
+        self.instead: list[str] = []
         self._first: str | tuple[str, ...] = ""  # how a line may begin that is no field
         self._bare: list[str] = []  # such lines, and those that continue them
         self._lines = Lines()
@@ -119,8 +119,11 @@ class SseDecoder:
                 bare = "\n".join(self._bare)
                 events += [("error", bare)] if bare.lstrip().startswith(_FIRST) and _ERROR.search(bare) else []
                 events += [(self._event, "\n".join(self._data))] if self._data else []
-                self._first = _FIRST if events else self._first
-                self.instead = "" if self._first else self.instead or bare
+                if events or self._first:
+                    self._first = _FIRST
+                    self.instead.clear()
+                elif not self.instead or self.instead[0].lstrip().startswith(_FIRST):  # an object may have blank lines
+                    self.instead += self._bare
                 self._event = None
                 self._bare.clear()
                 self._data.clear()
@@ -409,7 +412,7 @@ class SseReader(Reader):
                 self.check_error(found if found.get("error") else {"error": found})
             elif text:  # proxies send empty events to keep a connection alive
                 self.on_event(event, text)
-        if not data and (text := self._decoder.instead.strip()):
+        if not data and (text := "\n".join(self._decoder.instead).strip()):
             self.check_error(self.parsed(text))
             raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
 

@@ -141,6 +141,7 @@ def test_a_bare_object_that_speaks_of_an_error_is_an_error(indent: int | None, e
         assert (kind, json.loads(data)) == ("error", json.loads(error))
     assert decoded([body + b"\n\ndata: b\n\n"])[2:] == [(None, "b")]
     assert decoded([error.encode() + b"\ndata: b\n\n"])[1:] == [(None, "b")]
+    assert decoded([b'data: a\n\n{"object": "error", "message": "boo"}' + end])[1:] == [("error", '{"object": "error", "message": "boo"}')]
 
 
 @pytest.mark.parametrize("bare", [b"{}", b'{"a": 1}', b"{", b"[1]", b'  {"error": 1}', b'{"a":\n"error"'])

@@ -221,6 +221,7 @@ def test_what_a_vendor_says_becomes_one_line_of_bounded_length_that_shows_no_sec
 
 #: a whole body, as servers send it that fail
 ONE_ERROR = [f'{start}{{"error": {{"message": "boo", "code": "bad"}}}}{end}' for start, end in (("", ""), ("[", "]"), (" \n[", "]"), ("\ufeff", ""))]
+ONE_ERROR += [ONE_ERROR[0].replace("{", "{\n\n  "), ": hello\n\n" + ONE_ERROR[0].replace("{", "{\r\n\r\n")]
 
 
 @pytest.mark.parametrize("vendor", [vendor for vendor in ADAPTERS if vendor != "ollama"])
