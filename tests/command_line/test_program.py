@@ -101,7 +101,7 @@ WRONG = {
     "a recording without an end": (["view", "/dev/zero"], "kernai: error: /dev/zero is not a recording: it is neither a file nor a pipe", "hint: "),
     "a page of no recording": (["view", "gone.json"], "kernai: error: cannot read gone.json: No such file or directory", "hint: "),
     "a page over the recording": (["view", "run.jsonl", "-o", "run.jsonl"], "kernai: error: -o: run.jsonl is the recording itself", "hint: name another file"),
-    "a page over a folder": (["view", "run.jsonl", "-o", "folder.json"], "kernai: error: folder.json is not a regular file", "hint: name another file with -o"),
+    "a page over a folder": (["view", "run.jsonl", "-o", "folder.json"], "kernai: error: cannot write folder.json: it is not a regular file", "hint: name another file with -o"),
     "a page nowhere": (["view", "run.jsonl", "-o", "no/x.html"], "kernai: error: cannot write no/x.html: No such file or directory", "hint: name another file with -o"),
     "a page on stdout that is opened": (["view", "run.jsonl", "-o", "-", "--open"], "kernai: error: --open needs a file, and -o - writes to stdout", "hint: "),
     "pictures nowhere": (["view", "run.jsonl", "--media", "no"], "kernai: error: --media: no is not a folder", "hint: name the one"),

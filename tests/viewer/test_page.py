@@ -241,7 +241,7 @@ def test_there_are_no_pictures_without_a_folder_and_symlinks_and_pipes_are_not_o
     (folder / f"{ID}.gif").unlink()
     os.mkfifo(folder / f"{ID}.gif")
     (folder / "media_00000000000b.gif").mkdir()
-    not_one = {"left_out": "its file is not a regular file"}
+    not_one = {"left_out": "its file cannot be opened: it is not a regular file"}
     assert found(folder, ID, "media_00000000000b") == {ID: not_one, "media_00000000000b": not_one}
     linked = tmp_path / "linked"
     linked.symlink_to(folder)
@@ -354,7 +354,7 @@ def test_a_line_that_is_not_an_event_becomes_an_event_that_says_so(path: Path, l
 def test_a_path_that_is_not_a_regular_file_is_reported(path: Path) -> None:
     os.mkfifo(path)
     for tail in (Tail(path), Tail(path.parent)):
-        assert (tail.read(), tail.waiting) == ([], "What is there is not a regular file")
+        assert (tail.read(), tail.waiting) == ([], "The file cannot be opened: it is not a regular file")
     tail = Tail(path / "below")
     assert tail.read() == []
     assert (tail.waiting or "").startswith("The file cannot be opened: ")

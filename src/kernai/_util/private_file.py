@@ -7,6 +7,7 @@ link is not overwritten, and a process that has the old file open cannot read th
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -36,8 +37,8 @@ def write_private(path: str, data: bytes) -> None:
         raise
 
 
-def open_regular(path: str, *, follow_links: bool) -> BinaryIO | None:
-    """Opens a file for reading; None for a folder, a pipe or a device. Raises `OSError` as `open` does.
+def open_regular(path: str, *, follow_links: bool) -> BinaryIO:
+    """Opens a file for reading. Raises `OSError` as `open` does, and also for a folder, a pipe or a device.
 
     The open descriptor is checked, so another process cannot exchange the file after the check.
     """
@@ -45,4 +46,4 @@ def open_regular(path: str, *, follow_links: bool) -> BinaryIO | None:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return open(descriptor, "rb")  # noqa: PTH123 - a descriptor
     os.close(descriptor)
-    return None
+    raise OSError(errno.EINVAL, "it is not a regular file", path)

@@ -61,9 +61,6 @@ class Tail:
             gone = isinstance(error, FileNotFoundError)
             self.waiting = "Waiting for the file" if gone else f"The file cannot be opened: {error.strerror}"
             return []
-        if file is None:
-            self.waiting = "What is there is not a regular file"
-            return []
         self.waiting = None
         with file:
             about = os.fstat(file.fileno())

@@ -138,8 +138,6 @@ class Thumbnails:
             file = open_regular(path, follow_links=False)
         except OSError as error:
             return {"left_out": f"its file cannot be opened: {error.strerror}"}
-        if file is None:
-            return {"left_out": "its file is not a regular file"}
         with file:
             about = os.fstat(file.fileno())
             if abs(time.time() - about.st_mtime) < self._settle:
@@ -261,16 +259,13 @@ def _hash(text: str) -> str:
 def write_page(path: str | os.PathLike[str], page: str) -> None:
     """Writes a page to a file of mode 0600, whole or not at all, since a recording holds private data.
 
-    Replaces an empty file or an earlier page. Raises `KernaiError` for any other existing file, and `OSError` if the
+    Replaces an empty file or an earlier page. Raises `KernaiError` for a file with anything else, and `OSError` if the
     file cannot be written.
     """
     check_type(page, str, "page must be text, as render_page returns it")
     target = os.fsdecode(path)
     if os.path.exists(target):  # noqa: PTH110 - `target` is a str
-        file = open_regular(target, follow_links=True)
-        if file is None:
-            raise KernaiError(f"{target} is not a regular file")
-        with file:
+        with open_regular(target, follow_links=True) as file:
             start = file.read(200)
         if start and MARK not in start:
             raise KernaiError(f"{target} already exists and is not a page of this viewer")
