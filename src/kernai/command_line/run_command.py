@@ -195,7 +195,7 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
         if store is None:
             given["recording"] = recording.events()
         else:
-            store.entries(run_id)  # raises the more precise error if the run does not exist
+            store.existing(run_id)
             given["store"] = store.store
         with agents.agent_of(options, "run") as agent, output.stdout_is_stderr():
             try:

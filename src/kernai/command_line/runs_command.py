@@ -122,10 +122,8 @@ def _shortened(value: object, width: int) -> str:
 
 def _approve(options: Namespace) -> int:
     with stores.StoreAt(options.store) as store:
-        info = store.info(options.run)
-        waiting = {} if info is None else {one.call_id: one for one in info.pending}
+        waiting = {one.call_id: one for one in store.existing(options.run).pending}
         if options.call not in waiting:
-            store.entries(options.run)  # raises the more precise error if the run does not exist
             raise stores.not_waiting(options.call, options.run, waiting)
         said = True if options.no is None else options.no or False
         by = stores.login_name() if options.by is None else options.by
@@ -141,8 +139,7 @@ def _approve(options: Namespace) -> int:
 
 def _cancel(options: Namespace) -> int:
     with stores.StoreAt(options.store) as store:
-        if store.info(options.run) is None:
-            store.entries(options.run)  # raises the error
+        store.existing(options.run)
         is_closed = end_run(store.store, options.run, options.reason)
     output.write("closed" if is_closed else "the process that is working on it was asked to stop")
     return OK

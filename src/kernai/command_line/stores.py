@@ -85,16 +85,19 @@ class StoreAt:
         except KernaiError:
             return True
 
-    def entries(self, run_id: str) -> list[Entry]:
-        """The run's entries. Raises `CommandError` if the store does not have the run."""
-        check_id(run_id)
-        entries = self.store.load(run_id)
-        if entries:
-            return entries
+    def existing(self, run_id: str) -> RunInfo:
+        """Like `info`, but raises `CommandError` if the store does not have the run."""
+        if info := self.info(run_id):
+            return info
         listed = f"`{command('runs', self.path)}` lists those it has"
         close = closest(run_id, [run.run_id for run in self.store.runs()])
         hint = f"did you mean {close}? {listed}" if close else listed
         raise CommandError(f"{self.path} has no run {run_id!r}", hint)
+
+    def entries(self, run_id: str) -> list[Entry]:
+        """The run's entries. Raises `CommandError` if the store does not have the run."""
+        self.existing(run_id)
+        return self.store.load(run_id)
 
 
 def command(*words: str) -> str:
