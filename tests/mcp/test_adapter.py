@@ -226,7 +226,7 @@ def test_a_request_from_the_adapters_own_thread_is_an_error_instead_of_a_deadloc
 WRONG: list[tuple[Any, Any, type[Exception], str]] = [
     ([1], {}, TypeError, "client must be a mapping from server names"),
     ({"it": 3}, {}, TypeError, r"client\['it'\] must be an SDK server, an SDK client that was not entered, or a function"),
-    (None, {"regster": False}, TypeError, "unknown option 'regster'; known: name, register"),
+    (None, {"regster": False}, TypeError, "unknown option 'regster'; did you mean 'register'"),
     (None, {"elicitation": "stop"}, TypeError, "elicitation must be a function"),
     (None, {"sampling": "pause"}, TypeError, "sampling must be a function"),
     (None, {"auth": [1]}, TypeError, "auth must be a mapping from server names to httpx2.Auth, got list"),

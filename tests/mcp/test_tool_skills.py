@@ -323,7 +323,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"trusted": {"send_money": ["speed"]}}, McpConfigError, "its values are a closed set"),
     ({"trusted": {"send_money": "recipient"}}, TypeError, r"write trusted\['send_money'\]=\['recipient'\]"),
     ({"trusted": ["send_money"]}, TypeError, "trusted must be a mapping from tools to lists of inputs, got list"),
-    ({"prefix": 5}, TypeError, "prefix must be text, got 5"),
+    ({"prefix": 5}, TypeError, "prefix must be text, got int"),
     ({"acts": "send_money"}, TypeError, r"write acts=\['send_money'\]"),
     ({"only": 5}, TypeError, "only must be a list of names, got 5"),
     ({"trusted": {"send_money": [["recipient"]]}}, TypeError, r"trusted\['send_money'\] must be a list of names"),

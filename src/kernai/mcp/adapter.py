@@ -23,7 +23,7 @@ from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 
 import kernai
-from kernai._util.api import check_texts, check_type, is_async
+from kernai._util.api import check_texts, check_type, is_async, known_options
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.blocks.block import Block
 from kernai.drivers.background_loop import BackgroundLoop, outcome_of
@@ -115,12 +115,11 @@ class Adapter:
         """
         if server not in self._connections:
             raise McpConfigError(f"there is no server {server!r}; the servers are: {', '.join(self._connections)}")
-        if not isinstance(prefix, str):
-            raise TypeError(f"prefix must be text, got {prefix!r}")
-        if trusted is not None and not isinstance(trusted, Mapping):
-            raise TypeError(f"trusted must be a mapping from tools to lists of inputs, got {type(trusted).__name__}: "
-                            "write trusted={'TOOL': ['INPUT']}")
-        marked = {name: check_texts(f"trusted[{name!r}]", inputs, "names") for name, inputs in (trusted or {}).items()}
+        check_type(prefix, str, "prefix must be text")
+        trusted = {} if trusted is None else trusted
+        check_type(trusted, Mapping, "trusted must be a mapping from tools to lists of inputs",
+                   ": write trusted={'TOOL': ['INPUT']}")
+        marked = {name: check_texts(f"trusted[{name!r}]", inputs, "names") for name, inputs in trusted.items()}
         acting = check_texts("acts", acts, "names")
         tools = self._dispatch(SkillContext(None)).tools_of(server)
         wanted = list(tools) if only is None else check_texts("only", only, "names")
@@ -243,14 +242,17 @@ def setup(
     function that makes one. `Options` describes the other options. Raises `McpConfigError`, a ValueError that names the
     server, the key and the fix.
     """
-    for option in options:
-        if option not in Options.__annotations__:
-            raise TypeError(f"unknown option {option!r}; known: {', '.join(Options.__annotations__)}")
+    known_options(options, Options)
     for asked in ("sampling", "elicitation"):
         callback = options.get(asked)
         if callback is not None and not callable(callback) and (asked, callback) != ("elicitation", "pause"):
             raise TypeError(f"{asked} must be a function of (context, params), got {callback!r}")
-    sources = _checked_sources(client)
+    sources = {} if client is None else client
+    check_type(sources, Mapping, "client must be a mapping from server names to servers or clients",
+               ": write client={'NAME': it}")
+    for name, source in sources.items():
+        check_type(source, (*_OBJECTS, Callable), f"client[{name!r}] must be an SDK server, an SDK client that was not "
+                                                  "entered, or a function that makes one")
     servers = read_servers(expanded(mapping, os.environ), sources)
     _check_auth(options.get("auth") or {}, servers)
     if not options.get("register", True):
@@ -297,23 +299,10 @@ def _check_free(name: str) -> None:
         )
 
 
-def _checked_sources(client: Mapping[str, Source] | None) -> dict[str, Source]:
-    if client is not None and not isinstance(client, Mapping):
-        raise TypeError(f"client must be a mapping from server names to servers or clients, got "
-                        f"{type(client).__name__}: write client={{'NAME': it}}")
-    for name, source in (client or {}).items():
-        if not (isinstance(source, _OBJECTS) or callable(source)):
-            raise TypeError(f"client[{name!r}] must be an SDK server, an SDK client that was not entered, or a "
-                            f"function that makes one, got {type(source).__name__}")
-    return dict(client or {})
-
-
 def _check_auth(auth: Mapping[str, httpx2.Auth], servers: Mapping[str, ServerConfig]) -> None:
     check_type(auth, Mapping, "auth must be a mapping from server names to httpx2.Auth")
     for name, one in auth.items():
-        if not isinstance(one, httpx2.Auth):
-            raise TypeError(f"auth[{name!r}] must be an httpx2.Auth, such as the SDK's OAuthClientProvider, got "
-                            f"{type(one).__name__}")
+        check_type(one, httpx2.Auth, f"auth[{name!r}] must be an httpx2.Auth, such as the SDK's OAuthClientProvider")
         if name not in servers or servers[name].url is None:
             raise McpConfigError(f"auth[{name!r}]: there is no server with a url of that name")
 

@@ -11,8 +11,9 @@ from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterable
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
+from kernai._util.api import check_type, known_options
 from kernai.mcp.serving_tools import AgentAs, Source, Tools
 from kernai.mcp.serving_transports import Address, Serving, serve_http, serve_stdio
 from kernai.values.context import Context
@@ -80,8 +81,7 @@ def serve(
         raise ValueError(f"transport must be 'stdio', 'streamable_http' or 'http', got {transport!r}")
     if _get_running_loop() is not None:
         raise RuntimeError("serve() blocks, and an event loop is running here: use kernai.mcp.serving.Server")
-    if on_ready is not None and not callable(on_ready):
-        raise TypeError(f"on_ready must be a function of the URL, got {on_ready!r}")
+    check_type(on_ready, Callable | None, "on_ready must be a function of the URL")
     if transport != "stdio":
         Server(source, **options).run(on_ready or _show)
         return
@@ -90,7 +90,7 @@ def serve(
         raise ValueError(
             f"{only_http[0]} is for transport='http': over stdio the only client is the process that started the server"
         )
-    Serving(partial(serve_stdio, Tools(source, **_known(options)))).serve_to_end()
+    Serving(partial(serve_stdio, Tools(source, **known_options(options, ServeOptions)))).serve_to_end()
 
 
 class Server(Serving):
@@ -101,7 +101,7 @@ class Server(Serving):
     """
 
     def __init__(self, source: Source, **options: Unpack[ServeOptions]) -> None:
-        given = _known(options)
+        given = known_options(options, ServeOptions)
         self._address = Address(**{key: given.pop(key) for key in _HTTP_OPTIONS if key in given})
         super().__init__(partial(serve_http, Tools(source, **given), self._address))
 
@@ -125,14 +125,6 @@ class Server(Serving):
 
     def __repr__(self) -> str:
         return f"Server({self._address.url or 'not started'})"
-
-
-def _known(options: ServeOptions) -> dict[str, Any]:
-    """The options as a dict. Raises `TypeError` for an unknown one."""
-    unknown = options.keys() - ServeOptions.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"unknown option {min(unknown)!r}; known: {', '.join(ServeOptions.__annotations__)}")
-    return {**options}
 
 
 def _show(url: str) -> None:

@@ -107,12 +107,9 @@ class Tools:
         agent_as: AgentAs = "tool", description: str | None = None, context: Callable[[], Context] | None = None,
         max_workers: int = DEFAULT_SIZE,
     ) -> None:
-        self._new_context = context or Context
-        if not callable(self._new_context):
-            raise TypeError(f"context must be a function that gives a Context, got {type(context).__name__}")
+        self._new_context = check_type(context or Context, Callable, "context must be a function that gives a Context")
         for option, text in (("name", name), ("version", version), ("instructions", instructions)):
-            if text is not None and not isinstance(text, str):
-                raise TypeError(f"{option} must be text, got {text!r}")
+            check_type(text, str | None, f"{option} must be text")
         self._pool = WorkerPool(check_count("max_workers", max_workers))
         self._select = _selected(source, agent_as, description)
         for skill in self._select():

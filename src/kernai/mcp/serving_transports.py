@@ -34,7 +34,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from kernai._util.api import check_texts
+from kernai._util.api import check_texts, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.errors import KernaiError
@@ -293,9 +293,7 @@ class _Verifier:
     """Accepts one token, compared in constant time."""
 
     def __init__(self, token: str) -> None:
-        if not isinstance(token, str):
-            raise TypeError(f"token must be text, got {type(token).__name__}")
-        if not _TOKEN.fullmatch(token):  # the error must not show the token
+        if not _TOKEN.fullmatch(check_type(token, str, "token must be text")):  # the error must not show the token
             raise ValueError("token must be one or more printing ASCII characters without spaces")
         self._token = token
 
