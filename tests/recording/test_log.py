@@ -207,7 +207,7 @@ def test_a_line_has_no_line_breaks_and_its_values_are_words_or_ascii_json_of_bou
             end = len(value)
             assert left[:end] == value
             assert not set(value) & set("= '\"")
-        assert end <= 200
+        assert 0 < end <= 200
         assert left[:end].isprintable()
         assert left[:end].isascii()
         left = left[end:].removeprefix(" ")
