@@ -278,14 +278,17 @@ def test_an_agent_that_protects_less_blocks_the_run_until_a_person_accepts_it(st
     assert (handle.result(PATIENCE).text, calls) == ("done", ["act"])
 
 
-def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore) -> None:
+def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore, caplog: pytest.LogCaptureFixture) -> None:
     def options(info: Any) -> Any:
         if info.run_id == "r":
             raise LookupError(f"no customer for {info.run_id}")
+        return {} if info.run_id == "failing" else None
 
-    own = Workers(store, {"clerk": acting(print)}, options=options)
+    own = Workers(store, {"clerk": acting(print), "failing": Agent(instructions=lambda: 1 / 0)}, options=options)  # type: ignore[arg-type]
     found = [own.submit("clerk", "go", run_id=run_id) for run_id in ("r", "s")]
+    own.submit("failing", "go", run_id="failing")
     own.run(wait=False)
+    assert "run failing has ended: ZeroDivisionError: division by zero\nTraceback" in caplog.text
     whys = ["LookupError: no customer for r", "TypeError: options must return a mapping, such as {'limits': ...}, returned None"]
     assert [(one.info().status, one.info().why) for one in found] == [("blocked", why) for why in whys]
     own.stop()  # it has ended already

@@ -389,9 +389,10 @@ def _is_for_workers(info: RunInfo) -> bool:
 
 
 def _block(store: PostgresStore, run_id: str, why: str, error: Exception | None = None) -> None:
-    info = store.info(run_id)
-    if info is not None and info.status in UNFINISHED:
-        with suppress(RunBusyError):
+    info, how = store.info(run_id), "has ended"
+    with suppress(RunBusyError):
+        if info is not None and info.status in UNFINISHED:
             store.block(run_id, why, error.calls if isinstance(error, InFlightError) else ())
-            trace = None if isinstance(error, KernaiError) else error  # these say enough
-            _LOG.warning("run %s is blocked: %s", run_id, why, exc_info=trace)
+            how = "is blocked"
+        trace = None if isinstance(error, KernaiError) else error  # these say enough
+        _LOG.warning("run %s %s: %s", run_id, how, why, exc_info=trace)
