@@ -63,19 +63,15 @@ def test_the_command_in_the_hint_continues_a_waiting_run(here: Here, tmp_path: P
     assert other.stdout == "the same\nchanged: instructions changed\n"
 
 
-@pytest.mark.parametrize("words, advice", [
-    (("run", "pay.py", "Refund it"), "with --store STORE the run waits"), (("chat", "pay.py"), "kernai chat --store STORE"),
-])
-def test_a_run_that_must_wait_without_a_store_says_what_to_add(
-    here: Here, tmp_path: Path, words: tuple[str, ...], advice: str
-) -> None:
+@pytest.mark.parametrize("words", [("run", "pay.py", "Refund it"), ("chat", "pay.py")])
+def test_a_run_that_must_wait_without_a_store_says_what_to_add(here: Here, tmp_path: Path, words: tuple[str, ...]) -> None:
     mock = """MockProvider('<command name="refund">30</command>')"""
     agent = f"\nfrom kernai import Agent, MockProvider\nagent = Agent(instructions='', skills=[refund], provider={mock})\n"
     write(tmp_path, "pay.py", PAY + agent)
     done = here(*words, input="Refund it\n")
     error, hint = error_lines(done.stderr)
     assert "and a run can only wait in a store" in error
-    assert advice in hint
+    assert hint == "hint: with --store STORE the run waits for your decision"
     assert "store=" not in done.stderr
 
 

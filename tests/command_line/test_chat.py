@@ -77,7 +77,7 @@ def test_the_commands_of_a_session_work(here: Here, tmp_path: Path, monkeypatch:
         "kernai: error: cannot write no/talk.json: No such file or directory",
         "kernai: error: /save needs a file",
         "kernai: error: /attach needs a file or a URL",
-        "kernai: error: cannot read gone.png: No such file or directory",
+        "kernai: error: cannot read media file 'gone.png': No such file or directory",
         "kernai: error: there is no /nope",
     ]
     assert "/attach FILE|URL" in done.stderr

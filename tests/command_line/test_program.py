@@ -82,7 +82,7 @@ WRONG = {
     "an unknown module": (["run", "no_such_module:agent", "x"], "kernai: error: no module 'no_such_module'", "hint: modules are searched from the working directory"),
     "input that is no text": (["run", "a.py", "gr\udcfc"], "kernai: error: INPUT: character 2 is not valid", "hint: pipe it in as UTF-8"),
     "blank input": (["run", "a.py", " "], "kernai: error: there is no input", "hint: give it as the second argument"),
-    "media that are not there": (["run", "a.py", "x", "--media", "none.png"], "kernai: error: cannot read none.png: No such file or directory", "hint: give a file, or a URL"),
+    "media that are not there": (["run", "a.py", "x", "--media", "none.png"], "kernai: error: cannot read media file 'none.png': No such file or directory", "hint: give a file, or a URL"),
     "a folder as media": (["run", "a.py", "x", "--media", "."], "kernai: error: path must be a regular file: '.' is not one", "hint: give a file, or a URL"),
     "a recording of another kind": (["run", "a.py", "x", "--record", "run.txt"], "kernai: error: --record: 'run.txt' must end in .json or .jsonl", "hint: name a file that can be written"),
     "a recording over something else": (["run", "a.py", "x", "--record", "other.json"], "kernai: error: --record: other.json exists and is not a recording", "hint: name another file"),

@@ -49,10 +49,9 @@ def media_at(given: str) -> Media:
     if given.lower().startswith(("https://", "http://", "data:")):
         return Media.from_url(given)
     hint = "give a file, or a URL that begins with https://"
-    with failing("", hint, ValueError):
+    with failing("", hint, (KernaiError, ValueError)):
         found = Media.from_file(given)
-    with failing(f"cannot read {given}", hint), open(given, "rb") as file:
-        return replace(found, payload=file.read())
+        return replace(found, payload=found.read_bytes())
 
 
 #: AGENT, and the options that define an ad-hoc agent instead

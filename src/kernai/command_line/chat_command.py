@@ -16,13 +16,13 @@ from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
 from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, Narrator, PipedTurn, TurnView, failure_of, summary
-from kernai.command_line.output import DEBUG_HINT, INTERRUPTED, NO, OK, CommandError, failing
-from kernai.command_line.program import Argument, Command
+from kernai.command_line.output import INTERRUPTED, OK, CommandError, failing
+from kernai.command_line.program import Argument, Command, explained
 from kernai.command_line.recording import Recording
 from kernai.drivers.run_stream import RunStream
 from kernai.durable.approvals import Decision
 from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
-from kernai.errors import InFlightError, KernaiError, StoreNeededError, described
+from kernai.errors import InFlightError, KernaiError
 from kernai.interrupts import INTERRUPTS
 from kernai.recording.recorder import Recorder
 from kernai.runs.resume_request import recorded_result
@@ -285,11 +285,8 @@ class ChatSession:
                 self._attached.clear()
             if self.options.verbose:
                 output.note(summary(result, time.monotonic() - started))
-        if isinstance(failure, StoreNeededError):
-            how = "with `kernai chat --store STORE` you are asked here"
-            raise CommandError(f"{failure.why}, and a run can only wait in a store", how, NO) from failure
         if failure is not None:
-            raise CommandError(described(failure), DEBUG_HINT, NO) from failure
+            raise explained(failure) from failure
         self._conclude(result, view)
 
     def _show(self, events: RunStream, view: Narrator) -> Exception | None:

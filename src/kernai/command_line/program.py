@@ -65,13 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output.discard(sys.stdout, sys.stderr)
         return output.PIPE_CLOSED
     except (Exception, KeyboardInterrupt, SystemExit, Terminated) as error:  # noqa: BLE001 - the user gets one line for any of them
-        explained, trace = _explained(error), error if debug else None
+        shown, trace = explained(error), error if debug else None
     try:
-        output.report(explained, trace)
+        output.report(shown, trace)
         sys.stdout.flush()
     except OSError:  # the reader has left, or the disk is full: nobody can be informed
         output.discard(sys.stdout, sys.stderr)
-    return explained.status
+    return shown.status
 
 
 @contextmanager
@@ -127,7 +127,8 @@ def command_of(name: str) -> tuple[Command, Parser]:
     return command, Parser(name, command)
 
 
-def _explained(error: BaseException) -> CommandError:
+def explained(error: BaseException) -> CommandError:
+    """The error that the user sees for an exception."""
     cause: BaseException | None = error  # code that a signal interrupts may raise something else, as argparse does
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):
@@ -138,7 +139,7 @@ def _explained(error: BaseException) -> CommandError:
     if isinstance(error, CommandError):
         return error
     if isinstance(error, StoreNeededError):
-        how = "with --store STORE the run waits until you decide with `kernai resume`"
+        how = "with --store STORE the run waits for your decision"
         return CommandError(f"{error.why}, and a run can only wait in a store", how, NO)
     if isinstance(error, RunDamagedError):
         return CommandError(error_text(error), "docs/durable.md says how to save what is whole", USAGE)
