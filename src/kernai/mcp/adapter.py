@@ -23,7 +23,7 @@ from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 
 import kernai
-from kernai._util.api import check_texts, check_type, is_async, known_options
+from kernai._util.api import check_texts, check_type, is_async, known_options, likely
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.blocks.block import Block
 from kernai.drivers.background_loop import BackgroundLoop, outcome_of
@@ -114,7 +114,8 @@ class Adapter:
         `asyncio.to_thread`.
         """
         if server not in self._connections:
-            raise McpConfigError(f"there is no server {server!r}; the servers are: {', '.join(self._connections)}")
+            others = likely(str(server), self._connections, "the servers are:")
+            raise McpConfigError(f"there is no server {server!r}{others}")
         check_type(prefix, str, "prefix must be text")
         trusted = {} if trusted is None else trusted
         check_type(trusted, Mapping, "trusted must be a mapping from tools to lists of inputs",
@@ -268,9 +269,8 @@ def load(
     path: str | os.PathLike[str], client: Mapping[str, Source] | None = None, **options: Unpack[Options]
 ) -> Adapter:
     """Like `setup`, for a YAML, JSON or TOML file, depending on its ending. Errors also name the file."""
-    mapping = read_file(path)
     try:
-        return setup(mapping, client, **options)
+        return setup(read_file(path), client, **options)
     except McpConfigError as error:
         raise McpConfigError(f"{Path(path)}: {error}") from None
 

@@ -301,22 +301,22 @@ def _replaced(found: re.Match[str], environment: Mapping[str, str], place: str) 
 
 
 def read_file(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """Reads the mapping in a file, without expanding it. Raises `McpConfigError` with the file and the faulty line."""
+    """Reads the mapping in a file, without expanding it. Raises `McpConfigError` with the faulty line."""
     file = Path(path)
     readers: dict[str, Callable[[str], Any]] = {
         ".yml": _yaml, ".yaml": _yaml, ".json": partial(loads, unique_keys=True), ".toml": tomllib.loads,
     }
     reader = readers.get(file.suffix.lower())
     if reader is None:
-        raise McpConfigError(f"{file}: the name must end in .yml, .yaml, .json or .toml")
+        raise McpConfigError("the file's name must end in .yml, .yaml, .json or .toml")
     try:
         found = reader(file.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
-        raise McpConfigError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise McpConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except (ValueError, RecursionError) as error:
-        raise McpConfigError(f"{file}: {error}") from None
+        raise McpConfigError(str(error)) from None
     if not isinstance(found, Mapping):
-        raise McpConfigError(f"{file}: must hold a mapping with the key 'servers'")
+        raise McpConfigError("must hold a mapping with the key 'servers'")
     return found
 
 

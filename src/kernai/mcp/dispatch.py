@@ -14,7 +14,7 @@ from typing import Any
 
 from mcp_types import Tool
 
-from kernai._util.api import close_matches
+from kernai._util.api import close_matches, likely
 from kernai.mcp import language
 from kernai.mcp.connection import Connection, Emit, Listing
 from kernai.mcp.errors import McpError
@@ -198,9 +198,7 @@ class Dispatch:
             return list(self.servers.values())
         if name in self.servers:
             return [self.servers[name]]
-        close = close_matches(name, self.servers)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise McpError(f"there is no server {name!r}; the servers are: {', '.join(self.servers)}.{hint}")
+        raise McpError(f"there is no server {name!r}{likely(name, self.servers, 'the servers are:')}")
 
     def _find(self, request: Request, kind: str = "tools", *, again: bool = False) -> tuple[Connection, Any]:
         """The tool or prompt that the request means. Raises `McpError` if there is none, or more than one."""

@@ -205,8 +205,6 @@ def check_sendable(what: str, given: Any) -> None:
 Returned = Part | list[Part]
 
 MAX_URI, MAX_TYPE = 500, 60
-#: types that a model may be able to read although they are neither images nor audio
-_DOCUMENTS = frozenset({"application/pdf"})
 
 
 # ---------------------------------------------------------------------------------------------------------- listings
@@ -346,7 +344,7 @@ def _resource_part(resource: types.TextResourceContents | types.BlobResourceCont
     if mime.startswith("text/"):
         with suppress(ValueError):  # some servers send text as bytes
             return base64.b64decode(resource.blob, validate=True).decode("utf-8")
-    if kind_of(mime) != "document" or mime in _DOCUMENTS:
+    if kind_of(mime) != "document" or mime == "application/pdf":  # some models read PDF files
         return _media(resource.blob, mime, f"resource {resource.uri}")
     size = len(resource.blob) * 3 // 4
     return f"[resource {resource.uri}: {mime}, about {size} bytes of binary data, which cannot be shown]"

@@ -262,10 +262,6 @@ class _Writer:
 # ----------------------------------------------------------------------------------------------------------- checking
 
 
-class TooMuchWorkError(Exception):
-    """A limit is reached, so the check is left to the server."""
-
-
 def is_schema(schema: Mapping[str, Any]) -> bool:
     """Whether this is a valid JSON schema. False also if that cannot be found out within the limits."""
     return _checker(json.dumps(schema)) is not None
@@ -364,7 +360,7 @@ def _counted(rule: _Keyword, name: str) -> _Keyword:
 def _count(left: list[int], steps: int) -> None:
     left[0] -= steps
     if min(left) < 0:
-        raise TooMuchWorkError
+        raise RuntimeError("a limit is reached, so the check is left to the server")
 
 
 def _nodes(value: Any) -> int:

@@ -69,7 +69,6 @@ class Tail:
             if self._file not in (None, identity) or file.read(len(self._last)) != self._last:
                 return None
             self._file = identity
-            file.seek(self._read)
             new = file.read(about.st_size - self._read)
         self._read += len(new)
         self._last = (self._last + new)[-_CHECKED:]
