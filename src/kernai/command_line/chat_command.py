@@ -162,8 +162,7 @@ class ChatSession:
     def restore(self) -> None:
         """Loads the messages of a conversation in a store, or continues its turn if that was interrupted or waits."""
         run_id, store = self.options.run_id, self.store
-        info = None if store is None else store.info(run_id)
-        if store is None or info is None:
+        if store is None or (info := store.info(run_id)) is None:
             return
         if info.status in (RUNNING, ABANDONED, BLOCKED, WAITING):
             output.note("(continuing the interrupted turn)")

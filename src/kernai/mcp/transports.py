@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import sys
+from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from kernai.mcp.connection import Session
 
-#: bytes kept of a server's standard error: if there are more, they are cut to the second, which exceeds any secret
+#: characters kept of a server's standard error: more are cut to the second number, which exceeds any secret
 MAX_STDERR, LEAST_STDERR = 65536, 16384
 #: characters and lines of standard error that an error shows
 STDERR_CHARACTERS, STDERR_LINES = 4096, 8
@@ -139,7 +140,8 @@ class StderrTail:
 
     def __init__(self, hide: Callable[[str], str]) -> None:
         self._hide = hide
-        self._kept = bytearray()
+        self._kept = ""
+        self._decode = getincrementaldecoder("utf-8")("surrogateescape").decode  # a character may come in two pieces
         self._read_end: int | None = None
 
     @contextmanager
@@ -164,16 +166,13 @@ class StderrTail:
     def _drain(self) -> None:
         with suppress(BlockingIOError):  # raised when everything has been read
             while self._read_end is not None and (data := os.read(self._read_end, 65536)):
-                self._kept += data
+                self._kept += self._decode(data)
                 if len(self._kept) > MAX_STDERR:
-                    self._kept = bytearray(self._hidden().encode("utf-8", "surrogateescape")[-LEAST_STDERR:])
-
-    def _hidden(self) -> str:
-        return self._hide(self._kept.decode("utf-8", "surrogateescape"))
+                    self._kept = self._hide(self._kept)[-LEAST_STDERR:]
 
     def lines(self) -> list[str]:
         self._drain()
-        text = self._hidden()[-STDERR_CHARACTERS:].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        text = self._hide(self._kept)[-STDERR_CHARACTERS:].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         return [line.rstrip() for line in text.splitlines() if line.strip()][-STDERR_LINES:]
 
 
