@@ -114,7 +114,7 @@ def definition_of(
 
 
 def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, Agent[Any]]]:
-    """Returns the definition of an agent that calls no others, and the agents that it can call, by the skill's name."""
+    """Returns the agent's definition without the agents that it can call, and these by the skill's name."""
     options = agent.options()
     instructions, skills = agent.instructions, setup.skills.visible()
     part = {
