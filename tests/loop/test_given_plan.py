@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -96,6 +97,9 @@ def test_a_stored_run_continues_where_it_stopped_and_replays(way: Way) -> None:
     assert stopped.stop_reason == "max_calls"
     with pytest.raises(LimitReachedError):
         stopped.unwrap()
+    cancel = threading.Event()
+    cancelling = MockProvider().on_call(lambda *given: cancel.set() or answering(*given))  # type: ignore[func-returns-value]
+    assert way(agent(provider=cancelling), PLAN, cancel=cancel).stop_reason == "cancelled"
     whole = resume(first, "r", store=store, agents={"b": other})
     assert whole.text == '{"a": "one!", "b": "mine", "c": "sum of 2"}'
     assert whole.usage.model_calls == 3, "what was done is not done again"
