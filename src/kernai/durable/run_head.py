@@ -379,9 +379,11 @@ class LeasedStore(Closing, NotCopied, RunStore):
     def close(self, run_id: str, reason: str) -> None: ...
     def close(self, run_id: str | None = None, reason: str = "") -> None:
         """Closes the store; may be called twice. With a run's id, ends that run instead, as `RunStore.close` does."""
-        if run_id is None:
+        if run_id is None and not reason:
             self._disconnect()
             return
+        if not isinstance(run_id, str):
+            raise TypeError(f"run_id must say which run to close, got {run_id!r}")
         if not isinstance(reason, str) or not reason.strip():
             raise ValueError(f"reason must say why the run is closed, got {reason!r}")
         info = self._change(run_id, lambda head: head.existing().unfinished().shown(), writes=False)
