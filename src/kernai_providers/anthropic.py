@@ -186,7 +186,7 @@ class AnthropicReader(SseReader):
         super().__init__(vendor, secrets)
         self._usage: dict[str, int] = {}
         self._thought: dict[str, str] = {}
-        #: the newest call with each index, if no other block has begun with it since: gateways use an index again
+        #: the newest call with each index, if no other block has begun with it since: gateways reuse indexes
         self._newest: dict[object, int] = {}
 
     def on_object(self, found: dict[str, Any]) -> None:

@@ -230,7 +230,7 @@ def _retryable(status: int, error: _ErrorBody, headers: Mapping[str, str]) -> bo
     wish = headers.get("x-should-retry", "").strip().lower()
     if wish in ("true", "false"):
         return wish == "true"
-    # OpenRouter: running requests use up the balance, until they end
+    # OpenRouter: requests under way reserve the balance until they end
     is_reserved = status == _PAYMENT_REQUIRED and "retry-after" in headers
     if not (status in RETRYABLE or is_reserved) or any(_MONEY.search(word) for word in error.words):
         return False

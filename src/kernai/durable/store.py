@@ -394,7 +394,7 @@ class RunStore(Store, Protocol):
         """
 
     def cancel_requests(self, run_ids: Iterable[str]) -> Mapping[str, str]:
-        """Why workers that have these runs must end them, by run id: on request, or as somebody else has ended them."""
+        """Why the workers of these runs must end them, by run id: on request, or since somebody else has ended them."""
 
     def close(self, run_id: str, reason: str) -> None:
         """Ends a run that waits, or whose process died, with the stop reason ``closed``. Its entries are kept.
