@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple, Self
 
+from kernai._util.api import Closing
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing, is_address, shown
@@ -117,7 +118,7 @@ _ID = re.compile(r"media_[0-9a-f]{12}")
 _ENDINGS = {mime: ending for ending, mime in reversed(MIME_TYPES.items())}
 
 
-class Recording:
+class Recording(Closing):
     """Writes the events of `recorder` to `path`, and the media of `store` to the folder next to it. A context manager.
 
     A ``.jsonl`` is written line by line, a ``.json`` at the end. An earlier recording is replaced (if it is a symbolic
@@ -196,9 +197,6 @@ class Recording:
             if is_jsonl:
                 self._sink = JsonlSink(self._file)
         return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Completes the file. Closing twice is fine."""

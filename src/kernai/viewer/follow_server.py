@@ -24,6 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
+from kernai._util.api import Closing
 from kernai._util.private_file import open_regular
 from kernai.jsonio.json_data import dumps
 from kernai.recording.recorder import Shortening
@@ -182,7 +183,7 @@ MOST_STRANGERS = 64
 _HTTP_PORT, _LAST_PORT = 80, 65_535
 
 
-class FollowServer(ThreadingHTTPServer):
+class FollowServer(Closing, ThreadingHTTPServer):
     """Serves the file of JSON lines at `path`, which need not exist yet. A context manager.
 
     `url` is the page's address with its token: whoever has it can read the recording. `opening_url` leads there until a
@@ -237,9 +238,6 @@ class FollowServer(ThreadingHTTPServer):
             self._clients_change.wait_for(lambda: not self._clients, GRACE)
             self._shut(socket.SHUT_RDWR)  # do not wait for clients that do not read their answer
         self.server_close()
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _shut(self, how: int) -> None:
         for client in self._clients:
