@@ -235,7 +235,7 @@ def check_texts(name: str, given: Any, what: str = "texts") -> list[str]:
     return texts
 
 
-def known_options(options: Mapping[str, Any], known: type) -> dict[str, Any]:
+def checked_options(options: Mapping[str, Any], known: type) -> dict[str, Any]:
     """Returns a copy of `options`. Raises `TypeError` for one that `known`, a `TypedDict`, lacks."""
     for name in options:
         if name not in known.__annotations__:

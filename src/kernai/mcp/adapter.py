@@ -23,7 +23,7 @@ from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 
 import kernai
-from kernai._util.api import check_texts, check_type, is_async, known_options, likely
+from kernai._util.api import check_texts, check_type, checked_options, is_async, likely
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.blocks.block import Block
 from kernai.drivers.background_loop import BackgroundLoop, outcome_of
@@ -243,7 +243,7 @@ def setup(
     function that makes one. `Options` describes the other options. Raises `McpConfigError`, a ValueError that names the
     server, the key and the fix.
     """
-    known_options(options, Options)
+    checked_options(options, Options)
     for asked in ("sampling", "elicitation"):
         callback = options.get(asked)
         if callback is not None and not callable(callback) and (asked, callback) != ("elicitation", "pause"):

@@ -13,7 +13,7 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from kernai._util.api import check_type, known_options
+from kernai._util.api import check_type, checked_options
 from kernai.mcp.serving_tools import AgentAs, Source, Tools
 from kernai.mcp.serving_transports import Address, Serving, serve_http, serve_stdio
 from kernai.values.context import Context
@@ -90,7 +90,7 @@ def serve(
         raise ValueError(
             f"{only_http[0]} is for transport='http': over stdio the only client is the process that started the server"
         )
-    Serving(partial(serve_stdio, Tools(source, **known_options(options, ServeOptions)))).serve_to_end()
+    Serving(partial(serve_stdio, Tools(source, **checked_options(options, ServeOptions)))).serve_to_end()
 
 
 class Server(Serving):
@@ -101,7 +101,7 @@ class Server(Serving):
     """
 
     def __init__(self, source: Source, **options: Unpack[ServeOptions]) -> None:
-        given = known_options(options, ServeOptions)
+        given = checked_options(options, ServeOptions)
         self._address = Address(**{key: given.pop(key) for key in _HTTP_OPTIONS if key in given})
         super().__init__(partial(serve_http, Tools(source, **given), self._address))
 
