@@ -64,16 +64,20 @@ class Listing(NamedTuple):
 
 
 class Attempt:
-    """One attempt at a request, with its timeout. `emit` hides the secrets of the server's configuration."""
+    """One attempt at a request, with its timeout."""
 
     def __init__(self, session: Session, emit: Emit, seconds: float) -> None:
         self.session = session
         self.client = session.client
-        self.emit = emit
+        self._emit = emit
         #: HTTP error statuses that its requests got
         self.statuses: list[int] = []
         self.timeout = asyncio.timeout(seconds)
         self._seconds = seconds
+
+    def emit(self, kind: str, **data: Any) -> None:
+        """Emits an event of the server, without the secrets of its configuration."""
+        self._emit(self.session.redactor.data({"mcp": kind, "server": self.session.name, **data}))
 
     def extend(self, *, without_end: bool = False) -> None:
         """Restarts the timeout; with `without_end`, suspends it until the next call of this method."""
@@ -118,7 +122,7 @@ class Session:
         self.changes = 0
         self.changes_listed: int | None = None
         self.failure: BaseException | None = None
-        self._name = name
+        self.name = name
         #: the requests that wait for an answer
         self.attempts: set[Attempt] = set()
         self._asking = 0  # how many callbacks are running
@@ -193,9 +197,8 @@ class Session:
 
     async def on_log(self, params: mcp_types.LoggingMessageNotificationParams) -> None:
         """Emits a log message for each request under way: the server does not say which one it belongs to."""
-        said = {"level": params.level, "logger": params.logger, "data": params.data}
         for one in self.attempts:
-            one.emit({"mcp": "log", "server": self._name, **said})
+            one.emit("log", level=params.level, logger=params.logger, data=params.data)
 
     async def on_message(self, message: object) -> None:
         if isinstance(message, mcp_types.ToolListChangedNotification):
@@ -292,7 +295,7 @@ class Connection:
         """
         while True:
             session = await self._open()
-            attempt = Attempt(session, lambda event: emit(self.redactor.data(event)), self.config.timeout)
+            attempt = Attempt(session, emit, self.config.timeout)
             talking.set((self.redactor.text, attempt.statuses))  # each request has a task, and a context of its own
             may_be_done = False
             try:

@@ -113,10 +113,7 @@ class Interaction:
         return await send()
 
     async def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        self._attempt.emit({
-            "mcp": "progress", "server": self._connection.name, "tool": self._params["name"], "progress": progress,
-            "total": total, "message": message,
-        })
+        self._attempt.emit("progress", tool=self._params["name"], progress=progress, total=total, message=message)
 
     async def _responses(
         self, requests: types.InputRequests, place: Mapping[str, Any], answer: Any
@@ -178,10 +175,7 @@ class Interaction:
                     return self._ended(task)
                 requests = {key: one for key, one in (task.input_requests or {}).items() if key not in answered}
                 responses = await self._responses(requests, {"task": task_id}, None)
-                self._attempt.emit({
-                    "mcp": "task", "server": self._connection.name, "task": task_id, "status": task.status,
-                    "message": task.status_message,
-                })
+                self._attempt.emit("task", task=task_id, status=task.status, message=task.status_message)
                 if not responses:
                     self._attempt.extend(without_end=True)
                     hint = POLL_SECONDS if task.poll_interval_ms is None else task.poll_interval_ms / 1000
