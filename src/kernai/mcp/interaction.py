@@ -250,7 +250,7 @@ class TaskRequest(types.Request[TaskParams, str]):
 
 
 class TasksExtension(ClientExtension):
-    """Tells servers that this client supports tasks."""
+    """Declares to servers that this client supports tasks."""
 
     identifier = "io.modelcontextprotocol/tasks"
 
