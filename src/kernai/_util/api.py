@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar
@@ -233,14 +233,6 @@ def check_texts(name: str, given: Any, what: str = "texts") -> list[str]:
     if not all(isinstance(one, str) for one in texts):
         raise TypeError(f"{name} must be a list of {what}, got {given!r}")
     return texts
-
-
-def checked_options(options: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """Returns a copy of `options`. Raises `TypeError` for one that `known`, a `TypedDict`, lacks."""
-    for name in options:
-        if name not in known.__annotations__:
-            raise TypeError(f"unknown option {name!r}{likely(name, known.__annotations__, 'known:')}")
-    return {**options}
 
 
 def check_function(

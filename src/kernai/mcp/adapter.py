@@ -23,7 +23,7 @@ from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 
 import kernai
-from kernai._util.api import check_texts, check_type, checked_options, is_async, likely
+from kernai._util.api import check_texts, check_type, is_async, likely
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.blocks.block import Block
 from kernai.drivers.background_loop import BackgroundLoop, outcome_of
@@ -32,7 +32,7 @@ from kernai.loop.effects import Cancelled
 from kernai.mcp.configuration import ServerConfig, expanded, read_file, read_servers
 from kernai.mcp.connection import CLOSING_SECONDS, Connection, Session
 from kernai.mcp.dispatch import Dispatch, Work
-from kernai.mcp.errors import McpClosedError, McpConfigError, McpError
+from kernai.mcp.errors import McpClosedError, McpConfigError, McpError, checked_options
 from kernai.mcp.interaction import TasksExtension
 from kernai.mcp.language import Returned, documentation
 from kernai.mcp.tool_skills import tool_skill

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from kernai._util.api import likely
 from kernai.errors import KernaiError
 
 
@@ -19,3 +23,11 @@ class McpUnavailableError(McpError):
 
 class McpClosedError(McpError):
     """The adapter cannot be used any more: build a new one with `kernai.mcp.setup` or `kernai.mcp.load`."""
+
+
+def checked_options(options: Mapping[str, Any], known: type) -> dict[str, Any]:
+    """Returns a copy of `options`. Raises `TypeError` for one that `known`, a `TypedDict`, lacks."""
+    for name in options:
+        if name not in known.__annotations__:
+            raise TypeError(f"unknown option {name!r}{likely(name, known.__annotations__, 'known:')}")
+    return {**options}

@@ -13,7 +13,8 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from kernai._util.api import check_type, checked_options
+from kernai._util.api import check_type
+from kernai.mcp.errors import checked_options
 from kernai.mcp.serving_tools import AgentAs, Source, Tools
 from kernai.mcp.serving_transports import Address, Serving, serve_http, serve_stdio
 from kernai.values.context import Context
