@@ -1,4 +1,4 @@
-"""The errors of `kernai.mcp`: `McpConfigError` when a configuration is loaded, the others when a request is made."""
+"""The errors of `kernai.mcp`: `McpConfigError` for a configuration, others for requests. And the check of options."""
 
 from __future__ import annotations
 
