@@ -62,7 +62,8 @@ class NativeEndless(Endless):
 @skill(register=False)
 def hang():
     say("hanging")
-    threading.Event().wait()
+    while True:  # not one wait: a signal that comes in the instant before it is not seen (CPython has no other way)
+        threading.Event().wait(0.02)
 
 @skill(register=False)
 def hang_until_cancelled(ctx: kernai.SkillContext):
@@ -77,8 +78,7 @@ async def hang_later():
     await asyncio.Event().wait()
 
 def ticking(work):
-    # asyncio.run on a loop that wakes now and then: a signal that comes in the instant before a loop waits is seen only
-    # when it wakes (CPython has no other way), and the signals of these tests come just then
+    # asyncio.run on a loop that wakes now and then, for the same reason
     async def run():
         asyncio.get_running_loop().slow_callback_duration = 60  # in development mode, asyncio reports slow steps on stderr
         async def tick():
@@ -153,7 +153,8 @@ HOW = {
 with kernai.stream({}, 'go', recorder=recorder) as events:
     for event in events:
         if event.type == 'text_chunk':
-            say('consuming'); threading.Event().wait()
+            say('consuming')
+            while True: threading.Event().wait(0.02)
 """,
     "arun": "ticking(kernai.arun({}, 'go', recorder=recorder))",
     "astream": """
