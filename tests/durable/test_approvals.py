@@ -189,7 +189,10 @@ def test_a_run_that_died_between_two_waiting_calls_is_waiting_once_it_is_resumed
 @EACH_WAY
 def test_one_of_several_may_be_decided_while_the_others_keep_waiting(way: Way) -> None:
     run = Case(way, {"go": [PAY + LOOK + PAY + PAY]}, at_once=True)
-    assert [call.call_id for call in run.execute().pending] == ["0.0", "0.2", "0.3"]
+    first = run.execute()
+    assert [call.call_id for call in first.pending] == ["0.0", "0.2", "0.3"]
+    assert "seen" in first.messages[-1].text, "a run that continues from these messages does not look again"
+    assert run.replay().messages == first.messages
     assert [call.call_id for call in run.resume(approvals={"0.2": True}).pending] == ["0.0", "0.3"]
     with pytest.raises(ValueError, match=r"'0\.2' does not wait .* those that wait: '0\.0', '0\.3'"):
         run.resume(approvals={"0.2": True})

@@ -383,6 +383,7 @@ class DurableRun:
 
     def parked_result(self, run: Run) -> Result[Any]:
         """The result of a run that waits. It includes the usage of the sub-runs that wait with it."""
+        self.scopes[""].work.close()  # adds the outcomes of calls that were made to the messages
         for other in run.root.runs.values():
             if other is not run:
                 run.meter.add(other.meter.usage())

@@ -46,8 +46,9 @@ class DurableScope:
         self.is_parked = False
         #: whether the loop has written rows beyond the recorded ones
         self.has_unrecorded = False
+        #: the loop
+        self.work = work
         self._durable = durable
-        self._work = work
         self._cursor = ReplayCursor(run, rows, durable.history, compares=durable.compares)
         #: the first effect whose outcome is not recorded
         self._frontier: Effect | None = None
@@ -73,7 +74,7 @@ class DurableScope:
         """Drives the loop to the first effect whose outcome is not recorded, or to its end."""
         outcome: Completion | None = Completion(None)
         while outcome is not None:
-            effect = effects.advance(self._work, outcome.value, outcome.error)
+            effect = effects.advance(self.work, outcome.value, outcome.error)
             error = effect.error if isinstance(effect, Completion) else None
             if not isinstance(error, (Exception, Control, SystemExit, NoneType)):
                 raise error  # of a signal just now; a recorded one is replayed as a cancellation
@@ -229,7 +230,7 @@ class DurableScope:
         try:
             yield from self._continue()
         except Parked:
-            self._work.close()
+            self.work.close()
             end = self._durable.end_parked(self)
         else:
             end = self._durable.end(self)
@@ -255,7 +256,7 @@ class DurableScope:
                     error = interrupt or error
                 added = None if run.trust is None else run.trust.note_host()
             at = len(waiting)
-            following = effects.advance(self._work, value, error)
+            following = effects.advance(self.work, value, error)
             value = error = None  # the traceback of an error refers to this frame
             if isinstance(following, Completion):
                 self.ended = following

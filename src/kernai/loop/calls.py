@@ -169,7 +169,8 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         stops.sort(key=lambda stop: stop.is_final)  # an answer counts if nothing else ends the run
         if stops and not stops[0].is_final:
             raise stops[0]
-    except GeneratorExit:
+    except GeneratorExit:  # other calls wait for a decision, or the driver has abandoned the run
+        inject_all()
         raise
     except BaseException as error:
         run.stops_all(error)
