@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import NoneType
 
 from kernai._util.api import ForkSafeLock, check_type
-from kernai_providers.network import BLOCK, Connection, CutHeadError, Deadline, connection_class
+from kernai_providers.network import BLOCK, Connection, Deadline, connection_class
 from kernai_providers.request_checks import Outgoing, routed
 from kernai_providers.transport import Request, StreamedResponse, TransportError, ends_for_certain, joined
 
@@ -215,8 +215,6 @@ def broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
     """Returns the error for a failure while a request was sent or a response was read."""
     if isinstance(error, TimeoutError):
         return deadline.timed_out()
-    if isinstance(error, CutHeadError):
-        return TransportError(f"{peer} closed the connection {error}", "closed")
     if isinstance(error, http.client.IncompleteRead):
         return TransportError(f"{peer} closed the connection before the body's end", "closed")
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):

@@ -83,9 +83,9 @@ class HttpxTransport:
                     await asyncio.shield(deadline.stream.aclose())
                 if deadline.connecting and isinstance(error, Exception) and not isinstance(error, TransportError):
                     raise not_connected(error, call, request.timeouts.connect) from cause_of(error)
-                if not isinstance(error, (OSError, httpx.HTTPError)):
+                if not isinstance(error, (OSError, httpx.HTTPError, TransportError)):
                     raise
-                failed = broken(error, call.peer, deadline)
+                failed = error if isinstance(error, TransportError) else broken(error, call.peer, deadline)
                 if failed.kind != "closed" or not deadline.awaits_head or deadline.dialed or deadline.has_received:
                     raise failed from cause_of(error)
                 # an idle connection was closed, and is now gone from the pool
@@ -260,7 +260,7 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
         deadline.check()
         with _plain_errors():
             data = await self._inner.read(max_bytes, max(0.0, deadline.until() - time.monotonic()))
-        if not data and deadline.awaits_head:
+        if not data and deadline.awaits_head and not deadline.connecting:
             raise deadline.cut_head()
         deadline.has_received = deadline.has_received or bool(data)
         deadline.count(len(data))

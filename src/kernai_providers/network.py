@@ -118,13 +118,10 @@ class Deadline:
             what = f"was silent for {self.seconds:g} seconds"
         return TransportError(f"{self._peer} {what}", "timeout")
 
-    def cut_head(self) -> CutHeadError:
+    def cut_head(self) -> TransportError:
         """Returns the error for a connection that ended before the head was complete."""
-        return CutHeadError("in the middle of the headers" if self.has_received else "without an answer")
-
-
-class CutHeadError(ConnectionError):
-    """The connection ended inside the head of a response."""
+        where = "in the middle of the headers" if self.has_received else "without an answer"
+        return TransportError(f"{self._peer} closed the connection {where}", "closed")
 
 
 # -------------------------------------------------------------------------------------------------- the connection
