@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai.values.media import FALLBACK_MIME, kind_of
-from kernai.values.message import placeholder
+from kernai.values.media import FALLBACK_MIME
 from kernai_providers.failures import at, objects
 from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_reference
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn
@@ -154,8 +153,8 @@ class GeminiReader(SseReader):
             (self.think if part.get("thought") is True else self.say)(part.get("text"))
             if isinstance(part.get("functionCall"), dict):
                 self._on_call(part)
-            elif mime := at(part, "inlineData", "mimeType"):  # as for media that a model cannot read
-                self.say(placeholder(kind_of(str(mime)), mime))
+            elif mime_type := at(part, "inlineData", "mimeType") or at(part, "fileData", "mimeType"):
+                self.say_media(mime_type)
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
             self.end_with(reason, FINISH_REASONS, candidate.get("finishMessage"))
@@ -164,6 +163,8 @@ class GeminiReader(SseReader):
     def _on_call(self, part: Mapping[str, Any]) -> None:
         """Handles a call, which arrives as a whole. Its signature has to be sent back with it."""
         call = part["functionCall"]
+        if call.get("partialArgs") or call.get("willContinue"):
+            raise self.error("calls in pieces are not supported: leave out streamFunctionCallArguments", "partial_call")
         if self.box is not None and isinstance(part.get("thoughtSignature"), str):
             self.keep({"type": SIGNATURE, "signature": part["thoughtSignature"]})
         self.call(len(self._calls), name=call.get("name"), id=call.get("id"), text=call.get("args") or {})

@@ -20,7 +20,9 @@ from typing import Any, TypeAlias
 
 from kernai import LlmResponse, NativeCall, ProviderError, Usage
 from kernai.values.llm_response import CUT, UNFINISHED, written
-from kernai_providers.failures import MAX_CODE, REQUEST_IDS, failure_in_stream, one_line, redactor
+from kernai.values.media import kind_of
+from kernai.values.message import placeholder
+from kernai_providers.failures import MAX_CODE, MAX_RAW, REQUEST_IDS, failure_in_stream, one_line, redactor
 from kernai_providers.native import Toolbox
 
 
@@ -285,6 +287,10 @@ class Reader(ABC):
         if isinstance(text, str):
             self._give(self._characters.decode(text.encode("utf-16-le", "surrogatepass")))
 
+    def say_media(self, mime_type: object) -> None:
+        """Adds the text for media that the model made, as for media that a model cannot read: an answer is text."""
+        self.say(placeholder(kind_of(str(mime_type)), mime_type))
+
     def call(self, key: object, *, name: object = None, id: object = None, text: object = "") -> None:
         """Adds a native call, or more of one. `key` is the vendor's for it. Ignored if no tools were offered.
 
@@ -414,7 +420,8 @@ class SseReader(Reader):
                 self.on_event(event, text)
         if not data and (text := "\n".join(self._decoder.instead).strip()):
             self.check_error(self.parsed(text))
-            raise self.error("the server answered with one JSON object; kernai asked for a stream", "not_a_stream")
+            shown = one_line(text, redactor(self.secrets), MAX_RAW)  # it may be an error of an unknown shape
+            raise self.error(f"the server answered with one JSON object, not with a stream: {shown}", "not_a_stream")
 
     def on_event(self, event: str | None, data: str) -> None:
         """Handles one event of the stream, by default an object or ``[DONE]``."""

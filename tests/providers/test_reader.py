@@ -15,8 +15,9 @@ from adapter_calls import ADAPTERS
 from kernai import LlmResponse, ProviderError
 from kernai_providers import OpenAIProvider, openai
 from kernai_providers.reader import Reader
-from vendor_wires import WIRES, anthropic, anthropic_text
+from vendor_wires import WIRES, anthropic, anthropic_text, gemini
 from wire_format import Called, Turn, data_of, sse
+from wire_openai import OpenAIWire, responses
 
 Outcome = tuple[str, LlmResponse]
 
@@ -226,7 +227,7 @@ ONE_ERROR += [ONE_ERROR[0].replace("{", "{\n\n  "), ": hello\n\n" + ONE_ERROR[0]
 
 @pytest.mark.parametrize("vendor", [vendor for vendor in ADAPTERS if vendor != "ollama"])
 @pytest.mark.parametrize("body,code,says", [
-    *((body, "bad", "boo") for body in ONE_ERROR), ('{"choices": []}', "not_a_stream", "one JSON object"),
+    *((body, "bad", "boo") for body in ONE_ERROR), ('{"code": 401, "msg": "bad key"}', "not_a_stream", "bad key"),
     ("", "cut", "cut off"), ("<html>\n\n</html>", "not_a_stream", "web page"), ("no healthy upstream", "invalid_json", "no healthy"),
 ])  # fmt: skip
 def test_a_body_that_is_no_stream_is_an_error_that_shows_it_in_any_cut(vendor: str, body: str, code: str, says: str) -> None:
@@ -413,16 +414,27 @@ def test_the_marker_that_gateways_put_behind_an_answer_of_gemini_ends_it() -> No
         whole("gemini", wire("gemini", [_said("Hello, ")]) + done)
 
 
-def test_an_image_that_gemini_made_is_named_in_its_place() -> None:
-    parts = [{"text": "A cat: "}, {"inlineData": {"mimeType": "image/png", "data": "iVBO"}}, {"text": "."}]
-    said, response = whole("gemini", wire("gemini", [{"candidates": [{"content": {"parts": parts}, **STOP}]}]))
+@pytest.mark.parametrize("vendor,stream", [
+    ("gemini", gemini({"text": "A cat: "}, {"inlineData": {"mimeType": "image/png", "data": "iVBO"}}, {"text": "."})),
+    ("gemini", gemini({"text": "A cat: "}, {"fileData": {"mimeType": "image/png", "fileUri": "https://a.test/1"}}, {"text": "."})),
+    ("openai", OpenAIWire().deltas({"content": "A cat: "}, {"images": [{"image_url": {"url": "data:image/png;base64,iVBO"}}]}, {"content": "."})),
+    ("openai-responses", responses(output=[
+        {"type": "message", "content": [{"type": "output_text", "text": one}]} if one else {"type": "image_generation_call", "result": "iVBO"}
+        for one in ("A cat: ", "", ".")])),
+])  # fmt: skip
+def test_media_that_a_model_made_are_text_in_their_place(vendor: str, stream: list[bytes]) -> None:
+    said, response = whole(vendor, b"".join(stream))
     assert said == response.content == "A cat: [image unavailable: image/png]."
 
 
-def test_an_error_of_gemini_after_a_finish_reason_is_an_error() -> None:
-    error = {"error": {"code": 503, "message": "boo", "status": "UNAVAILABLE"}}
-    with pytest.raises(ProviderError, match="UNAVAILABLE: boo"):
-        whole("gemini", wire("gemini", [_said("Hello, ", **STOP), error]))
+@pytest.mark.parametrize("after,says", [
+    (_said("Hello, ", **STOP) | {"error": {"code": 503, "message": "boo", "status": "UNAVAILABLE"}}, "UNAVAILABLE: boo"),
+    ({"candidates": [{"content": {"parts": [{"functionCall": {"name": "wipe", "willContinue": True}}]}}]}, "streamFunctionCallArguments"),
+    ({"candidates": [{"content": {"parts": [{"functionCall": {"name": "wipe", "partialArgs": [{"jsonPath": "$.all"}]}}]}}]}, "in pieces"),
+])  # fmt: skip
+def test_an_error_of_gemini_and_a_call_without_its_arguments_end_the_turn(after: dict[str, Any], says: str) -> None:
+    with pytest.raises(ProviderError, match=says):
+        whole("gemini", wire("gemini", [_said("Hello, ", **STOP), after, {"candidates": [STOP]}]))
 
 
 @pytest.mark.parametrize("pieces,said", [
