@@ -18,6 +18,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import NoneType
 
 from kernai._util.api import ForkSafeLock, check_type
@@ -52,45 +53,39 @@ class HttpTransport:
         call = routed(request)
         connection = self._pool.take(call)
         if connection is not None:
-            connection.deadline = deadline = Deadline(request, call.peer)
+            connection.deadline = deadline = Deadline(request, call)
             try:
                 return self._ask(connection, request, call)
             except TransportError as error:
                 if error.kind != "closed" or deadline.has_received:
                     raise
                 # the server was closing the idle connection, and has not seen the request
-        return self._ask(self._connect(call, request), request, call)
+        uses_tls = "https" in (call.scheme, call.proxy and call.proxy.scheme)
+        connection = Connection(call, Deadline(request, call), self.context() if uses_tls else None)
+        connection.deadline.begin(connecting=True)
+        return self._ask(connection, request, call)
 
     def close(self) -> None:
         self._pool.close()
 
-    def _connect(self, call: Outgoing, request: Request) -> Connection:
-        uses_tls = "https" in (call.scheme, call.proxy and call.proxy.scheme)
-        connection = Connection(call, Deadline(request, call.peer), self.context() if uses_tls else None)
-        connection.deadline.begin(connecting=True)
-        try:
-            connection.http.connect()
-        except BaseException as error:
-            connection.hang_up()
-            if isinstance(error, (OSError, UnicodeError)):
-                raise not_connected(error, call, request.timeouts.connect) from error
-            raise
-        connection.deadline.begin()
-        return connection
-
     def _ask(self, connection: Connection, request: Request, call: Outgoing) -> HttpResponse:
-        """Sends a request and reads the head of its response. If this raises, the connection is closed."""
-        pool: ConnectionPool | None = self._pool
+        """Sends a request, if need be over a new connection, and reads the head of its response.
+
+        If this raises, the connection is closed.
+        """
+        deadline, pool = connection.deadline, None
         try:
-            try:
+            if deadline.connecting:
+                connection.http.connect()
+                deadline.begin()
+            with suppress(BrokenPipeError, ConnectionResetError):  # there may be a response that says why
                 connection.http.request(request.method, call.target, request.body or None, call.headers)
-            except (BrokenPipeError, ConnectionResetError):  # there may be a response that says why
-                pool = None
+                pool = self._pool
             return HttpResponse(connection.http.getresponse(), connection, request.max_bytes, pool)
         except BaseException as error:
             connection.hang_up()
-            if isinstance(error, (OSError, http.client.HTTPException)):
-                raise broken(error, call.peer, connection.deadline) from cause_of(error)
+            if isinstance(error, (OSError, http.client.HTTPException, UnicodeError)):
+                raise broken(error, deadline) from cause_of(error)
             raise
 
     def context(self) -> ssl.SSLContext:
@@ -121,7 +116,7 @@ class HttpResponse(StreamedResponse):
             if not data and isinstance(left, int) and left > 0:
                 raise http.client.IncompleteRead(b"")
         except (OSError, http.client.HTTPException) as error:
-            raise broken(error, self._peer, self._deadline) from cause_of(error)
+            raise broken(error, self._deadline) from cause_of(error)
         self._deadline.content(len(data))
         return data
 
@@ -211,8 +206,11 @@ def cause_of(error: Exception) -> OSError | None:
     return error if isinstance(error, OSError) and not isinstance(error, http.client.HTTPException) else None
 
 
-def broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
-    """Returns the error for a failure while a request was sent or a response was read."""
+def broken(error: Exception, deadline: Deadline) -> TransportError:
+    """Returns the error for a failure while connecting, sending a request or reading a response."""
+    peer = deadline.call.peer
+    if deadline.connecting:
+        return _not_connected(error, deadline.call, deadline.seconds)
     if isinstance(error, TimeoutError):
         return deadline.timed_out()
     if isinstance(error, http.client.IncompleteRead):
@@ -228,8 +226,7 @@ def broken(error: Exception, peer: str, deadline: Deadline) -> TransportError:
     return TransportError(f"{peer} sent something that is not HTTP ({type(error).__name__})", "protocol")
 
 
-def not_connected(error: Exception, call: Outgoing, seconds: float) -> TransportError:
-    """Returns the error for a failure while connecting."""
+def _not_connected(error: Exception, call: Outgoing, seconds: float) -> TransportError:
     peer = call.peer if call.proxy is None else f"{call.peer} through the proxy {call.proxy.peer}"
     if isinstance(error, TimeoutError):
         return TransportError(f"no connection to {peer} within {seconds:g} seconds", "connect")

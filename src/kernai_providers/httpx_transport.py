@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from http.client import IncompleteRead
 from typing import Any, TypeAlias
 
-from kernai_providers.http_transport import HttpTransport, broken, cause_of, not_connected
+from kernai_providers.http_transport import HttpTransport, broken, cause_of
 from kernai_providers.network import BLOCK, Deadline, tunnel
 from kernai_providers.request_checks import Endpoint, Outgoing, Proxy, routed
 from kernai_providers.transport import (
@@ -65,7 +65,7 @@ class HttpxTransport:
         """Sends a request on the running event loop. If the task is cancelled, the connection is closed."""
         call = routed(request)
         transport = await self._transport(call)
-        deadline = Deadline(request, call.peer)
+        deadline = Deadline(request, call)
         sent = httpx.Request(
             request.method, f"{call.scheme}://{call.peer}", headers=list(call.headers.items()), content=request.body,
             # httpcore hands the deadline down to the network, which is ours
@@ -81,11 +81,10 @@ class HttpxTransport:
                 # httpcore does not close one that fails before sending, nor if the task is cancelled twice
                 if deadline.stream is not None:
                     await asyncio.shield(deadline.stream.aclose())
-                if deadline.connecting and isinstance(error, Exception) and not isinstance(error, TransportError):
-                    raise not_connected(error, call, request.timeouts.connect) from cause_of(error)
-                if not isinstance(error, (OSError, httpx.HTTPError, TransportError)):
+                known = (OSError, httpx.HTTPError, TransportError)
+                if not isinstance(error, Exception if deadline.connecting else known):
                     raise
-                failed = error if isinstance(error, TransportError) else broken(error, call.peer, deadline)
+                failed = error if isinstance(error, TransportError) else broken(error, deadline)
                 if failed.kind != "closed" or not deadline.awaits_head or deadline.dialed or deadline.has_received:
                     raise failed from cause_of(error)
                 # an idle connection was closed, and is now gone from the pool
@@ -191,7 +190,7 @@ class HttpxResponse:
             await self.aclose()
             # for the parser, an early end is one of many errors
             seen = error if isinstance(error, OSError) else IncompleteRead(b"")
-            raise broken(seen, self._peer, self._deadline) from cause_of(error)
+            raise broken(seen, self._deadline) from cause_of(error)
         self._ended = not data
         self._deadline.content(len(data))
         return data

@@ -52,10 +52,10 @@ Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
 class Deadline:
     """The limits of one request. `seconds` is how long the server may currently be silent."""
 
-    def __init__(self, request: Request, peer: str) -> None:
+    def __init__(self, request: Request, call: Outgoing) -> None:
         self._timeouts = request.timeouts
         self.begin()
-        self._peer = peer
+        self.call = call
         self._unwanted = request.unwanted
         self._cancelled = False
         #: under asyncio: the request's connection, and whether it is a new one
@@ -87,7 +87,7 @@ class Deadline:
     def check(self) -> None:
         """Raises `TransportError` if the response is no longer wanted, and `TimeoutError` if a step takes too long."""
         if self._cancelled or (self._unwanted is not None and self._unwanted()):
-            raise TransportError(f"the answer of {self._peer} is not wanted any more", "unwanted")
+            raise TransportError(f"the answer of {self.call.peer} is not wanted any more", "unwanted")
         # before a response's first byte is read, all may be there already, if this process had no time to look
         if (self.has_received or self.connecting) and time.monotonic() >= self._step_until:
             raise TimeoutError
@@ -100,7 +100,8 @@ class Deadline:
         """Counts bytes that are not content. Raises `TransportError` if there are too many."""
         self._overhead_left -= overhead
         if self._overhead_left < 0:
-            raise TransportError(f"{self._peer} sends more headers or chunk sizes than any answer needs", "protocol")
+            what = "more headers or chunk sizes than any answer needs"
+            raise TransportError(f"{self.call.peer} sends {what}", "protocol")
 
     def content(self, size: int) -> None:
         """Counts bytes of content, which allow for more overhead."""
@@ -116,12 +117,12 @@ class Deadline:
             what = f"did not finish the head of its answer within {self.seconds:g} seconds"
         else:
             what = f"was silent for {self.seconds:g} seconds"
-        return TransportError(f"{self._peer} {what}", "timeout")
+        return TransportError(f"{self.call.peer} {what}", "timeout")
 
     def cut_head(self) -> TransportError:
         """Returns the error for a connection that ended before the head was complete."""
         where = "in the middle of the headers" if self.has_received else "without an answer"
-        return TransportError(f"{self._peer} closed the connection {where}", "closed")
+        return TransportError(f"{self.call.peer} closed the connection {where}", "closed")
 
 
 # -------------------------------------------------------------------------------------------------- the connection
@@ -178,7 +179,7 @@ class Connection:
             self._encrypt(self, proxy.host)
         if proxy is not None and self.to.needs_tunnel:
             self.deadline.limit_step()
-            finished(tunnel(_NeverSuspending(self.wire), proxy, self.to))
+            finished(tunnel(self.wire, proxy, self.to))
         return self
 
     def _encrypt(self, _: object, server_hostname: str) -> Connection:
@@ -312,21 +313,11 @@ class _Tls:
 
 
 async def tunnel(wire: Any, proxy: Proxy, to: Endpoint) -> None:
-    """Asks a proxy for a connection to a host. Raises `OSError`, without any text from the proxy, if it refuses."""
+    """Asks a proxy for a connection to a host. Raises `OSError`, without any text from the proxy, if it refuses.
+
+    The methods of `wire` are async, or block.
+    """
     await (_ask_socks if proxy.is_socks else _ask_http)(wire, proxy, to)
-
-
-class _NeverSuspending:
-    """The connection to a proxy for coroutines in a thread."""
-
-    def __init__(self, wire: _Socket | _Tls) -> None:
-        self._wire = wire
-
-    async def write(self, data: bytes) -> None:
-        self._wire.write(data)
-
-    async def read(self, size: int) -> bytes:
-        return self._wire.read(size)
 
 
 async def _ask_http(wire: Any, proxy: Proxy, to: Endpoint) -> None:
@@ -370,11 +361,14 @@ async def _ask_socks(wire: Any, proxy: Proxy, to: Endpoint) -> None:
 
 async def _reply(wire: Any, data: bytes, size: int, most: int = 0) -> bytes:
     """Sends data, and returns a reply of this size, or of up to `most` bytes."""
+    async def done(result: Any) -> Any:
+        return await result if hasattr(result, "__await__") else result
+
     if data:
-        await wire.write(data)
+        await done(wire.write(data))
     received = b""
     while len(received) < size:
-        piece = await wire.read(max(size, most) - len(received))
+        piece = await done(wire.read(max(size, most) - len(received)))
         if not piece:
             raise ConnectionError
         received += piece

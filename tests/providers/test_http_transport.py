@@ -117,9 +117,8 @@ def test_keeping_idle_connections_may_be_switched_off(options: dict[str, Any]) -
 def test_a_connection_idle_for_too_long_is_closed_at_the_next_use_of_the_pool() -> None:
     now = [0.0]
     pool = ConnectionPool(max_idle=9, idle_seconds=30.0, clock=lambda: now[0])
-    deadline = Deadline(Request("GET", "http://a.test"), "a.test")
     routes = [outgoing(Request("GET", f"http://{host}")) for host in ("a.test", "b.test", "a.test")]
-    first, elsewhere, last = (Connection(route, deadline) for route in routes)
+    first, elsewhere, last = (Connection(route, Deadline(Request("GET", "http://a.test"), route)) for route in routes)
     with socket.socket() as elsewhere.http.sock:
         for now[0], connection in ((0.0, first), (20.0, elsewhere)):
             pool.give(connection)
