@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sqlite3
@@ -83,17 +82,18 @@ _PRAGMAS = {
     "process": ("PRAGMA synchronous = NORMAL", "PRAGMA wal_autocheckpoint = 4000"),
 }
 
+#: SQLite reports both as a lock that somebody else holds, or as a faulty disk
+_NO_LOCKS = "its file system does not support locks: keep the store on a local disk"
 _HINTS = {
     sqlite3.SQLITE_FULL: "free some space and resume the run; what was appended before is safe",
     sqlite3.SQLITE_READONLY: "this user may not write to the file or to its folder",
     sqlite3.SQLITE_CANTOPEN: "the folder must exist and be writable, and the path must not be a folder",
     sqlite3.SQLITE_NOTADB: "it is not an SQLite file, or its first page is damaged",
     sqlite3.SQLITE_CORRUPT: "the file is damaged: put a backup in its place, or save what `load` still returns",
-    sqlite3.SQLITE_IOERR: "the disk may be full, or faulty",
+    sqlite3.SQLITE_IOERR: f"the disk may be full, or faulty, or {_NO_LOCKS}",
     sqlite3.SQLITE_TOOBIG: "SQLite stores texts and payloads of up to 1 GB",
-    sqlite3.SQLITE_BUSY: f"another process has kept it locked for {RETRY_SECONDS:.0f} seconds",
+    sqlite3.SQLITE_BUSY: f"another process has kept it locked for {RETRY_SECONDS:.0f} seconds, or {_NO_LOCKS}",
 }
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR})
 
 # Read as bytes: after a bit flip the text may not be valid UTF-8.
@@ -304,7 +304,7 @@ class _File:
                     continue  # the head in memory may be older than the one in the file
                 except (sqlite3.Error, _DamageError, UnicodeDecodeError, OverflowError, OSError) as error:
                     if _code(error) != sqlite3.SQLITE_BUSY or monotonic() > until:
-                        hint = _lock_hint(self.path, error) or _HINTS.get(_code(error) or 0)
+                        hint = _HINTS.get(_code(error) or 0)
                         why = (isinstance(error, OSError) and error.strerror) or error
                         raise KernaiError(
                             f"cannot {doing} in {self.path!r}: {why}" + (f" ({hint})" if hint else "")
@@ -492,25 +492,6 @@ def _frozen(path: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _lock_hint(path: str, error: Exception) -> str | None:
-    """Advice if the file system does not support locks, which SQLite reports as if somebody else held the lock."""
-    if _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR):
-        return None
-    try:
-        from fcntl import LOCK_EX, LOCK_NB, lockf
-        from tempfile import TemporaryFile
-
-        with TemporaryFile(dir=os.path.dirname(path)) as probe:  # noqa: PTH120 - text in, text out
-            lockf(probe, LOCK_EX | LOCK_NB)
-    except ImportError:  # on Windows
-        return None
-    except OSError as refused:
-        if refused.errno not in _NO_LOCKS:
-            return None
-        return "the file system of its folder does not support locks: keep the store on a local disk"
-    return None
 
 
 def _identity(path: str) -> tuple[int, int] | None:
