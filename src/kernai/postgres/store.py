@@ -295,10 +295,7 @@ class PostgresStore(LeasedStore):
     def _head(self, connection: Connection, run_id: str, *, lock: bool = True) -> Head:
         query = f"{_ONE} FOR UPDATE" if lock else _ONE
         row = connection.execute(query, (self._tenant, run_id)).fetchone()
-        if row is not None:
-            return head_of(*row)
-        (now,) = connection.execute(f"SELECT {NOW}").fetchone() or (0.0,)
-        return Head(RunInfo(run_id), now=now)
+        return Head(RunInfo(run_id)) if row is None else head_of(*row)
 
     def _keep(self, connection: Connection, head: Head) -> None:
         row = {"tenant": self._tenant, "run_id": head.info.run_id, **_row_of(head)}
@@ -400,10 +397,8 @@ class PostgresStore(LeasedStore):
 def head_of(info: str, decisions: str, *rest: Any) -> Head:
     """Creates a head from a row."""
     *values, now = rest
-    head = Head(RunInfo.from_dict(json.loads(info)), now=now, decisions=json.loads(decisions))
-    for name, value in zip(_HEAD, values, strict=True):
-        setattr(head, name, value)
-    return head
+    kept = dict(zip(_HEAD, values, strict=True))
+    return Head(RunInfo.from_dict(json.loads(info)), now=now, decisions=json.loads(decisions), **kept)
 
 
 def _row_of(head: Head) -> dict[str, Any]:
