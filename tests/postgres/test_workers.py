@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -171,24 +171,31 @@ def test_a_run_continues_when_the_time_it_waits_for_has_come(store: PostgresStor
     assert seen == [False, True]
 
 
-def test_a_run_is_cancelled_from_elsewhere(store: PostgresStore) -> None:
-    begun = threading.Event()
+def test_runs_are_cancelled_from_elsewhere_and_the_worker_asks_for_all_of_them_at_once(store: PostgresStore, server: Server) -> None:
+    asked = threading.Event()
+
+    class Asked(PostgresStore):
+        def cancel_requests(self, run_ids: Iterable[str]) -> dict[str, str]:
+            if len(wanted := list(run_ids)) == len(handles):
+                asked.set()
+            return super().cancel_requests(wanted)
 
     def act(ctx: SkillContext) -> None:
-        begun.set()
         while not ctx.cancelled:
             threading.Event().wait(0.01)
 
-    own = Workers(store, {"clerk": acting(act)}, lease=1)
-    queued = own.submit("clerk", "go")
-    queued.cancel("not needed")
-    assert (queued.result(0).stop_reason, str(queued.result(0).error)) == ("closed", "the run was closed: not needed")
-    with working(own):
-        handle = own.submit("clerk", "go")
-        begun.wait(PATIENCE)
-        handle.cancel("the customer has left")
-        result = handle.result(PATIENCE)
-    assert (result.stop_reason, str(result.error)) == ("cancelled", "the run was cancelled: the customer has left")
+    with Asked(server.dsn, schema=store.schema) as watched:
+        own = Workers(watched, {"clerk": acting(act)}, lease=1)
+        queued = own.submit("clerk", "go")
+        queued.cancel("not needed")
+        assert (queued.result(0).stop_reason, str(queued.result(0).error)) == ("closed", "the run was closed: not needed")
+        with working(own):
+            handles = [own.submit("clerk", "go") for _ in range(2)]
+            assert asked.wait(PATIENCE)
+            for handle in handles:
+                handle.cancel("the customer has left")
+            results = [handle.result(PATIENCE) for handle in handles]
+    assert [(one.stop_reason, str(one.error)) for one in results] == [("cancelled", "the run was cancelled: the customer has left")] * 2
 
 
 def test_a_run_that_a_skill_ends_with_an_exit_has_a_result(store: PostgresStore) -> None:

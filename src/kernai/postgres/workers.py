@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import procrastinate
@@ -113,6 +113,8 @@ class Workers:
         self._lease, self._grace = check_seconds("lease", lease), check_seconds("grace", grace)
         self._accept = check_texts("accept", accept, "keys")
         self._stopping = threading.Event()
+        #: the same view for all runs of a tenant, so that one query looks for requests to cancel any of them
+        self._kept_view = lru_cache(self._view)
         self._break_off: Callable[[], object] = lambda: None
         self._threads = WorkerPool(concurrency)
 
@@ -226,7 +228,7 @@ class Workers:
 
     def _continue(self, tenant: str, run_id: str) -> None:
         """Works on a run until it ends or waits."""
-        store = self._view(tenant)
+        store = self._kept_view(tenant)
         while (info := store.info(run_id)) is not None and info.status in UNFINISHED:
             if self._stopping.is_set():  # the job was fetched just before
                 store.enqueue(run_id)
