@@ -110,6 +110,8 @@ def test_a_worker_runs_what_another_program_has_submitted(shop: Shop, python: Wa
     agents: dict[str, Any] = {}
     exec((shop.folder / "agents.py").read_text(), agents)
     with migrated(shop) as store:
+        status, _, errors = shop("worker", "agents.py", "--store", "STORE", "--queue", "")
+        assert (status, "--queue: queue must be a name, got ''" in errors) == (2, True)
         own = Workers(store, dict.fromkeys(("clerk", "gone"), agents["clerk"]))
         handle, _ = own.submit("clerk", "Pay 3"), own.submit("gone", "Pay 3", run_id="r")
         with python.run(program, "worker", str(shop.folder / "agents.py"), "--store", shop.address) as worker:

@@ -152,10 +152,11 @@ def _work(options: Namespace) -> int:
     with stores.open_postgres(options.store) as store:
         from kernai.postgres import Workers  # needs the extra kernai[postgres]
 
-        workers = Workers(
-            store, found, concurrency=options.concurrency, queue=options.queue, grace=options.grace,
-            accept=options.accept,
-        )
+        with failing("--queue", "name a queue, or leave it out", ValueError):
+            workers = Workers(
+                store, found, concurrency=options.concurrency, queue=options.queue, grace=options.grace,
+                accept=options.accept,
+            )
         output.note(f"working on runs of {', '.join(found)} in {store.name}; Ctrl-C ends")
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")  # unless the agents' file did
         workers.run()
@@ -191,7 +192,7 @@ _WORKER_ARGUMENTS = (
     Argument("FILE.py|MODULE", "where the agents are defined; the code is executed", name="agents"),
     Argument("--store STORE", "postgresql://...", required=True),
     Argument("--concurrency N", "how many runs to process at once (default: 50)", number(int, 1), default=50),
-    Argument("--queue NAME", "the queue to take runs from (default: kernai)", default="kernai"),
+    Argument("--queue NAME", "the queue to take runs from (default: kernai)", valid_text, default="kernai"),
     Argument("--grace SECONDS",
              "on exit, how long runs may take to reach a point where another worker can continue (default: 30)",
              number(float, 0.1), default=30.0),
