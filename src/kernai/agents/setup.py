@@ -115,8 +115,10 @@ class Setup:
         try:
             return self._plain[name]
         except KeyError:
-            skill, allowed = (None, False) if name is None else self.skills.look_up(name)
-            if skill is not None and not (allowed and skill.is_plain and not isinstance(skill, AgentSkill)):
+            skill = None if name is None else self.skills.find(name)
+            if skill is not None and not (
+                self.skills.allows(skill) and skill.is_plain and not isinstance(skill, AgentSkill)
+            ):
                 skill = None
             self._plain[name] = skill
             return skill

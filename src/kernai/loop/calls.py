@@ -194,8 +194,8 @@ def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
     if block.type != "command":
         return _prepare_protocol(run, call_id, block)
     name = (block.name or "").strip(ASCII_SPACE)
-    skill, allowed = run.skills.look_up(name)
-    if skill is not None and allowed:
+    skill = run.skills.find(name)
+    if skill is not None and run.skills.allows(skill):
         return _prepare_skill(run, call_id, skill, block)
     run.check_repeats("skill", name, block.content)
     command = builtin_command(run, name, block.content)

@@ -163,7 +163,7 @@ def are_asked(run: Run, blocks: Sequence[Block], asked: Asked) -> bool:
     found = set()
     for block in blocks:
         name = called_name(block)
-        skill = run.skills.look_up(name or "")[0] if block.type == "command" else None
+        skill = run.skills.find(name or "") if block.type == "command" else None
         keys = content_keys(block.content) if skill is None else skill_keys(run, skill)(block.content)
         if not any((block.type, name, key) in asked for key in keys):
             return False

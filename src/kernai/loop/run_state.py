@@ -208,7 +208,7 @@ class Run:
 
         Raises `KernaiError` if there is none.
         """
-        skill = self.held.get(name) or self.skills.look_up(name)[0]
+        skill = self.held.get(name) or self.skills.find(name)
         if skill is None:
             raise KernaiError(f"Skill {name!r} not found")
         return skill

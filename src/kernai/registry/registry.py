@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kernai._util.api import ForkSafeLock, NotCopied
 from kernai.registry.configuration import config, defaults
 
 if TYPE_CHECKING:
+    from kernai.registry.protocol_registry import Protocol
+    from kernai.registry.skill_definition import Skill
     from kernai.registry.skill_registry import SkillFile
 
 
-class Named(Protocol):
-    """An object that can be registered."""
-
-    @property
-    def name(self) -> str: ...
-
-
-Entry = TypeVar("Entry", bound=Named)
+Entry = TypeVar("Entry", bound="Skill | Protocol")
 
 
 class RegistryState(NamedTuple):

@@ -142,11 +142,6 @@ class SkillAccess(Access[Skill]):
         self._model = model
         self._allowed = None if allowed is None else frozenset(allowed)
 
-    def look_up(self, name: str) -> tuple[Skill | None, bool]:
-        """The skill of that name, if any, and whether it may be called."""
-        skill = self.find(name)
-        return skill, skill is not None and self.allows(skill)
-
     def allows(self, skill: Skill) -> bool:
         """Whether the agent, the configuration and the model's capabilities allow a call."""
         if self._allowed is not None and skill.name not in self._allowed:
