@@ -37,8 +37,8 @@ def test_a_skill_a_list_and_a_registry_can_be_served() -> None:
     for source in (named("a"), [named("a")], (named("a"),), {named("a")}, registry, (one for one in [named("a")])):
         toolbox = Tools(source)
         assert names(toolbox) == names(toolbox) == ["a"]
-        assert toolbox.find("a") is not None
-        assert toolbox.find("b") is None
+        assert "a" in toolbox.skills()
+        assert "b" not in toolbox.skills()
         assert toolbox.all()[0].description == "Does a."
     allowed = ["A-z_0.9", "x" * 128]  # names at the limits of the specification
     assert names(Tools(map(named, allowed))) == allowed
@@ -51,12 +51,12 @@ def test_changes_of_a_registry_are_served() -> None:
     registry.register(named("a"))
     registry.register(named("of no fit name"))
     assert names(toolbox) == ["a"]
-    assert toolbox.find("of no fit name") is None
+    assert "of no fit name" not in toolbox.skills()
     assert toolbox.all()[0].input_schema["properties"] == {}
     registry.register(Skill("a", execute=lambda x: x, inputs={"x": int}))
     assert toolbox.all()[0].input_schema["properties"] == {"x": {"type": "integer"}}
     registry.reset()
-    assert toolbox.find("a") is None
+    assert "a" not in toolbox.skills()
 
 
 def test_an_agent_is_one_tool_that_does_not_reveal_its_instructions() -> None:
@@ -77,7 +77,7 @@ def test_the_served_skills_of_an_agent_are_those_that_it_may_call_itself() -> No
     agent = Agent(instructions="", provider=MockProvider("x"), skills=skills, model=blind)
     toolbox = Tools(agent, agent_as="skills")
     assert names(toolbox) == [registered.name, "direct"]
-    assert toolbox.find("sees") is None
+    assert "sees" not in toolbox.skills()
     assert names(Tools(agent.replace(model=seeing), agent_as="skills")) == ["registered", "direct", "sees"]
     assert names(Tools(agent.replace(skills="all"), agent_as="skills")) == ["registered"]
 
@@ -91,7 +91,7 @@ def test_skills_that_the_configuration_does_not_allow_are_neither_listed_nor_fou
     assert names(toolbox) == ["a", "b"]
     configure(allowed_skills=["b"])
     assert names(toolbox) == ["b"]
-    assert toolbox.find("a") is None
+    assert "a" not in toolbox.skills()
 
 
 NONE = Agent(instructions="", provider=MockProvider("x"))

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
@@ -85,14 +85,11 @@ class MediaObject(InputType):
         return None
 
 
-MEDIA_OBJECT: Final = MediaObject()
-
-
 def served_table(skill: Skill) -> InputTable:
     """The table that checks a client's calls: the skill's own, or a variant that takes the payloads of media."""
     if not skill.table.has_media:
         return skill.table
-    return InputTable(skill.name, skill.inputs, TypeBuilder(Namespace(skill.function), MEDIA_OBJECT))
+    return InputTable(skill.name, skill.inputs, TypeBuilder(Namespace(skill.function), MediaObject()))
 
 
 class Tools:
@@ -129,12 +126,12 @@ class Tools:
 
     def all(self) -> list[types.Tool]:
         return [
-            types.Tool(name=one.name, description=one.description or None, input_schema=served_table(one).schema())
-            for one in self._select() if _NAME.fullmatch(one.name)
+            types.Tool(name=name, description=one.description or None, input_schema=served_table(one).schema())
+            for name, one in self.skills().items()
         ]
 
-    def find(self, name: str) -> Skill | None:
-        return next((one for one in self._select() if one.name == name), None) if _NAME.fullmatch(name) else None
+    def skills(self) -> dict[str, Skill]:
+        return {one.name: one for one in self._select() if _NAME.fullmatch(one.name)}
 
     def cancel(self) -> None:
         """Answers every running call with an error, and cancels it."""
@@ -144,17 +141,17 @@ class Tools:
         return types.ListToolsResult(tools=self.all())
 
     def _schema(self, name: str) -> dict[str, Any] | None:
-        skill = self.find(name)
+        skill = self.skills().get(name)
         return None if skill is None else served_table(skill).schema()
 
     async def _call(
         self, request: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         """Performs a call and returns its result, or a tool error if it fails."""
-        skill = self.find(params.name)
+        skills = self.skills()
+        skill = skills.get(params.name)
         if skill is None:
-            known = [tool.name for tool in self.all()]
-            hint = ", ".join(close_matches(params.name, known, 3) or known[:10])
+            hint = ", ".join(close_matches(params.name, skills, 3) or [*skills][:10])
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool {params.name[:128]!r}{hint and f'; there is {hint}'}")
         progress = Progress(request.session.report_progress)
         # older clients accept only objects as structured content
@@ -233,7 +230,6 @@ class _Call:
     only_objects: bool
     context: SkillContext[Any] = field(default_factory=lambda: SkillContext(None))
     cancellation: threading.Event = field(default_factory=threading.Event)
-    run_id: str = field(default_factory=lambda: os.urandom(12).hex())
 
     async def outcome(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
         result: types.CallToolResult
@@ -249,11 +245,10 @@ class _Call:
         return failure(str(self.context.scrub(text)))
 
     async def _result(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
-        run_context = new_context()
-        check_type(run_context, Context, "the server's context= must return a Context")
-        skill = self.skill
+        run_context = check_type(new_context(), Context, "the server's context= must return a Context")
+        skill, run_id = self.skill, os.urandom(12).hex()
         self.context = SkillContext(
-            skill, run_context, call_id="0.0", run_id=self.run_id, emit=self.emit, cancelled=self.cancellation.is_set,
+            skill, run_context, call_id="0.0", run_id=run_id, emit=self.emit, cancelled=self.cancellation.is_set,
         )
         table = served_table(skill)
         bound = table.bind(arguments, run_context.media_store, repair=False)
@@ -262,7 +257,7 @@ class _Call:
         if isinstance(skill, AgentSkill):
             value = await arun(
                 skill.agent, str(bound["input"]), context=run_context, cancel=self.cancellation,
-                on_event=self._on_event, run_id=self.run_id,
+                on_event=self._on_event, run_id=run_id,
             )
         else:
             value = invoke() if skill.is_async else await in_worker(self.pool, invoke)
