@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 _HOOKS = ("on_run_start", "on_run_end", "before_model", "after_model", "before_tool", "after_tool", "on_error")
 
 
-class FallbackWantedError(ProviderError):
-    """Makes a `fallback` that comes before the hooks in the list call its provider."""
-
-
 class HookContext:
     """One call: its `effect`, which a before-hook may replace, and its outcome (`response` for a model, else `result`).
 
@@ -93,7 +89,7 @@ class Hooks:
                     if wanted == "fail" and not is_model:
                         raise Stop("error", error_text(error)) from error
                     if wanted == "fallback" and is_model:
-                        raise FallbackWantedError(
+                        raise ProviderError(  # a `fallback` calls its provider for any of these
                             f"{type(self).__name__}.on_error returned 'fallback', but no fallback() is before it in "
                             f"the list: {error_text(error)}"
                         ) from error
