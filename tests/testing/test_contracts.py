@@ -266,7 +266,8 @@ class TestOther:
     def test_it(self, recorded_run):
         assert recorded_run(agent(), "Go on.", provider=MockProvider("<final>2</final>"), name="NAME").text == "2"
 
-def test_twice(recorded_run):
+@pytest.mark.parametrize("question", ["ü" * 90])
+def test_twice(recorded_run, question):
     mock = MockProvider("<final>3</final>", "<final>4</final>")
     assert recorded_run(agent(), "INPUT", provider=mock).text == "3"
     assert recorded_run(agent(), "Stop.", provider=mock, name="SECOND").text == "4"
@@ -274,7 +275,7 @@ def test_twice(recorded_run):
     unnamed = code.replace("NAME", "").replace("SECOND", "")
     report = outcome(tests, unnamed, "--kernai-record", passed=1, failed=2)
     assert "test_it.py::TestOne::test_it uses " in report
-    assert "test_it.py::test_twice uses " in report
+    assert "test_it.py::test_twice[" in report
     assert "give this run a name, recorded_run(..., name='second')" in report
     named = code.replace("NAME", "other").replace("SECOND", "second")
     outcome(tests, named, "--kernai-record", passed=3)
@@ -310,6 +311,7 @@ ONE, OTHER = Media.from_bytes(b"1", mime_type="image/png"), Media.from_bytes(b"1
         "[0] user:", f"      [image:{ONE.id}]", f"    with different content: {(ONE,)!r} and {(OTHER,)!r}",
     ]),
     ("!=", Message("user", "a"), Message("user", "b"), None), ("==", [1], [2], None), ("==", Message("user", "a"), "a", None),
+    ("==", (), [], None), ("==", (Message("user", "a"),), [Message("user", "a")], None),
 ])
 def test_a_comparison_of_conversations_names_each_message(op: str, left: Any, right: Any, lines: list[str] | None) -> None:
     assert pytest_assertrepr_compare(op, left, right) == (lines and ["the conversations differ:", *lines])

@@ -87,7 +87,7 @@ def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
             raise TypeError("recorded_run takes no recorder: it has its own, which makes the recording")
         if not isinstance(name, str) or "/" in name or "\\" in name:
             raise ValueError(f"name must be text that can be part of a file's name, got {name!r}")
-        test = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")
+        test = re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")[:200]  # a parameter may be a long text
         path = request.path.parent / "recordings" / ".".join(filter(None, [request.path.stem, test, name, "jsonl"]))
         user = used_by.setdefault(path, request.node.nodeid)
         if path in own or user != request.node.nodeid:
@@ -131,7 +131,7 @@ def _texts(given: str | Sequence[Any]) -> list[str]:
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     """The lines that pytest shows for two conversations that are not equal."""
     one, other = _conversation(left), _conversation(right)
-    if op != "==" or one is None or other is None:
+    if op != "==" or one is None or other is None or list(one) == list(other):  # say, a tuple and a list
         return None
     return ["the conversations differ:", *_compared(one, other)]
 
