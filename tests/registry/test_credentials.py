@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from enum import Enum
+from typing import Annotated, Any, Literal
 
 import pytest
+from annotated_types import Ge
 
 import kernai
 from kernai import Credential, CredentialMissingError, KernaiError, MappingResolver, Setting, Skill, SkillContext, reset
@@ -155,11 +157,12 @@ def test_no_repr_shows_a_credential() -> None:
 
 # ----------------------------------------------------------------------------------------------------- settings
 
+Level = Enum("Level", "LOW HIGH")
 CONVERTED: list[tuple[Any, object, object]] = [
     (str, "eu", "eu"), (str, "5", "5"), (int, "5", 5), (float, "2.5", 2.5), (bool, "true", True), (int | None, "5", 5),
     (date, "2024-01-31", date(2024, 1, 31)), (Decimal, "1.50", Decimal("1.50")), (Literal["a", "b"], "a", "a"),
     (list[str], '["a", "b"]', ["a", "b"]), (dict[str, int], '{"a": 1}', {"a": 1}), (list[str] | None, "null", None),
-    (int, 5, 5), (list[str], ["a"], ["a"]), (bool, True, True), (date, date(2024, 1, 31), date(2024, 1, 31)),
+    (int, 5, 5), (list[str], ["a"], ["a"]), (bool, True, True), (date, date(2024, 1, 31), date(2024, 1, 31)), (Level, "2", Level.HIGH),
 ]
 
 
@@ -173,7 +176,7 @@ def test_a_setting_is_converted_to_its_type(kind: Any, given: object, expected: 
 @pytest.mark.parametrize("kind, given, expected", [
     (int, "soon", "integer"), (int, "5.0", "integer"), (bool, "yes", "boolean"), (float, "nan", "number"),
     (date, "never", "date"), (list[int], "[1, ", "list of integer"), (list[int], '["a"]', "integer"),
-    (Literal["a"], "b", '"a"'), (int, "[" * 100_000, "integer"),
+    (Literal["a"], "b", '"a"'), (int, "[" * 100_000, "integer"), (Annotated[int, Ge(1)], "0", "integer, at least 1"),
 ])
 def test_an_invalid_setting_is_an_error_with_its_name_variable_expected_type_and_value(kind: Any, given: str, expected: str) -> None:
     declared = skill_with(settings={"s": Setting(kind)})

@@ -164,8 +164,8 @@ class Setting(Value):
         if isinstance(value, str):
             literal = kind.from_text(value)
             if literal is not NO_VALUE:
-                return literal
-            if str not in kind.natural:
+                value = literal
+            elif str not in kind.natural:
                 with suppress(ValueError):
                     value = loads(value, unique_keys=True)
         made, faults = kind.checked(value)
