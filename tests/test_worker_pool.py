@@ -77,8 +77,9 @@ def test_any_tree_of_jobs_that_wait_for_their_children_finishes_and_stays_within
         done.release()
 
     whole = threading.Semaphore(0)
-    pool.submit(partial(job, tree, whole))
-    wait_for(whole)
+    with pool.waiting():  # outside of the pool's own threads, this gives no place away
+        pool.submit(partial(job, tree, whole))
+        wait_for(whole)
     assert gauge.most <= size
 
 
@@ -122,23 +123,6 @@ def test_no_place_is_lost_when_several_become_free_before_a_waiter_wakes() -> No
         assert queued_runs.wait(PATIENCE / 4), "a job is queued although a place is free"
     finally:
         leave.release()
-
-
-def test_waiting_outside_the_pool_does_nothing() -> None:
-    pool, done = WorkerPool(1), threading.Semaphore(0)
-    with pool.waiting(), pool.waiting():
-        pool.submit(done.release)
-        wait_for(done)
-    other, seen = WorkerPool(1), list[str]()
-
-    def elsewhere() -> None:
-        with pool.waiting():
-            seen.append("a worker of another pool")
-
-    other.submit(elsewhere)
-    other.submit(done.release)
-    wait_for(done)
-    assert seen == ["a worker of another pool"]
 
 
 @pytest.mark.parametrize("has_threads", [True, False])

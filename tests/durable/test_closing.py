@@ -112,6 +112,7 @@ def test_a_run_that_died_anywhere_can_be_closed_and_opened_again(whole: MemorySt
         assert [one.text for one in again.messages[-2:]] == ["thanks", "<final>welcome</final>"]
         assert again.messages[:len(closed.messages)] == closed.messages
         assert again.usage.model_calls == closed.usage.model_calls + 1
+        assert {one["stop"] for one in run.load() if "stop" in one} == {"closed"}, "why calls and sub-runs were not ended"
         assert run.replay() == again
         assert run.resume(input="bye", provider=answering("bye")).text == "bye"
     assert not performed.calls

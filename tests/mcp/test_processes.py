@@ -136,7 +136,7 @@ def test_a_guard_whose_host_was_gone_before_it_started_ends_its_server() -> None
 
 
 def test_a_group_is_asked_to_end_before_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "TERMINATION_SECONDS", 20.0)
+    monkeypatch.setattr(guard, "TERMINATION_SECONDS", 600.0)
     asked = "lambda *_: (os.write(1, b'asked\\n'), os._exit(0))"
     code = f"import os, signal; signal.signal(signal.SIGTERM, {asked}); print('ready', flush=True); signal.pause()"
     command = [sys.executable, "-c", code]
