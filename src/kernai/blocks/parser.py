@@ -107,7 +107,7 @@ def text_with_stray_close(text: str) -> str | None:
     *_, last, after = Part(0, ""), Part(0, ""), *parts_of(text)
     found = None if last.block is None else find_opening(text, last.start)
     rest = after.content.rstrip(ASCII_SPACE)
-    tag = max(rest.rfind("<"), 0)
+    tag = rest.rfind("<")
     if found is None or not rest[:tag].strip(ASCII_SPACE):
         return None
     change = find_change(found[2].inside, rest, tag)
