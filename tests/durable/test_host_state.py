@@ -206,10 +206,10 @@ def rushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @EACH_WAY
 def test_concurrent_changes_of_a_state_are_neither_lost_nor_doubled_by_a_crash(way: Way, how: str, kind: type[Cart]) -> None:
     """At each append the state is that of the outcomes on record."""
-    scripts, changes = at_once(how, 8, 6)
+    scripts, changes = at_once(how, 8, 3)
     run = Stored(way, shopper().replace(**changes), scripts, Appends())
     assert run.execute(context=kind()).ok
-    every = sorted(f"{task}.{number}" for task in range(8) for number in range(6))
+    every = sorted(f"{task}.{number}" for task in range(8) for number in range(3))
     entries = run.load()
     # one state, that of the run, however many tasks change it
     assert {one["scope"] for one in entries if one["event"] == "context_saved"} == {""}
