@@ -13,18 +13,7 @@ import pytest
 import kernai
 from kernai import Agent, Limits, LlmResponse, Media, MemoryStore, Message, MockProvider, Model, ProviderError, Skill
 from kernai.recording.recorder import expand
-from tests.durable.durable_cases import (
-    EACH_WAY,
-    PNG,
-    WAYS,
-    CancelAt,
-    Stored,
-    Way,
-    command,
-    payer,
-    provider,
-    share_of,
-)
+from tests.durable.durable_cases import EACH_WAY, PNG, WAYS, CancelAt, Stored, Way, command, payer, provider, share_of
 from tests.loop.loop_cases import plan, task
 
 COUNTED = Model("counted", ("text", "vision"), cost=(1.0, 1.0))

@@ -10,18 +10,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Input,
-    LlmResponse,
-    MockProvider,
-    Protocol,
-    ProviderError,
-    Recorder,
-    Skill,
-    aexecute,
-    skill,
-)
+from kernai import Agent, Input, LlmResponse, MockProvider, Protocol, ProviderError, Recorder, Skill, aexecute, skill
 from kernai.loop.effects import Join, Raise
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Effect, Flow, Sleep
 from kernai.middleware.chain import through

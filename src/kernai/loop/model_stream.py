@@ -9,14 +9,7 @@ from kernai._util.api import check_type
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse, parse_one
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError
-from kernai.events import (
-    BlockContentRow,
-    BlockEndRow,
-    BlockStartRow,
-    ModelRestartedRow,
-    ModelWaitingRow,
-    TextChunkRow,
-)
+from kernai.events import BlockContentRow, BlockEndRow, BlockStartRow, ModelRestartedRow, ModelWaitingRow, TextChunkRow
 from kernai.loop.effects import LimitStop
 from kernai.values.limits import usage_of
 from kernai.values.llm_response import CUT, UNFINISHED, check_numbers
