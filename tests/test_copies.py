@@ -102,9 +102,12 @@ def replaced(value: Any, /, **changes: Any) -> Any:
 @pytest.mark.parametrize("value, change", VALUES, ids=lambda one: type(one).__name__)
 def test_replacing_a_field_of_a_value_returns_a_changed_copy(value: Any, change: dict[str, Any]) -> None:
     made = replaced(value, **change)
-    assert made != value
+    assert value not in (made, "a text")
+    assert repr(value).startswith(f"{type(value).__name__}(")
     assert {name: getattr(made, name) for name in change} == change
     assert replaced(value) == value
+    with pytest.raises(TypeError, match="voice"):
+        replaced(value, voice="loud")
 
 
 def test_copy_replace_of_an_agent_does_what_its_replace_method_does() -> None:

@@ -349,24 +349,6 @@ def test_a_provider_that_returns_nonsense_ends_the_run_with_an_error_that_says_s
     assert [one.text for one in result.messages] == ["go"]
 
 
-@pytest.mark.slow
-@WAYS
-@pytest.mark.parametrize("make", [_cyclic, _cyclic_dict, lambda: _deep(100_000)], ids=["list", "dict", "deep"])
-def test_cyclic_or_very_deep_metadata_does_not_break_a_run_or_its_recording(
-    way: Way, make: Callable[[], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    provider = Giving(lambda: LlmResponse(final("done"), metadata={"odd": make()}))
-    with JsonlSink(tmp_path / "run.jsonl") as sink:
-        agent = Agent(instructions="x", provider=provider)
-        result = way(agent, recorder=Recorder(sink), metadata={"odd": make()})
-    assert result.text == "done"
-    entries = JsonlSink.read(tmp_path / "run.jsonl")
-    assert [entry["event"] for entry in entries] == [
-        "run_start", "messages_sent", "llm_response", "blocks_parsed", "final", "result",
-    ]
-    assert caplog.records == []
-
-
 # ------------------------------------------------------------------------------------------- what a caller may pass
 
 @WAYS

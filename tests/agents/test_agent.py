@@ -426,12 +426,12 @@ def test_a_sub_run_takes_its_own_provider_and_model_and_else_the_callers(way: Wa
     theirs, provider = MockProvider(final("done")), MockProvider(command("own", "x") + command("heir", "x"), final("done"))
     own = Agent(instructions="own", provider=theirs, model=Model("own-model"), generation={"max_tokens": 5})
     boss = Agent(
-        instructions="boss", provider=provider, model=Model("boss-model"), generation={"temperature": 0.5},
+        instructions="boss", provider=provider, model=Model("boss-model"), generation={"temperature": 0.5, "max_tokens": 9},
         skills=[own.as_skill("own", "o"), Agent(instructions="heir").as_skill("heir", "h")],
     )
     assert way(boss).text == "done"
     called = [[(one.model.id, one.generation.temperature, one.generation.max_tokens) for one in each.calls] for each in (theirs, provider)]
-    assert called == [[("own-model", 0.5, 5)], [("boss-model", 0.5, None)] * 3]
+    assert called == [[("own-model", 0.5, 5)], [("boss-model", 0.5, 9)] * 3]
 
 
 def _friend(max_steps: int = 10, *, ends: bool = True) -> Agent:

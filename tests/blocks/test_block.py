@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import re
 from collections.abc import Callable
 from unittest.mock import ANY
@@ -48,7 +46,6 @@ def test_a_block_is_a_value_that_cannot_be_changed() -> None:
     assert [repr(kind("command", "a", "x")) for kind in (Block, NativeCall)] == [
         f"{name}(type='command', name='a', content='x')" for name in ("Block", "NativeCall")]
     assert block.with_content("y") == Block("command", "a", "y")
-    assert copy.deepcopy(block) == pickle.loads(pickle.dumps(block)) == block
     for attribute in ("type", "name", "content", "more"):
         with pytest.raises(AttributeError):
             setattr(block, attribute, "y")

@@ -11,13 +11,11 @@ import pytest
 
 from kernai import (
     Agent,
-    KernaiError,
     LimitReachedError,
     LlmResponse,
     Message,
     MockProvider,
     Model,
-    Pause,
     Protocol,
     Provider,
     ProviderError,
@@ -113,24 +111,6 @@ def test_only_the_sub_run_in_which_it_is_raised_ends(way: Way) -> None:
     ends = {one.scope: one.data["stop_reason"] for one in recorder.for_event("result")}
     assert ends == {"0.a": "guardrail", "0.b": "final", "": "final"}
     assert [one.data["error"] for one in recorder.for_event("task_error")] == ["not that"]
-
-
-@WAYS
-@pytest.mark.parametrize("parallel", [False, True], ids=["in order", "parallel"])
-@pytest.mark.parametrize("source", ["skill", "async skill", "protocol", "provider"])
-def test_a_pause_that_nobody_can_keep_is_an_error_that_says_what_it_needs(
-    way: Way, source: str, parallel: bool
-) -> None:
-    recorder = Recorder()
-    agent = agent_of(source, Pause("over 100 €"), parallel_skills=parallel)
-    if parallel and source != "provider":
-        double = (ECHO if source == "protocol" else command("act")) * 2
-        agent = agent.replace(provider=MockProvider(double))
-    with pytest.raises(KernaiError, match=r"paused \(over 100 €\), and a pause needs a store: pass store="):
-        way(agent, recorder=recorder)
-    assert recorder.entries[-1].type == "result"
-    executed = [one for one in recorder.entries if one.type.endswith("_execute")]
-    assert len(executed) == len([one for one in recorder.entries if one.type.endswith("_error")])
 
 
 def test_a_stop_and_a_limit_name_a_reason_that_exists() -> None:

@@ -222,7 +222,7 @@ async def test_a_failure_of_the_hosts_own_code_shows_its_result_and_is_then_rais
     with pytest.raises(OSError, match="no instructions today"):
         await it.next()
     assert [event and event.type for event in seen] == ["run_start", "result"]
-    assert (it.events.result.stop_reason, type(it.events.result.error)) == ("error", KernaiError)
+    assert (it.events.result.stop_reason, repr(it.events.result.error)) == ("error", "KernaiError('OSError: no instructions today')")
 
 
 # ------------------------------------------------------------------------------------------- who waits for whom
@@ -465,36 +465,6 @@ async def test_a_stream_has_its_result_even_if_its_consumer_is_cancelled_at_each
     assert opened[0].result.stop_reason == ("final" if cancel_at == "result" else "cancelled")
     assert recorder.entries[-1].type == "result"
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["dropped", "kept and closed"])
-async def test_an_async_stream_left_without_a_block_leaves_no_task_and_no_thread(where: str) -> None:
-    threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
-
-    @skill(register=False)
-    def wait(ctx: SkillContext[Any]) -> str:
-        left = threading.Event()
-        while not ctx.cancelled:
-            left.wait(0.001)
-        return "left"
-
-    agent = agent_of(MockProvider("Hm. " + command("wait")), skills=[wait])
-    for number in range(10):
-        events = astream(agent, "go")
-        count = 0
-        async for event in events:
-            count += 1
-            if count > number or event.type == "skill_execute":
-                break
-        if where == "kept and closed":
-            await events.aclose()
-            assert events.result.stop_reason == "cancelled"
-        del events
-    gc.collect()
-    async with asyncio.timeout(PATIENCE):
-        while asyncio.all_tasks() != tasks or set(threading.enumerate()) - threads:
-            await asyncio.sleep(0.01)
 
 
 @EITHER

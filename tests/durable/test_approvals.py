@@ -317,6 +317,8 @@ def test_approve_is_asked_for_protocols_and_may_pause_them(way: Way) -> None:
         with pytest.raises(ValueError, match="only a skill's call has parameters"):
             run.resume(approvals={"0.0": {"params": {"a": 1}}})
         assert "ticket: open one" in str(run.resume(approvals={"0.0": True}).text)
+        with pytest.raises(KernaiError, match="needs a store: pass store="):
+            run.execute(store=None)
         assert run.performed.calls == {"ticket 0.0": 1}
 
 

@@ -177,6 +177,8 @@ def test_a_pause_outside_of_a_call_is_an_error_that_says_so(way: Way) -> None:
     planner = Agent(instructions="x", middleware=[pausing("on_run_start")])
     with pytest.raises(KernaiError, match="where no call can wait"):
         kernai.execute_plan(planner, TASKS, provider=provider(SCRIPTS), run_id="s", store=MemoryStore())
+    with pytest.raises(KernaiError, match=r"paused \(never\), and a pause needs a store: pass store="):
+        Stored(way, Agent(instructions="x"), kernai.MockProvider().on_call(instructions)).execute(store=None)
 
 
 NOW = datetime.now(UTC)

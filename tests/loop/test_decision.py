@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, MockProvider, Models, Recorder, Skill, SkillContext, configure, execute, parse, skill
+from kernai import Agent, MockProvider, Recorder, Skill, SkillContext, configure, execute, parse, skill
 from kernai.agents.definition import Rules
 from kernai.loop.decision import Answer, Calls, Correction, Decision, decide
-from kernai.loop.effects import CallModel, CallSkill, Effect
+from kernai.loop.effects import Effect
 from kernai.loop.model_stream import ParsedResponse
 from kernai.testing import ByHand
 from kernai.values.message import ConversationView
@@ -202,18 +202,3 @@ def test_no_effect_holds_a_generator_a_function_or_a_live_object() -> None:
     assert {type(effect).__name__ for effect in hand.effects} == {"CallModel", "CallSkill", "CallProtocol", "CallBuiltin", "Spawn", "Join"}
     live = (FunctionType, MethodType, GeneratorType, SkillContext, MockProvider)
     assert [part for effect in hand.effects for part in parts(effect) if isinstance(part, live)] == []
-
-
-def test_effects_are_compared_by_their_fields_which_their_repr_shows_and_a_copy_may_change() -> None:
-    one = CallSkill("", "0.0", "search", {"query": "x"})
-    assert one == CallSkill("", "0.0", "search", {"query": "x"})
-    assert one not in (CallSkill("", "0.1", "search", {"query": "x"}), "search")
-    assert repr(one) == "CallSkill(approval=None, arguments={'query': 'x'}, call_id='0.0', scope='', skill='search')"
-    with pytest.raises(TypeError):
-        hash(one)
-    asks = CallModel("2.a", 1, [kernai.Message("user", "x")], Models.TEXT_ONLY, kernai.GenerationOptions())
-    other = asks.replace(model=Models.LLAVA)
-    assert (asks.model, other.model, other.call_id, other.messages) == (Models.TEXT_ONLY, Models.LLAVA, "2.a/1", asks.messages)
-    wrong: dict[str, Any] = {"voice": "loud"}
-    with pytest.raises(TypeError, match="voice"):
-        asks.replace(**wrong)

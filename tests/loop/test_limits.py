@@ -144,20 +144,6 @@ def test_the_time_runs_out_in_the_middle_of_a_response(listening: bool, swallows
     assert "llm_response" not in [event.type for event in hand.events]
 
 
-def test_the_time_of_a_sub_run_is_that_of_the_run() -> None:
-    def a_second_each(messages: Any, _: Model) -> str:
-        elapsed[0] += 1
-        return plan(task("a")) if messages[1].text == "Go." else ECHO
-
-    elapsed = [0.0]
-    provider = MockProvider().on_call(a_second_each)
-    hand = by_hand(provider=provider, limits=Limits(timeout=4), monotonic=lambda: elapsed[0])
-    assert hand.run("Go.").stop_reason == "timeout"
-    assert provider.call_count == 4
-    ends = [(event.scope, event.data["stop_reason"]) for event in hand.events if event.type == "result"]
-    assert ends == [("0.a", "timeout"), ("", "timeout")]
-
-
 # ----------------------------------------------------------------------------------------- tokens and dollars
 
 

@@ -628,19 +628,6 @@ def test_a_sub_run_that_is_cancelled_cancels_the_run(parallel: bool) -> None:
     assert hand.events[-1] is ends[-1]
 
 
-@WAYS
-def test_an_error_in_the_hosts_code_is_raised_after_the_result_event(way: Way) -> None:
-    def broken() -> str:
-        raise ZeroDivisionError("host")
-
-    recorder, agent = Recorder(), Agent(instructions=broken, provider=MockProvider("done"))
-    with pytest.raises(ZeroDivisionError, match="host"):
-        way(agent, recorder=recorder)
-    assert [event.type for event in recorder.entries] == ["run_start", "result"]
-    ended = recorder.entries[-1].data
-    assert (ended["stop_reason"], ended["error"]) == ("error", "ZeroDivisionError: host")
-
-
 @pytest.mark.parametrize("response", [
     plan(task("a"), task("b"), strategy="parallel"),
     command("echo", "a") + command("echo", "b"),

@@ -35,14 +35,6 @@ def asked(hand: ByHand, kind: str) -> list[Any]:
 # ------------------------------------------------------------------------------------------------- retry
 
 
-@WAYS
-@BOTH
-def test_retry_repeats_a_call_after_a_transient_failure(way: Way, kind: type[Script]) -> None:
-    provider = kind(RETRYABLE, RETRYABLE, FINAL)
-    assert way(agent_with(provider, retry(3, first_wait=0))).text == "done"
-    assert len(provider.asked) == 3
-
-
 @pytest.mark.parametrize("error, draw, waits", [
     (RETRYABLE, 1.0, [0.5, 1.0, 2.0, 4.0, 8.0]),
     (RETRYABLE, 0.0, [0.25, 0.5, 1.0, 2.0, 4.0]),

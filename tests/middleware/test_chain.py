@@ -125,7 +125,7 @@ def test_a_middleware_may_change_a_call_and_its_outcome(way: Way, middleware: An
 
 
 @WAYS
-def test_a_middleware_may_answer_without_any_provider(way: Way) -> None:
+def test_a_middleware_may_answer_without_any_provider_and_if_none_does_the_error_says_so(way: Way) -> None:
     def fixture(effect: Effect) -> Flow:
         return LlmResponse("<final>from a fixture</final>")
         yield
@@ -134,11 +134,7 @@ def test_a_middleware_may_answer_without_any_provider(way: Way) -> None:
     agent = Agent(instructions="x", middleware=[fixture])
     assert way(agent, recorder=recorder).text == "from a fixture"
     assert types(recorder) == ["run_start", "messages_sent", "llm_response", "blocks_parsed", "final", "result"]
-
-
-@WAYS
-def test_if_no_middleware_answers_the_error_says_how_to_set_a_provider(way: Way) -> None:
-    result = way(Agent(instructions="x", middleware=[passing]))
+    result = way(agent.replace(middleware=[passing]))
     assert (result.stop_reason, "no provider is set" in str(result.error)) == ("error", True)
 
 

@@ -90,12 +90,9 @@ def test_a_mapping_resolver_finds_a_value_by_skill_and_key(values: dict[object, 
     assert resolver.resolve("find it", "api_key") == SECRET
     assert resolver.resolve("find it", "nothing") is None
     assert SECRET not in repr(resolver)
-
-
-def test_a_mapping_resolver_keeps_skills_apart() -> None:
-    resolver = MappingResolver({"a": {"key": "of a"}, "b": {"key": None}, "key": "of all"})
-    assert [resolver.resolve(skill, "key") for skill in "abc"] == ["of a", None, "of all"]
-    assert resolver.resolve("c", "a") is None
+    of_skills = MappingResolver({"a": {"key": "of a"}, "b": {"key": None}, "key": "of all"})
+    assert [of_skills.resolve(skill, "key") for skill in "abc"] == ["of a", None, "of all"]
+    assert of_skills.resolve("c", "a") is None
 
 
 # -------------------------------------------------------------------------------------------------- credentials

@@ -66,13 +66,6 @@ def ran(*command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedPro
 
 
 @pytest.mark.process
-def test_the_matrix_runs_scenarios_in_another_folder(folder: Path) -> None:
-    done = ran(FOLDER / "run_matrix.py", "--folder", folder, "--offline", cwd=folder)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert f"pass  {NAME}" in done.stdout
-
-
-@pytest.mark.process
 def test_a_scenario_in_another_folder_uses_the_tape_beside_it_and_writes_its_log_there(folder: Path) -> None:
     before = set((FOLDER / "logs").glob("*"))
     done = ran(f"{NAME}.py", "--offline", cwd=folder, PYTHONPATH=os.pathsep.join([INSTALLED["PYTHONPATH"], str(FOLDER)]))

@@ -55,17 +55,6 @@ def test_with_a_python_that_has_no_kernai_one_line_says_what_to_run(name: str, t
     assert (done.returncode, done.stderr) == (2, f"{name}: error: this Python has no kernai; {advice}\n")
 
 
-@pytest.mark.process
-def test_closing_the_output_early_prints_no_traceback() -> None:
-    command = [sys.executable, str(INVENTORY), "--no-log"]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 1
-
-
 def test_the_first_lines_say_what_is_real_and_no_control_character_is_printed() -> None:
     done = ran_here(INVENTORY, "--offline", "--no-log")
     first = done.stdout.splitlines()

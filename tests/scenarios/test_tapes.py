@@ -281,19 +281,3 @@ def test_a_picture_is_on_the_tape_as_a_reference(before: str, after: str, differ
     provider = TapeProvider(tape)
     recorded(provider, parts, model=model)
     assert provider.unplayed == provider.notes == []
-
-
-def test_a_tape_continues_after_turns_of_another_process_only_when_asked() -> None:
-    tape = Tape("t", "p", "m", (Conversation("", "hi", (Turn("one"), Turn("<final>two</final>"))),))
-    messages = [kernai.Message("user", "hi"), kernai.Message("assistant", "one"), kernai.Message("user", "and?")]
-
-    def ask(provider: TapeProvider) -> str:
-        agent = kernai.Agent(instructions="x", provider=provider)
-        return kernai.run(agent, messages[2].text, history=messages[:2])
-
-    with pytest.raises(kernai.ProviderError, match="has diverged from"):
-        ask(TapeProvider(tape))
-    taken_up = TapeProvider(tape)
-    taken_up.skip_to_recorded()
-    assert ask(taken_up) == "two"
-    assert taken_up.unplayed == []

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pytest
 
-from kernai import Agent, Context, Media, MediaStore, MockProvider, Plan, execute
+from kernai import Agent, Context, MediaStore, MockProvider, Plan, execute
 
 PLAN = '{"tasks": [{"id": "a", "input": "count"}]}'
 
@@ -71,13 +71,6 @@ def test_a_child_of_a_subclass_keeps_its_state_without_running_init() -> None:
     child = parent.child("a")
     assert (type(child), child.user, child.made is parent.made) == (AppContext, "ada", True)
     assert (parent.connection, child.connection) == ("root's own", "of a")
-
-
-def test_media_of_a_context_outlives_its_run() -> None:
-    image = Media.from_bytes(b"image", mime_type="image/png")
-    context = Context()
-    execute(Agent(instructions="", provider=MockProvider("x")), ["see", image], context=context)
-    assert list(context.media_store) == [image]
 
 
 @pytest.mark.parametrize("name", ["child", "restore", "save"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Agent, Cost, GenerationOptions, MockProvider, Model, Models, execute
+from kernai import Agent, Cost, GenerationOptions, Model, Models
 from kernai.values.model import CAPABILITIES, MEDIA_INPUTS, MEDIA_OUTPUTS
 
 CHOICES: list[tuple[str, ...]] = [(), CAPABILITIES, CAPABILITIES[::-1], *combinations(CAPABILITIES, 1), *combinations(CAPABILITIES, 2)]
@@ -158,15 +158,3 @@ def test_a_wrong_option_is_refused_by_name_where_options_are_taken(
     for take in (GenerationOptions.coerce, GenerationOptions().merge, lambda it: Agent(instructions="", generation=it)):
         with pytest.raises(error, match=complaint):
             take(given)
-
-
-def test_the_provider_gets_the_agents_options_and_sub_agents_inherit_them_under_their_own() -> None:
-    inner = Agent(instructions="", generation={"max_tokens": 7})
-    provider = MockProvider('<command name="ask">x</command>', "inner", "<final>outer</final>")
-    agent = Agent(
-        instructions="", provider=provider, skills=[inner.as_skill("ask", "Ask.")],
-        generation={"temperature": 0.2, "max_tokens": 5},
-    )
-    assert execute(agent, "x").text == "outer"
-    assert provider.generation_at(0) == GenerationOptions(temperature=0.2, max_tokens=5)
-    assert provider.generation_at(1) == GenerationOptions(temperature=0.2, max_tokens=7)

@@ -9,7 +9,7 @@ from typing import Any
 from playwright.sync_api import Locator, Page, expect
 
 import kernai
-from tests.viewer.conftest import Show, rows, step_card
+from tests.viewer.conftest import Show, step_card
 from tests.viewer.recordings import HOSTILE, PNG, Script, small
 
 
@@ -34,16 +34,6 @@ def test_the_conversation_of_a_sub_agent_opens_with_a_click(show: Show, bought: 
     expect(page.locator("#conversation .card.turn.user")).to_contain_text("Ask south.")
     expect(page.locator("#conversation .outcome.failed")).to_contain_text("south is closed")
     assert "north" not in page.locator("#conversation").inner_text()
-
-
-def test_an_agent_called_as_a_skill_is_below_its_call(show: Show) -> None:
-    script = small()
-    script.add("run_start", {"agent": "expert", "input": "tea?"}, 0, "0.0")
-    script.turn(0, "<final>green</final>", ("final", None, "green"))
-    script.entries[-1]["scope"] = script.entries[-2]["scope"] = "0.0"
-    page = show(script.entries)
-    assert rows(page) == ["librarian", "Step 0 · search", "Step 0"]
-    expect(page.get_by_role("button", name="Its conversation: search")).to_be_visible()
 
 
 def test_corrected_prose_is_shown_with_the_correction(show: Show) -> None:

@@ -143,16 +143,14 @@ def test_the_link_of_each_event_can_be_copied(show: Show) -> None:
     assert page.evaluate("navigator.clipboard.readText()").endswith("run.html#e4")
 
 
-def test_the_details_of_an_event_show_its_json(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_the_details_of_an_event_show_its_json_but_do_not_repeat_messages_that_were_sent_before(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought, at="#e3")
     page.keyboard.press("o")
     assert json.loads(page.locator("#e3 .json").inner_text()) == bought[2]
     page.keyboard.press("o")
     expect(page.locator("#e3 .json")).to_be_hidden()
-
-
-def test_messages_that_were_sent_before_are_counted_and_not_repeated(show: Show, bought: list[dict[str, Any]]) -> None:
     second = [at for at, entry in enumerate(bought, 1) if entry["event"] == "messages_sent" and entry["scope"] == ""][1]
-    page = show(bought, at=f"#e{second}")
+    page.evaluate(f"location.hash = '#e{second}'")
+    expect(page.locator(f"#e{second}")).to_be_focused()
     page.keyboard.press("o")
     expect(page.locator(f"#e{second} .note")).to_have_text("Messages 1 to 2 were sent before and are not repeated here.")

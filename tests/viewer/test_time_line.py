@@ -51,6 +51,7 @@ def test_a_row_of_a_step_and_its_only_call_includes_the_figures_of_the_called_ag
     assert rows(page)[1:] == ["Step 0 · ask", "Step 0"]
     figures = page.locator("#tree .row .figure:nth-of-type(3)").all_inner_texts()
     assert figures == ["123", "123", "22"]
+    expect(page.get_by_role("button", name="Its conversation: ask")).to_be_visible()
 
 
 def test_each_call_of_a_step_with_several_calls_has_its_own_row(show: Show) -> None:
