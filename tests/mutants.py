@@ -226,7 +226,8 @@ def _wait(child: int, patience: float | None) -> int:
 
 
 class Chooser:
-    """Chooses of the tests that cover a mutant those of its package and module, the quickest, and the closest.
+    """Chooses of the tests that cover a mutant all if they are few, otherwise those of its package and module, the
+    quickest, and the closest.
 
     First come those in the files with the most of them, and at the end the package's tests of processes, since coverage
     does not see what runs in another process.
@@ -243,17 +244,17 @@ class Chooser:
         contexts = self._data.contexts_by_lineno(self._files.get(mutant.path, mutant.path))
         lines = Counter(one.rpartition("|")[0] for every in contexts.values() for one in every)
         here = contexts.get(mutant.line) or contexts.get(mutant.statement) or []
-        covering = {one.rpartition("|")[0] for one in here}
+        covering, few = {one.rpartition("|")[0] for one in here}, set[str]()
         if 0 < len(here) < FEW:  # the line may run only at import or fill a cache, so any test of the file may notice
-            covering = set(lines)
+            few, covering = covering, set(lines)
         names = sorted(covering & set(self._seconds), key=self._seconds.__getitem__)
         closest = sorted(names, key=lines.__getitem__, reverse=True)
         folder = f"tests/{mutant.package.rpartition('/')[2].removeprefix('kernai_')}\\w*/"
         own = re.compile(rf"{folder}|tests/(\w+/)?test_{Path(mutant.path).stem}\.py")
         processes = re.compile(rf"{folder}test_\w*processes\.py")
         chosen = list(dict.fromkeys([
-            *filter(own.match, names), *self._within(BUDGET / 2, names), *self._within(BUDGET / 2, closest),
-            *filter(processes.match, self._seconds),
+            *filter(few.__contains__, names), *filter(own.match, names), *self._within(BUDGET / 2, names),
+            *self._within(BUDGET / 2, closest), *filter(processes.match, self._seconds),
         ]))
         files = {file for file, _ in Counter(name.partition("::")[0] for name in chosen).most_common(FIRST_FILES)}
         first = [name for name in chosen if name.partition("::")[0] in files][:FIRST]
