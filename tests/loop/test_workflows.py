@@ -99,9 +99,9 @@ def test_eight_tasks_run_at_once_one_of_them_as_soon_as_the_task_that_it_needs_i
 
 
 @WAYS
-@pytest.mark.parametrize("error, said", [(OSError("no connection left"), "no connection left"), (Unprintable(), "Unprintable")])
+@pytest.mark.parametrize("error, said", [(OSError("no connection left"), "no connection left"), (Unprintable(), "Unprintable"), (pytest.fail.Exception(), "")])
 @pytest.mark.parametrize("raised_by", ["context", "instructions"])
-def test_an_exception_in_the_hosts_code_for_a_task_fails_only_that_task(way: Way, raised_by: str, error: Exception, said: str) -> None:
+def test_an_exception_in_the_hosts_code_for_a_task_fails_only_that_task_and_an_interrupt_the_run(way: Way, raised_by: str, error: BaseException, said: str) -> None:
     def raised(by: str, task_id: str | None) -> None:
         if (by, task_id) == (raised_by, "b"):
             raise error
@@ -118,8 +118,12 @@ def test_an_exception_in_the_hosts_code_for_a_task_fails_only_that_task(way: Way
     def answer(asked: str, _: Sequence[Message]) -> str:
         return planned([task(one) for one in "bac"], strategy="sequential") if asked == "go" else final("done")
 
-    recorder = Recorder()
-    result = way(agent_of(answer).replace(instructions=instructions), context=Connected(), recorder=recorder)
+    recorder, agent = Recorder(), agent_of(answer).replace(instructions=instructions)
+    if not isinstance(error, Exception):  # which is not for the model to read
+        with pytest.raises(type(error)):
+            way(agent, context=Connected(), recorder=recorder)
+        return
+    result = way(agent, context=Connected(), recorder=recorder)
     assert injected_results(result) == {"b": f"error: {said}", "a": "done", "c": "done"}
     assert [event.data["task_id"] for event in recorder.for_event("task_start")] == ["b", "a", "c"]
     assert [event.scope for event in recorder.for_event("result")].count("") == 1
