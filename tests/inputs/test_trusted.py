@@ -282,6 +282,7 @@ MIXED = {
     "keys by pattern": {"patternProperties": {"^pay": PAYEE}},
     "one beside alternatives": {"oneOf": [{"properties": {"payee": PAYEE}}], "anyOf": [FREE]},
     "a list of types beside alternatives": {"type": ["object", "null"], "anyOf": [FREE, {"properties": {"payee": PAYEE}}]},
+    "an alternative without a type": {"anyOf": [{"type": "object", **FREE}, {"properties": {"payee": PAYEE}}]},
 }
 
 

@@ -215,7 +215,7 @@ def test_any_object_passed_by_the_host_is_recorded_as_valid_json(
     assert [entry["event"] for entry in entries] == [event.type for event in recorder.entries]
     assert JsonlSink.read(tmp_path / "run.jsonl") == entries
     assert entries[0]["data"]["input"] == ANY_TEXT
-    assert entries[-1]["event"] == "result"
+    assert (entries[-1]["event"], len(entries[0]["data"]["metadata"]["odd"])) == ("result", len(ODD))
 
 
 # ---------------------------------------------------------------------------------------------- which recorder
