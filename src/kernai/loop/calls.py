@@ -94,8 +94,6 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
     if skill is None or prepared is None:
         return None
     run.held[skill.name] = skill
-    if run.skill_contexts:
-        run.skill_contexts.clear()
     params, arguments = prepared
     run.gate.spend_call()
     call_id = f"{run.scope}/{run.step}.0" if run.scope else f"{run.step}.0"
@@ -320,7 +318,7 @@ class _Call:
     def end(self, value: Any) -> Payload:
         """Records the result and returns what the model reads."""
         run, name = self.run, self.name
-        if type(value) is str and run.trust is None and not run.skill_contexts:
+        if type(value) is str and run.trust is None and not (run.skill_contexts and self.call_id in run.skill_contexts):
             duration_ms = int((run.clock.monotonic() - self._started) * 1000)
             kind = ProtocolResultRow if type(self.effect) is CallProtocol else SkillResultRow
             run.put(kind(self.call_id, name, value, duration_ms))
