@@ -101,7 +101,7 @@ def test_a_recorder_whose_sinks_keep_nothing_says_so() -> None:
 
     wrong: list[tuple[Any, Any, str]] = [
         (Recorder, "file.jsonl", "record.*str"), (Recorder, MemorySink, "an object .* got the class MemorySink"),
-        (Recorder, Late(), r"Late\.record is an async"), (CompositeSink, [MemorySink()], "list has none"),
+        (Recorder, Late(), r"Late\.record is an async"), (CompositeSink, [MemorySink()], "an object .* got list"),
         (JsonlSink, 5, "path must be a file's path, got int"),
     ]
     for kind, given, why in wrong:

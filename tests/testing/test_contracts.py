@@ -63,7 +63,7 @@ class OfOneThread(MemorySink):
     (Losing, "odd data.*not what was recorded"),
     (LosingStarts, "- a run: what was kept is not what was recorded"),
     (LosingThreads, r"8 threads at once: of one thread's 25 events these were kept: \[\]"),
-    (Async, "a run: raised TypeError: Async.record is an async function"),
+    (Async, "a run: raised TypeError: sink must be an object .*, and Async.record is an async function"),
     (OfOneThread, "8 threads at once: record raised.*wrong thread"),
 ])
 def test_a_sink_that_does_not_keep_the_contract_is_found_out(sink: type[MemorySink], failure: str) -> None:

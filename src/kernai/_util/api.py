@@ -218,6 +218,19 @@ def check_type(value: Any, kinds: Any, wanted: str, hint: str = "") -> Any:
     return value
 
 
+def check_methods(value: Any, wanted: str, *names: str) -> Any:
+    """Returns an object that has these methods. Raises `TypeError` for a class, for an async method, and for any other
+    object: `wanted`, and its type.
+    """
+    if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in names):
+        got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise TypeError(f"{wanted}, got {got}")
+    for name in names:
+        if is_async(getattr(value, name)):
+            raise TypeError(f"{wanted}, and {type(value).__name__}.{name} is an async function: make it a plain one")
+    return value
+
+
 def check_count(name: str, value: Any) -> Any:
     """Returns `value`. Raises `ValueError` if it is not an int of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from kernai import events
-from kernai._util.api import Value, check_count, is_async, likely
+from kernai._util.api import Value, check_count, check_methods, likely
 from kernai.values.media import Media
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import StopReason, Usage
@@ -44,12 +44,8 @@ _TAKES_KEYWORDS = 8  # in `co_flags`: the function takes **keywords
 
 def check_store(store: object) -> None:
     """Raises `TypeError` unless the object is a store."""
-    if isinstance(store, type) or not all(callable(getattr(store, name, None)) for name in _METHODS):
-        path = store if isinstance(store, str) else "runs.db"
-        raise TypeError(f"store must be a store, such as SqliteStore({path!r}), got {_shown(store)}")
-    for name in _METHODS:
-        if is_async(getattr(store, name)):
-            raise TypeError(f"{type(store).__name__}.{name} is an async function: a store's methods must be plain ones")
+    path = store if isinstance(store, str) else "runs.db"
+    check_methods(store, f"store must be a store, such as SqliteStore({path!r})", *_METHODS)
 
 
 def leased(store: Any) -> RunStore | None:
@@ -62,10 +58,6 @@ def leased(store: Any) -> RunStore | None:
     code = getattr(store.append, "__code__", None)
     takes = code is None or code.co_flags & _TAKES_KEYWORDS or "lease" in code.co_varnames
     return store if takes else None
-
-
-def _shown(given: object) -> str:
-    return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
 
 
 def check_run_id(run_id: str, what: str = "run_id") -> None:
@@ -424,9 +416,8 @@ class RunStore(Store, Protocol):
 
 def check_codec(codec: object) -> None:
     """Raises `TypeError` for an object that is no `Codec`, such as a cipher with other methods."""
-    methods = (getattr(codec, name, None) for name in ("encode", "decode"))
-    if codec is not None and (isinstance(codec, type) or not all(map(callable, methods))):
-        raise TypeError(f"codec must be an object with encode(data) and decode(data), got {_shown(codec)}")
+    if codec is not None:
+        check_methods(codec, "codec must be an object with encode(data) and decode(data)", "encode", "decode")
 
 
 def check_load(run_id: str, from_seq: int) -> None:

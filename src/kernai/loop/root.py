@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai._util.api import is_async
+from kernai._util.api import check_methods
 from kernai.errors import LimitReachedError, RunCancelledError, RunStoppedError, Stop, described
 from kernai.interrupts import calls_out
 from kernai.loop.effects import Cancelled
@@ -51,12 +51,8 @@ class Cancellation:
     __slots__ = ("_left", "_outer", "_set", "_stop", "_timeout", "clock", "deadline", "is_quiet")
 
     def __init__(self, clock: Clock, outer: Any = None) -> None:
-        is_set = getattr(outer, "is_set", None)
-        if outer is not None and (isinstance(outer, type) or not callable(is_set) or is_async(is_set)):
-            raise TypeError(
-                f"cancel must have is_set(), and {type(outer).__name__} has no plain one: pass threading.Event(), and "
-                "set() it to cancel the run"
-            )
+        if outer is not None:
+            check_methods(outer, "cancel must have is_set(), as a threading.Event() that you set() to cancel", "is_set")
         self.clock = clock
         self._outer = outer
         self._set = False

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from kernai._util.api import Closing, ForkSafeLock, NotCopied, check_type, is_async, likely
+from kernai._util.api import Closing, ForkSafeLock, NotCopied, check_methods, check_type, likely
 from kernai.errors import KernaiError
 from kernai.events import KINDS, Event, MessagesSentRow, ResultRow, Row, RunStartRow
 from kernai.interrupts import calls_out
@@ -31,13 +31,8 @@ class Sink(Protocol):
 
 
 def _checked(sink: Sink) -> Sink:
-    if isinstance(sink, type):
-        raise TypeError(f"sink must be an object with a record(event) method, got the class {sink.__name__}")
-    if not callable(getattr(sink, "record", None)):
-        raise TypeError(f"sink must have a record(event) method, {type(sink).__name__} has none")
-    if is_async(sink.record):
-        raise TypeError(f"{type(sink).__name__}.record is an async function: a sink's must be a plain one")
-    return sink
+    checked: Sink = check_methods(sink, "sink must be an object with a record(event) method", "record")
+    return checked
 
 
 class MemorySink:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kernai._util.api import check_texts, check_type, likely
+from kernai._util.api import check_methods, check_texts, check_type, likely
 from kernai.errors import KernaiError
 from kernai.recording.recorder import Recorder
 from kernai.registry.provider import Provider, check_provider
@@ -153,6 +153,6 @@ def _checked(name: str, value: Any) -> Any:
         raise TypeError(f"recorder must be a Recorder, got {value!r}: write Recorder(your_sink)")
     elif name == "logger" and not callable(getattr(value, "isEnabledFor", None)):
         raise TypeError(f"logger must be a logging.Logger, got {type(value).__name__}")
-    elif name.endswith("_resolver") and (isinstance(value, type) or not callable(getattr(value, "resolve", None))):
-        raise TypeError(f"{name} must be an object with resolve(skill_name, key), got {value!r}")
+    elif name.endswith("_resolver"):
+        check_methods(value, f"{name} must be an object with resolve(skill_name, key)", "resolve")
     return value
