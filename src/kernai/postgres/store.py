@@ -383,7 +383,8 @@ class PostgresStore(LeasedStore):
                 with server.connection(until) as connection:
                     return work(connection)
             except psycopg.Error as error:
-                if not isinstance(error, _MAY_PASS) or server.own is not None or time.monotonic() >= until:
+                may_pass = isinstance(error, _MAY_PASS) and not isinstance(error, errors.ProgramLimitExceeded)
+                if not may_pass or server.own is not None or time.monotonic() >= until:
                     raise self._reported(doing, error) from error
             time.sleep(RETRY_PAUSE)
             INTERRUPTS.look()
@@ -439,6 +440,7 @@ _HINTS: dict[str | None, str] = {
     errors.InsufficientPrivilege.sqlstate:
         " (GRANT USAGE on the schema and its sequences, and SELECT, INSERT, UPDATE, DELETE on its tables)",
     errors.UndefinedTable.sqlstate: " (`kernai store migrate` makes the tables)",
+    errors.ProgramLimitExceeded.sqlstate: " (a tag or a lock may have at most 2,600 bytes, an entry 1 GB)",
     errors.DiskFull.sqlstate: " (free some space and resume the run; what was appended before is safe)",
     None: " (is the server running, and is this its address?)",
 }
