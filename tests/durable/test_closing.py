@@ -69,7 +69,7 @@ def test_closing_a_run_that_cannot_be_closed_is_an_error_and_changes_nothing() -
     run, _ = paying(WAYS[0])
     with pytest.raises(KernaiError, match="no run 'r'"):
         run.store.close("r", "gone")
-    with pytest.raises(TypeError, match="run_id must say which run to close, got None"):
+    with pytest.raises(TypeError, match="run_id must say which run to close, got NoneType"):
         run.store.close(None, "gone")
     for reason in ("", " ", None):
         with pytest.raises(ValueError, match="reason must say why"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from string import punctuation, whitespace
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.api import Value
+from kernai._util.api import Value, check_type
 from kernai.durable.store import utc
 from kernai.errors import KernaiError, Pause, Stop
 from kernai.events import ApprovalGivenRow
@@ -72,10 +72,8 @@ class Decision(Value):
     asked: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.trusted, bool):
-            raise TypeError(f"trusted must be True or False, got {self.trusted!r}")
-        if self.by is not None and not isinstance(self.by, str):
-            raise TypeError(f"by must be text, got {self.by!r}")
+        check_type(self.trusted, bool, "trusted must be True or False")
+        check_type(self.by, str | None, "by must be text")
         value = self.value
         if isinstance(value, (bool, str)):
             return

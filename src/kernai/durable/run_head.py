@@ -19,7 +19,7 @@ from operator import attrgetter
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 
-from kernai._util.api import Closing, NotCopied
+from kernai._util.api import Closing, NotCopied, check_type
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.durable.store import (
@@ -382,8 +382,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
         if run_id is None and not reason:
             self._disconnect()
             return
-        if not isinstance(run_id, str):
-            raise TypeError(f"run_id must say which run to close, got {run_id!r}")
+        run_id = check_type(run_id, str, "run_id must say which run to close")
         if not isinstance(reason, str) or not reason.strip():
             raise ValueError(f"reason must say why the run is closed, got {reason!r}")
         info = self._change(run_id, lambda head: head.existing().unfinished().shown(), writes=False)

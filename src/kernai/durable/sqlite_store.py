@@ -27,6 +27,7 @@ from time import monotonic, sleep, time
 from typing import Any, Literal, TypeVar, Unpack
 from weakref import WeakSet, finalize
 
+from kernai._util.api import check_type
 from kernai.durable.lease import Lease
 from kernai.durable.run_head import Head, LeasedStore
 from kernai.durable.store import (
@@ -130,7 +131,10 @@ class SqliteStore(LeasedStore):
         if durability not in _PRAGMAS:
             raise ValueError(f"durability must be 'power' or 'process', got {durability!r}")
         check_codec(codec)
-        self.path = _absolute(path)
+        text = os.fsdecode(check_type(path, str | os.PathLike, "path must be text or a Path"))
+        if text in ("", ":memory:"):
+            raise ValueError(f"path must name a file, got {text!r}: runs in memory are kept by MemoryStore")
+        self.path = os.path.abspath(text)  # noqa: PTH100 - text in; it stays valid if the working directory changes
         self.durability = durability
         self._codec = codec
         self._file = _File(self.path, durability)
@@ -428,16 +432,6 @@ def _code(error: Exception) -> int | None:
         return sqlite3.SQLITE_CORRUPT
     code = getattr(error, "sqlite_errorcode", None)
     return code & 0xFF if isinstance(code, int) else None
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    """Makes the path absolute, so that it stays valid when the process changes its working directory."""
-    text = path if isinstance(path, str) else os.fspath(path) if isinstance(path, os.PathLike) else None
-    if not isinstance(text, str):
-        raise TypeError(f"path must be text or a Path, got {type(path).__name__}")
-    if text in ("", ":memory:"):
-        raise ValueError(f"path must name a file, got {text!r}: runs in memory are kept by MemoryStore")
-    return os.path.abspath(text)  # noqa: PTH100 - text in, text out
 
 
 def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, bool]:

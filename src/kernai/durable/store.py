@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from kernai import events
-from kernai._util.api import Value, check_count, check_methods, likely
+from kernai._util.api import Value, check_count, check_methods, check_type, likely
 from kernai.values.media import Media
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import StopReason, Usage
@@ -81,9 +81,7 @@ def utc(at: datetime | str) -> str:
         if not _TIME.fullmatch(at):  # it would be compared all the same, and delete too much
             raise ValueError(f"a time as text must be a date, or like 2026-11-20T10:00:00.000Z, got {at!r}")
         return at
-    if not isinstance(at, datetime):
-        raise TypeError(f"a time must be a datetime with its zone, got {at!r}")
-    if at.tzinfo is None:
+    if check_type(at, datetime, "a time must be a datetime with its zone").tzinfo is None:
         raise ValueError(f"a time needs its zone, such as datetime.now(timezone.utc), got {at!r}")
     with suppress(OverflowError):  # too close to datetime.min or datetime.max to convert
         at = at.astimezone(UTC)
@@ -223,10 +221,8 @@ class RunFilter:
                 meant = f"; did you mean {WAITING!r}?"
             raise ValueError(f"no run can have the status {self.status!r}{meant}")
         for name in ("agent", "waiting", "parent"):
-            if not isinstance(getattr(self, name), str | None):
-                raise TypeError(f"{name} must be a name or an id, got {getattr(self, name)!r}")
-        if not isinstance(self.tags, Mapping):
-            raise TypeError(f"tags must be a mapping of names to values, got {self.tags!r}")
+            check_type(getattr(self, name), str | None, f"{name} must be a name or an id")
+        check_type(self.tags, Mapping, "tags must be a mapping of names to values")
         object.__setattr__(self, "tags", _as_texts(self.tags))
 
     def matches(self, info: RunInfo) -> bool:

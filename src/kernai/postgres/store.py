@@ -25,7 +25,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import PoolTimeout
 
-from kernai._util.api import check_count
+from kernai._util.api import check_count, check_type
 from kernai.durable.lease import Lease, new_worker
 from kernai.durable.run_head import Head, LeasedStore
 from kernai.durable.store import (
@@ -150,8 +150,7 @@ class PostgresStore(LeasedStore):
         if not isinstance(schema, str) or not 0 < len(schema.encode()) <= LONGEST_NAME:  # PostgreSQL would cut it off
             raise ValueError(f"schema must be a name of at most {LONGEST_NAME} bytes, got {schema!r}")
         check_codec(codec)
-        if not isinstance(conninfo, str):
-            raise TypeError(f"conninfo must be the address of a database, got {type(conninfo).__name__}")
+        check_type(conninfo, str, "conninfo must be the address of a database")
         if _UNESCAPED.match(conninfo):  # part of a password would be taken for the host, and shown
             raise ValueError("conninfo: write @ and / in a name or password as %40 or %2F")
         try:

@@ -99,10 +99,8 @@ class Workers:
         grace: float = 30.0,
     ) -> None:
         check_type(store, PostgresStore, "store must be a PostgresStore")
-        check_type(agents, Mapping, "agents must be a mapping of names to agents")
-        wrong = next((one for one in agents.values() if not isinstance(one, Agent)), None)
-        if wrong is not None:
-            raise TypeError(f"agents must be a mapping of names to agents, got a {type(wrong).__name__} in it")
+        for one in check_type(agents, Mapping, "agents must be a mapping of names to agents").values():
+            check_type(one, Agent, "agents must be a mapping of names to agents", " in it")
         check_count("concurrency", concurrency)
         if not isinstance(queue, str) or not queue:  # a run without a queue would never start
             raise ValueError(f"queue must be a name, got {queue!r}")
@@ -134,8 +132,7 @@ class Workers:
         """
         if agent not in self.agents:
             raise KernaiError(_unknown(agent, self.agents))
-        if not isinstance(tags, Mapping | None):
-            raise TypeError(f"tags must be a mapping of names to values, got {tags!r}")
+        check_type(tags, Mapping | None, "tags must be a mapping of names to values")
         if tags:
             metadata = {**(metadata or {}), "tags": dict(tags)}
         store = self._view(tenant)
@@ -239,8 +236,7 @@ class Workers:
                 return
             try:
                 options: ResumeOptions = {} if self._options is None else self._options(info)
-                if not isinstance(options, Mapping):
-                    raise TypeError(f"options must return a mapping, such as {{'limits': ...}}, returned {options!r}")
+                check_type(options, Mapping, "options must return a mapping, such as {'limits': ...}")
                 options = {"lease": self._lease, **options, "store": store}
                 result = resume(agent, run_id, accept=self._accept, **options)
             except RunConflictError:
