@@ -45,6 +45,8 @@ def test_a_run_is_busy_for_other_workers_until_its_worker_ends(way: Way) -> None
     def act() -> None:
         before, info = store.load("r"), info_of(store)
         assert info.lease is not None
+        with pytest.raises(ValueError, match="seconds must be a number of seconds above 0 and below 1,000,000, got inf"):
+            store.claim("r", "other", inf)
         with pytest.raises(TypeError, match="cancel must have is_set"):
             way.resume(acting(act, provider=other), "r", store=store, wait=9e5, cancel=3)
         with pytest.MonkeyPatch.context() as patched, pytest.raises(RunBusyError, match=rf"by process {os.getpid()} on") as caught:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+#: the limit of times to wait, in seconds
+MOST_SECONDS = 1e6
 
 
 class Once(Generic[T]):
@@ -235,6 +237,13 @@ def check_count(name: str, value: Any) -> Any:
     """Returns `value`. Raises `ValueError` if it is not an int of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a positive int, got {value!r}")
+    return value
+
+
+def check_seconds(name: str, value: Any) -> float:
+    """Returns the number of seconds. Raises `ValueError` unless it is above 0 and below `MOST_SECONDS`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST_SECONDS:
+        raise ValueError(f"{name} must be a number of seconds above 0 and below {MOST_SECONDS:,.0f}, got {value!r}")
     return value
 
 

@@ -19,7 +19,7 @@ from operator import attrgetter
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 
-from kernai._util.api import Closing, NotCopied, check_type
+from kernai._util.api import Closing, NotCopied, check_seconds, check_type
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.durable.store import (
@@ -348,6 +348,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
 
     def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
         check_run_id(run_id)
+        check_seconds("seconds", seconds)
         return self._change(run_id, lambda head: head.existing().claim(worker, seconds))
 
     def renew(self, lease: Lease) -> Lease:

@@ -26,7 +26,7 @@ import psycopg
 from procrastinate.exceptions import ConnectorException
 from psycopg import sql
 
-from kernai._util.api import check_count, check_function, check_texts, check_type
+from kernai._util.api import check_count, check_function, check_seconds, check_texts, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
@@ -46,7 +46,7 @@ from kernai.postgres.server import RECONNECT
 from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, enqueue, head_of
 from kernai.recording.recorder import expand
 from kernai.runs.resume_request import recorded_result
-from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput, check_seconds
+from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput
 from kernai.runs.running import resume
 from kernai.values.media import MediaStore
 from kernai.values.result import Result, StopReason

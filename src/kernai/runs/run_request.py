@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from kernai._util.api import check_function, check_type, closest, is_async, likely
+from kernai._util.api import check_function, check_seconds, check_type, closest, is_async, likely
 from kernai.agents.agent import OPTIONS as AGENT_OPTIONS
 from kernai.agents.agent import Agent, check_model
 from kernai.drivers.delivery import TASK_ARGUMENTS, ThreadsDelivery
@@ -45,7 +45,6 @@ UserInput = str | Media | Outside | Sequence[str | Media | Outside]
 _DEFAULT_LIMITS = Limits()
 #: how many seconds a run stays with its worker if the worker stops renewing its lease
 LEASE = 30.0
-LONGEST = 1e6
 _CLOCK = Clock()
 
 
@@ -330,13 +329,6 @@ def checked_context(given: object) -> Context:
             raise TypeError(f"context: runs set {what}, so keep {getattr(context, name)!r} under another name")
     check_type(context.media_store, MediaStore, "context.media_store must be a MediaStore")
     return context
-
-
-def check_seconds(name: str, value: Any) -> float:
-    """Returns the number of seconds. Raises `ValueError` unless it is above 0 and below `LONGEST`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LONGEST:
-        raise ValueError(f"{name} must be a number of seconds above 0 and below {LONGEST:,.0f}, got {value!r}")
-    return value
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Literal
 
+from kernai._util.api import check_seconds
 from kernai.agents.agent import Agent
 from kernai.errors import RunBusyError
 from kernai.events import Event
 from kernai.loop.root import Cancellation, Clock
-from kernai.runs.run_request import MapOptions, ResumeOptions, RunOptions, RunRequest, UserInput, check_seconds
+from kernai.runs.run_request import MapOptions, ResumeOptions, RunOptions, RunRequest, UserInput
 from kernai.values.context import Context
 from kernai.values.model import Model
 from kernai.values.result import Output_co, Result
