@@ -196,9 +196,10 @@ def test_a_damaged_run_is_listed_with_the_others_and_says_what_blocks_it(here: H
 
 @pytest.mark.parametrize("why, reason", [("it was never paid", "it was never paid"), ("", "refused")])
 def test_a_decision_is_stored_for_the_process_that_continues_the_run(here: Here, paused: Path, why: str, reason: str) -> None:
+    assert here("approve", "runs.db", "r42", "1.0", "--by", "bob").stderr.startswith("to continue the run: ")
     done = here("approve", "runs.db", "r42", "1.0", "--no", why, "--by", "ann")
     assert (done.returncode, done.stdout) == (0, 'refused: 1.0 refund {"number": 42, "amount": 30}\n')
-    assert done.stderr == "to continue the run: kernai resume AGENT runs.db r42\n"
+    assert done.stderr == "this replaces the decision of bob: true\nto continue the run: kernai resume AGENT runs.db r42\n"
     assert here("runs", "runs.db").stderr == "", "it waits for no decision any more"
     continued = here(*RESUME)
     assert continued.stdout == f'I read: <block type="error" name="refund">{reason}</block>\n'

@@ -122,7 +122,8 @@ def _shortened(value: object, width: int) -> str:
 
 def _approve(options: Namespace) -> int:
     with stores.StoreAt(options.store) as store:
-        waiting = {one.call_id: one for one in store.existing(options.run).pending}
+        info = store.existing(options.run)
+        waiting = {one.call_id: one for one in info.pending}
         if options.call not in waiting:
             raise stores.not_waiting(options.call, options.run, waiting)
         said = True if options.no is None else options.no or False
@@ -131,6 +132,9 @@ def _approve(options: Namespace) -> int:
             store.store.decide(options.run, options.call, Decision(said, by=by))
         verdict = "approved" if options.no is None else "refused"
         output.write(f"{verdict}: {options.call} {stores.call_line(waiting[options.call])}")
+        if (earlier := info.decisions.get(options.call)) is not None:
+            value = one_line(earlier["decision"], _LONGEST_WHY)
+            output.note(f"this replaces the decision of {earlier['by'] or 'somebody'}: {value}")
         # a worker of a PostgreSQL store continues the run if it was submitted
         if not (output.is_address(options.store) and store.store.enqueue(options.run)):  # type: ignore[union-attr]
             output.note(f"to continue the run: {stores.command('resume', 'AGENT', store.path, options.run)}")
