@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kernai.durable.approvals import Call, CallRefusedError, Decision, DecisionError, DoubtfulPause, called, edited
 from kernai.durable.history import History
-from kernai.durable.host_state import HostState, Saved
+from kernai.durable.host_state import HostState
 from kernai.durable.outcomes import RecordedError, RecordedExit
 from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of, reading
 from kernai.durable.replay_cursor import divergence
@@ -347,11 +347,6 @@ class DurableRun:
             return None
         self._root.journal.host_state = self._state
         return self._state
-
-    def changed_state(self, run: Run) -> list[Saved]:
-        """The changes of an outcome to the host's state. If saving fails, the run ends as if the store had failed."""
-        assert self._root.journal is not None
-        return self._state.changes(run, self._root.journal.fail)
 
     def end(self, scope: DurableScope) -> Work:
         """Ends a scope's work. For the root, its last rows are appended."""

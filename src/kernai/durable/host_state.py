@@ -13,7 +13,7 @@ and a skill that once took longer is not waited for again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,8 +84,9 @@ class HostState:
         if parent is None or not _compared(run.context, parent.context).is_whole:
             self._known[run.scope] = _saved(run)
 
-    def changes(self, run: Run, failed: Callable[[Exception], object]) -> list[Saved]:
-        """Returns the states changed by an outcome of this run. If this run's `save` raises, calls `failed`."""
+    def changes(self, run: Run) -> list[Saved]:
+        """The states changed by an outcome of this run. If its `save` raises, the run ends as if its store had."""
+        journal = run.root.journal
         found: list[Saved] = []
         is_foreign = False
         above: Run | None = run
@@ -100,8 +101,8 @@ class HostState:
                     self._number += 1
                     number = self._number
             except Exception as error:  # noqa: BLE001 - a state that cannot be saved ends only its own run
-                if not is_foreign:
-                    failed(error)
+                if not is_foreign and journal is not None:
+                    journal.fail(error)
                 break
             is_foreign = True
             if data != self._known.get(run.scope, _UNKNOWN):

@@ -277,10 +277,10 @@ class DurableScope:
         """
         of_call = isinstance(effect, _CALLS) or (isinstance(value, Completion) and value.key in self._calls)
         try:
-            changed = self._durable.changed_state(self.run)
+            changed = state.changes(self.run)
             if changed and not of_call:
                 is_due = yield from state.in_turn(self.run)
-                changed = self._durable.changed_state(self.run) if is_due else []
+                changed = state.changes(self.run) if is_due else []
                 if is_due and not changed:  # another call made the change, and has recorded it in the meantime
                     state.end_turn(self.run.scope)
         except (Exception, GeneratorExit):
