@@ -351,6 +351,8 @@ def test_an_invalid_stored_decision_is_dropped_and_the_run_waits_and_says_why(wa
     with pytest.raises(ValueError, match=r"input: the run waits for a decision on 0\.0"):  # otherwise it would be lost
         run.resume(input="and now?")
     run.store.decide("r", "0.0", True)
+    with pytest.raises(ValueError, match=r"approvals\['0\.0'\]: 'sum' is not an input of pay"):  # the caller's own decision
+        run.resume(approvals={"0.0": {"params": {"sum": 2}}})
     assert run.resume(input="and now?").text == "and now?"
     assert info_of(run.store).why is None
 

@@ -174,7 +174,8 @@ class ResumeRequest(_RecordedRequest):
             self._was_interrupted = True
             return self.begin(delivery)
         except DecisionError as invalid:
-            if self._runs is None or self._info is None or invalid.call_id not in self._info.decisions:
+            is_stored = self._approvals[invalid.call_id] is self._verdicts.get(invalid.call_id)
+            if self._runs is None or not is_stored:
                 raise
             # drop it instead of raising: the person who made the decision is not here
             self._runs.drop_decision(self.run_id, invalid.call_id, str(invalid))
