@@ -165,40 +165,35 @@ class SqliteStore(LeasedStore):
         check_load(run_id, from_seq)
         key = self._key(run_id)
         most = -1 if limit is None else limit
-        found: list[Entry] = []
 
-        def work(connection: sqlite3.Connection) -> _DamageError | None:
-            found.clear()
+        def work(connection: sqlite3.Connection) -> list[Entry]:
+            found: list[Entry] = []
             try:
                 with _noticing_damage():
                     for seq, text, checksum in connection.execute(_ENTRIES, (key, from_seq, most)):
                         if seq != from_seq + len(found):
-                            return _DamageError("it is missing")
+                            raise _DamageError("it is missing")
                         found.append(_data(self._opened, _intact(text, checksum)))
-                    count = max(self._file.latest(connection, key).entries - from_seq, 0)
+                    if len(found) not in (max(self._file.latest(connection, key).entries - from_seq, 0), most):
+                        raise _DamageError("it is missing")
             except _DamageError as damage:
-                return damage
-            return None if len(found) in (count, most) else _DamageError("it is missing")
+                raise RunDamagedError(
+                    f"cannot load entry {from_seq + len(found)} of run {run_id!r} in {self.path!r}: {damage}. The "
+                    f"{len(found)} before it are in this error's `entries`: append them to a new run to continue there",
+                    found,
+                ) from damage
+            return found
 
-        damage = self._file.perform(f"load run {run_id!r}", work, "BEGIN")
-        if damage is not None:
-            raise RunDamagedError(
-                f"cannot load entry {from_seq + len(found)} of run {run_id!r} in {self.path!r}: {damage}. The "
-                f"{len(found)} before it are in this error's `entries`: append them to a new run to continue there",
-                found,
-            ) from damage
-        return found
+        return self._file.perform(f"load run {run_id!r}", work, "BEGIN")
 
     def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[Media]:
         """Returns the run's media. Raises `RunDamagedError` if some cannot be read; its `media` are the others."""
         check_run_id(run_id)
         key, wanted = self._key(run_id), None if ids is None else json.dumps(list(ids))
-        found: list[Media] = []
-        lost: list[str] = []
 
-        def work(connection: sqlite3.Connection) -> None:
-            found.clear()
-            lost.clear()
+        def work(connection: sqlite3.Connection) -> list[Media]:
+            found: list[Media] = []
+            lost: list[str] = []
             try:
                 with _noticing_damage():
                     for media_id, about, payload, checksum in connection.execute(_MEDIA, {"run": key, "ids": wanted}):
@@ -213,15 +208,15 @@ class SqliteStore(LeasedStore):
                         raise _DamageError("not all of them are there")
             except _DamageError as damage:
                 lost.append(str(damage))
+            if lost:
+                raise RunDamagedError(
+                    f"cannot load media of run {run_id!r} in {self.path!r}: {', '.join(lost)}. "
+                    "The others are in this error's `media`",
+                    media=found,
+                )
+            return found
 
-        self._file.perform(f"load the media of run {run_id!r}", work, "BEGIN")
-        if lost:
-            raise RunDamagedError(
-                f"cannot load media of run {run_id!r} in {self.path!r}: {', '.join(lost)}. "
-                "The others are in this error's `media`",
-                media=found,
-            )
-        return found
+        return self._file.perform(f"load the media of run {run_id!r}", work, "BEGIN")
 
     def _disconnect(self) -> None:
         self._file.close()
