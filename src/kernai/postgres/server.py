@@ -146,7 +146,10 @@ class Server:
 
     @contextmanager
     def separate_connection(self) -> Iterator[None]:
-        """Within the block, this thread uses the separate connection instead of the pool."""
+        """Within the block, this thread uses the separate connection instead of the pool, except in a transaction."""
+        if self.own is not None:
+            yield
+            return
         with self._separate_lock:
             try:
                 self._separate = self._own.connection = self._separate or self.connect()
