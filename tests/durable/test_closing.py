@@ -8,6 +8,8 @@ import pytest
 
 import kernai
 from kernai import KernaiError, Limits, MemoryStore, RunConflictError, RunStoppedError
+from kernai.durable.lease import end_run
+from kernai.testing.run_store_rules import started
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, payer, share_of
 from tests.durable.format_1.world import RUN, Segment, store_of
 from tests.durable.test_format_1 import cases
@@ -63,6 +65,19 @@ def test_another_input_opens_a_closed_run_and_its_waiting_calls_are_not_made(way
     assert run.replay() == result
     assert run.resume(input="and then?").messages[:4] == result.messages
     assert not paid
+
+
+def test_a_run_that_another_worker_has_just_continued_is_asked_to_stop() -> None:
+    class Continued(MemoryStore):
+        def append(self, run_id: str, first_seq: int, entries: Any, media: Any, **terms: Any) -> Any:
+            if entries[0]["event"] == "result":
+                super().append(run_id, first_seq, [started()], [])
+            return super().append(run_id, first_seq, entries, media, **terms)
+
+    store = Continued()
+    store.append("r", 0, [started()], [])
+    assert not end_run(store, "r", "not needed")
+    assert store.claim("r", "another", 60).cancel == "not needed"
 
 
 def test_closing_a_run_that_cannot_be_closed_is_an_error_and_changes_nothing() -> None:

@@ -27,7 +27,7 @@ from weakref import WeakSet
 
 from kernai._util.api import Value
 from kernai.durable.store import RUNNING, leased
-from kernai.errors import RunBusyError, RunConflictError
+from kernai.errors import RunConflictError
 from kernai.interrupts import calls_out
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def end_run(store: RunStore, run_id: str, reason: str = "") -> bool:
     """
     try:
         store.close(run_id, reason or "somebody cancelled the run")
-    except RunBusyError:
+    except RunConflictError:  # somebody works on it, or has just continued it
         store.request_cancel(run_id, reason)
         return False
     return True
