@@ -94,7 +94,7 @@ def native_tools(setup: Setup) -> Iterator[Tool]:
     """Yields an agent's tools. Skills come first, so that other tools get new names if a vendor's rules require it."""
     for skill in setup.skills.visible():
         produces = f"Produces: {', '.join(skill.produces)}" if skill.produces else ""
-        schema = _explained(skill.schema()) if skill.table.is_marked else skill.schema()
+        schema = _explained(skill.schema()) if skill.table.trusted else skill.schema()
         yield Tool(skill.name, "\n".join(filter(None, [skill.description, produces])), schema)
     for one in setup.protocols.visible():
         yield Tool(one.name, f"The protocol {one.name}. {one.documentation or ''}".strip(), _PROTOCOL, one.name)

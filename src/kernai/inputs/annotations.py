@@ -107,7 +107,6 @@ class TypeBuilder:
         self.namespace = namespace or Namespace()
         self.has_media = False  # whether `Media` was built, as the type `media`
         self.has_records = False
-        self.may_be_marked = False  # whether `Trusted`, or a class with its own schema, was built
         self._media = media
         self._named: dict[object, InputType] = {}  # records and aliases
         self._open: list[Any] = []  # those whose parts are being built
@@ -171,7 +170,6 @@ class TypeBuilder:
             return made
         from kernai.inputs.trusted import TrustedType  # few skills have such inputs
 
-        self.may_be_marked = True
         return TrustedType(made)
 
     def _alias(self, key: object, name: str, find: Callable[[], Any]) -> InputType:
@@ -227,7 +225,6 @@ class TypeBuilder:
         if annotation in self._named:
             return self._named[annotation]
         if callable(getattr(plain, "model_validate", None)) and hasattr(plain, "model_json_schema"):
-            self.may_be_marked = True
             self._named[annotation] = ModelType(plain)
             return self._named[annotation]
         if _is_typed_dict(plain):

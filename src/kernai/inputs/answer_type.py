@@ -31,7 +31,7 @@ class AnswerType:
         try:
             builder = TypeBuilder()
             self._type, self._description = builder.build(annotation)
-            if builder.may_be_marked and any(True for _ in marks_of(self._type.schema)):
+            if any(True for _ in marks_of(self._type.schema)):
                 raise TypeError("Trusted marks the inputs of skills; it is not checked in an answer")
         except TypeError as error:
             raise TypeError(f"output: {error}") from error

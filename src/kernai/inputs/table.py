@@ -107,7 +107,6 @@ class InputTable:
         self._record.set_fields(fields)
         self._fields = self._record.fields
         self.has_media = builder.has_media
-        self._may_be_marked = builder.may_be_marked
         #: whether no input has fields, so that only names of inputs can be unknown
         self.is_flat = not builder.has_records
 
@@ -321,15 +320,8 @@ class InputTable:
         return object_schema(self._fields)
 
     @Once
-    def is_marked(self) -> bool:
-        """Whether an input, or a part of one, accepts only trusted values."""
-        return self._may_be_marked and any(True for _ in marks_of(self.whole))
-
-    @property
     def trusted(self) -> list[str]:
         """The inputs, or parts of inputs, that accept only trusted values: ``to``, ``payments[].to``."""
-        if not self.is_marked:
-            return []
         return [f"{one.name}{path}" for one in self._fields for path in sorted(set(marks_of(one.type.schema)))]
 
     def schema(self) -> Schema:

@@ -246,7 +246,7 @@ class Trust:
                     doubted[leaf.path, value] = UntrustedValue(leaf.path, value, found_in or OWN)
                 else:
                     sources.setdefault(leaf.path, {})[source] = None
-        if acts and not has_trusted and not skill.table.is_marked and not doubted:
+        if acts and not has_trusted and not skill.table.trusted and not doubted:
             return [UntrustedValue("", "", "it acts on others, and text from outside has been read")], {}
         return list(doubted.values()), {path: " and in ".join(found) for path, found in sources.items()}
 

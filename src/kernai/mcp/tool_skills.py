@@ -58,7 +58,8 @@ class SchemaTable(InputTable):
             properties[name] = marked(properties[name])
         super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
         self.whole = {"type": "object", **self._written_out}
-        self._may_be_marked = bool(trusted)
+        if not trusted:
+            self.trusted = []  # a server's own marks do not count
 
     def _converted(
         self, params: Mapping[str, object], *_: object, repair: bool = False, bound: Mapping[str, object] | None = None

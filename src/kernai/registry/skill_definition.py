@@ -145,7 +145,7 @@ class Skill:
     @property
     def is_guarded(self) -> bool:
         """Whether calls are checked for values that must come from the user."""
-        return self.acts or self.table.is_marked
+        return self.acts or bool(self.table.trusted)
 
     @property
     def is_plain(self) -> bool:
