@@ -240,13 +240,11 @@ class JsonGrammar:
 def _edges(schema: Schema) -> tuple[tuple[Decimal, bool], tuple[Decimal, bool]]:
     """The bounds of a number, and whether each is exclusive."""
     found = []
-    for side, inside, narrower in (("Minimum", Decimal(-_TOP), max), ("Maximum", Decimal(_TOP), min)):
-        edges = [(inside, False)]
+    for side, inside, narrower in (("Minimum", -_TOP, max), ("Maximum", _TOP, min)):
         given, exclusive = schema.get(side.lower()), schema.get(f"exclusive{side}")
-        if given is not None:
-            edges.append((Decimal(str(given)), exclusive is True))  # as in older drafts
-        if exclusive is not None and not isinstance(exclusive, bool):
-            edges.append((Decimal(str(exclusive)), True))
+        is_flag = isinstance(exclusive, bool)  # as in older drafts
+        written = [(inside, False), (given, exclusive is True), (None if is_flag else exclusive, True)]
+        edges = [(Decimal(str(one)), is_out) for one, is_out in written if one is not None]
         edge = narrower(one for one, _ in edges)
         found.append((edge, (edge, True) in edges))
     return found[0], found[1]

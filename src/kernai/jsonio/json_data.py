@@ -308,23 +308,6 @@ def _check_syntax(text: str) -> None:
         raise JsonSyntaxError(str(error), text, place) from None
 
 
-def end_of_string(text: str, at: int, quote: str) -> int:
-    """The place of the quote that ends a string whose content begins at `at`; -1 if there is none.
-
-    Takes linear time: the windows grow, but none is larger than a few times the string.
-    """
-    end = text.find(quote, at)
-    if end < 0 or text.find("\\", at, end) < 0:
-        return end
-    size = 64
-    while True:
-        window = text[at : at + size]  # the replacements below keep every place
-        end = window.replace("\\\\", "--").replace(f"\\{quote}", "--").find(quote)
-        if end >= 0 or at + size >= len(text):
-            return -1 if end < 0 else at + end
-        size *= 4
-
-
 def _no_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON value")
 

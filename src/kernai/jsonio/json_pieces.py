@@ -19,7 +19,7 @@ import json
 import re
 from typing import Any
 
-from kernai.jsonio.json_data import MAX_DEPTH, TOO_DEEP, JsonRefusedError, duplicate_key, end_of_string
+from kernai.jsonio.json_data import MAX_DEPTH, TOO_DEEP, JsonRefusedError, duplicate_key
 
 BROKEN = -1
 """What `JsonValue.feed` returns for text that is not a value."""
@@ -65,6 +65,13 @@ def may_end_in_a_string(content: str) -> bool:
         return content.count("'") % 2 == 1
     left = re.sub(_STRING, "", content)
     return '"' in left or "'" in left
+
+
+def end_of_string(text: str, at: int, quote: str) -> int:
+    """The place after the quote that ends a string whose content begins at `at`; 0 if there is none."""
+    # compiled once for each quote, when a text needs it
+    found = re.compile(rf"[^{quote}\\]*+(?:\\.[^{quote}\\]*+)*+{quote}", re.DOTALL).match(text, at)
+    return 0 if found is None else found.end()
 
 
 class JsonValue:
@@ -114,7 +121,7 @@ class JsonValue:
         if self._quote:
             start = at + 1 if self._escaped else at
             self._escaped = self._escaped and at == len(text)
-            end = end_of_string(text, start, self._quote) + 1
+            end = end_of_string(text, start, self._quote)
             if not end:
                 inside = text[start:]
                 self._escaped = self._escaped or (len(inside) - len(inside.rstrip("\\"))) % 2 == 1

@@ -12,8 +12,8 @@ from contextlib import suppress
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the standard decoder's own reader of strings
 from typing import Any
 
-from kernai.jsonio.json_data import JsonSyntaxError, end_of_string, loads
-from kernai.jsonio.json_pieces import COLON, EXPECTED, ITEM, KEY, VALUE, JsonBuilder
+from kernai.jsonio.json_data import JsonSyntaxError, loads
+from kernai.jsonio.json_pieces import COLON, EXPECTED, ITEM, KEY, VALUE, JsonBuilder, end_of_string
 
 FENCE, COMMA, SINGLE, LITERAL, BARE_KEY, CONTROL, COMMENT = REPAIRS = (
     "code fence", "trailing comma", "single-quoted string", "Python literal", "unquoted key", "raw control character",
@@ -133,7 +133,7 @@ class _Reader(JsonBuilder):
                 reached = len(self._text) if what.startswith("Unterminated") else place + 8
                 raise self.fault(what, place, reached) from None
         else:
-            end = end_of_string(self._text, at + 1, "'") + 1
+            end = end_of_string(self._text, at + 1, "'")
             if not end:
                 raise self.fault("Unterminated string starting", at, len(self._text) + 1)
             # rewritten as between double quotes, with bare single and escaped double quotes. Escaped backslashes are
