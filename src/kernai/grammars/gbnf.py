@@ -148,25 +148,16 @@ def _fractions(whole: int, least: Decimal, most: Decimal, *, above: bool, below:
 
 def _same_length(low: str, high: str) -> str:
     """All texts of digits from `low` to `high`, which have the same length."""
+    rest = len(low) - 1
     if low == high:
         return literal(low)
-    rest = len(low) - 1
     if not rest:
         return f"[{low}-{high}]"
-    if set(low[1:]) == {"0"} and set(high[1:]) == {"9"}:
-        return f"([{low[0]}-{high[0]}] {repeated('[0-9]', rest, rest)})"
-    if low[0] == high[0]:
-        return f"({literal(low[0])} {_same_length(low[1:], high[1:])})"
-    first, last = int(low[0]), int(high[0])
-    ways = []
-    if set(low[1:]) != {"0"}:
-        ways.append(f"({literal(low[0])} {_same_length(low[1:], '9' * rest)})")
-        first += 1
-    if set(high[1:]) != {"9"}:
-        last -= 1
-    if first <= last:
-        ways.append(_same_length(f"{first}{'0' * rest}", f"{last}{'9' * rest}"))
-    if last < int(high[0]):
-        ways.append(f"({literal(high[0])} {_same_length('0' * rest, high[1:])})")
-    return one_of(ways)
+    if set(low) == {"0"} and set(high) == {"9"}:
+        return repeated("[0-9]", rest + 1, rest + 1)
+    ways: dict[str, str] = {}  # the first digits, by what may follow them
+    for digit in map(str, range(int(low[0]), int(high[0]) + 1)):
+        after = _same_length(low[1:] if digit == low[0] else "0" * rest, high[1:] if digit == high[0] else "9" * rest)
+        ways[after] = ways.get(after, "") + digit
+    return one_of(f"({_same_length(first[0], first[-1])} {after})" for after, first in ways.items())
 
