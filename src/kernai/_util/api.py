@@ -120,40 +120,31 @@ class ForkSafeLock:
     """
 
     __slots__ = ("_lock", "_make", "_process")
+    _here = object()  # a different one in each process
+    _renewing = threading.Lock()  # keeps two threads from replacing the same lock
 
     def __init__(self, *, reentrant: bool = False) -> None:
         self._make = threading.RLock if reentrant else threading.Lock
-        self._lock = self._make()
-        self._process = _Process.here
+        self._lock, self._process = self._make(), self._here
 
     def __enter__(self) -> None:
-        if self._process is not _Process.here:
-            self._renew()
+        if self._process is not self._here:
+            with self._renewing:
+                if self._process is not self._here:
+                    self._lock = self._make()
+                    self._process = self._here
         self._lock.acquire()
 
     def __exit__(self, *error: object) -> None:
         self._lock.release()
 
-    def _renew(self) -> None:
-        with _Process.renewing:
-            if self._process is not _Process.here:
-                self._lock = self._make()
-                self._process = _Process.here
-
-
-class _Process:
-    """`here` is a different object in each process. `renewing` keeps two threads from replacing the same lock."""
-
-    here = object()
-    renewing = threading.Lock()
-
-
-def _after_fork() -> None:
-    _Process.here, _Process.renewing = object(), threading.Lock()
+    @classmethod
+    def after_fork(cls) -> None:
+        cls._here, cls._renewing = object(), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # not on every system
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=ForkSafeLock.after_fork)
 
 
 # ----------------------------------------------------------------------------------------------------------- callables
