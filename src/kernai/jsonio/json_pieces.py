@@ -28,9 +28,10 @@ _OPENINGS = frozenset("[{")
 JSON_BEGINS = frozenset("[{ \t\n\r\f\v")
 """The first characters of contents that may begin with a value."""
 _LONG, _SHORT = 4096, 256  # characters: in a long content it is worth checking first whether the value is short
-# a quote that may begin a string, and is not an apostrophe in a word
-_SINGLE_QUOTED = r"'(?<=[ \t\n\r,:\[{]')"
-_STRING = r"\"[^\"]*+\"|'[^']*+'"  # without escapes
+# patterns, compiled only when a text needs them: the rest of a string after its quote, and text without an open string
+_REST = {quote: rf"[^{quote}\\]*+(?:\\.[^{quote}\\]*+)*+{quote}" for quote in ('"', "'")}
+_BEFORE = r"[ \t\n\r,:\[{]"  # after any other character, a single quote is an apostrophe in a word
+_WITHOUT_OPEN_STRING = rf"""(?:[^"']++|"{_REST['"']}|(?<={_BEFORE})'{_REST["'"]}|(?<!{_BEFORE})')*+"""
 _SPACE = re.compile(r"\s*+", re.ASCII)
 _TOKEN = re.compile(r"[ \t\n\r]*+(?:([\[{\]},:\"'])|(?=[A-Za-z0-9+\-._$])|\Z)")
 _WORD = re.compile(r"[A-Za-z0-9+\-._$]*+")
@@ -57,20 +58,14 @@ def may_end_in_a_string(content: str) -> bool:
         return False
     if len(content) > _LONG and JsonValue().feed(content[:_SHORT]) is not None:
         return False
-    if "\\" in content:  # outside of a string, a backslash would make the value invalid, so all are escapes
-        content = content.replace("\\\\", "").replace('\\"', "").replace("\\'", "")
-    if "'" not in content or not re.search(_SINGLE_QUOTED, content):
+    if "\\" not in content and "'" not in content:
         return content.count('"') % 2 == 1
-    if '"' not in content:
-        return content.count("'") % 2 == 1
-    left = re.sub(_STRING, "", content)
-    return '"' in left or "'" in left
+    return re.fullmatch(_WITHOUT_OPEN_STRING, content, re.DOTALL) is None
 
 
 def end_of_string(text: str, at: int, quote: str) -> int:
     """The place after the quote that ends a string whose content begins at `at`; 0 if there is none."""
-    # compiled once for each quote, when a text needs it
-    found = re.compile(rf"[^{quote}\\]*+(?:\\.[^{quote}\\]*+)*+{quote}", re.DOTALL).match(text, at)
+    found = re.compile(_REST[quote], re.DOTALL).match(text, at)
     return 0 if found is None else found.end()
 
 
