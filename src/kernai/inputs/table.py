@@ -246,7 +246,7 @@ class InputTable:
             if isinstance(text, str) and text.lstrip(JSON_SPACE)[:1] == "[":
                 yield {only: read_json(text, repair=True)[0]}, f"the list {unnamed}"
             return
-        meant = [(path, name) for path, name in self._unknown(params) if name]
+        meant = [(path, name) for path, name in unknown_fields(self._record, dict(params)) if name]
         if meant and len({(*path[:-1], name) for path, name in meant}) == len(meant):
             renamed: Any = copy_of(dict(params))
             for path, name in meant:
@@ -277,11 +277,10 @@ class InputTable:
 
         Each has the missing input or field that was probably meant, or "".
         """
-        return {_place(path): name and _place((*path[:-1], name)) for path, name in self._unknown(params)}
-
-    def _unknown(self, params: Mapping[str, object]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        is_text = isinstance(params, ReadParams) and params.is_text
-        return iter(()) if is_text else unknown_fields(self._record, dict(params))
+        if isinstance(params, ReadParams) and params.is_text:
+            return {}
+        unknown = unknown_fields(self._record, dict(params))
+        return {_place(path): name and _place((*path[:-1], name)) for path, name in unknown}
 
     @Once
     def usage(self) -> str:
