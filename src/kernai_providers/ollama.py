@@ -23,6 +23,9 @@ DEFAULT_PORT = 11434
 #: the type of thinking in a message's reasoning
 THOUGHT = "thinking_text"
 FINISH_REASONS = {"stop": "stop", "length": "length", "": "stop"}
+#: scheme, name, port and path of a host; a name that contains ":" is an IPv6 address, or wrong
+_HOST = re.compile(r"(?s)(?:(.*?)://)?(\[[^]]*\]|[^:/]*|[^/]*)(?::(\d*))?(/.*)?")
+_THIS_MACHINE = {"": "localhost", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not to listen there
 
 
 class OllamaProvider(HttpProvider):
@@ -192,19 +195,16 @@ def _message(role: str, parts: list[Any]) -> dict[str, Any]:
 
 
 def _url_of(host: str) -> str:
-    """`OLLAMA_HOST` as Ollama's own client reads it: a host, host:port or URL.
+    """`OLLAMA_HOST` as Ollama's own programs read it: a host, host:port or URL.
 
     Without a scheme the port is 11434, with one it is the scheme's own. The addresses 0.0.0.0 and [::], on which a
-    server listens, mean this machine.
+    server listens, mean this machine; ollama.com alone means https.
     """
     host = host.strip("\"'")
-    scheme, found, rest = host.partition("://")
-    if not found:
-        scheme, rest = "http", f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host
-    address, slash, path = rest.partition("/")
-    name, _, port = address.rpartition(":") if re.search(r":\d*$", address) and not address.endswith("]") else (
-        address, "", "")
-    name = {"": "localhost", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(name, name)  # noqa: S104 - see above
-    port = port or ("" if found else str(DEFAULT_PORT))
-    url = f"{scheme}://{name}{port and ':' + port}{slash}{path}"
+    found = _HOST.fullmatch("https://ollama.com" if host == "ollama.com" else host)
+    assert found is not None  # the pattern matches any text
+    scheme, name, port, path = found.groups("")
+    name = f"[{name}]" if ":" in name and not name.startswith("[") else name
+    port = port or ("" if scheme else str(DEFAULT_PORT))
+    url = f"{scheme or 'http'}://{_THIS_MACHINE.get(name, name)}{port and ':' + port}{path}"
     return checked_base_url(url, "the environment variable OLLAMA_HOST")

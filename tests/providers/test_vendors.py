@@ -291,6 +291,7 @@ def test_configured_lists_the_vendors_whose_key_is_there(monkeypatch: pytest.Mon
     ("https://myhost", "https://myhost:443"),
     ("https://myhost/ollama/", "https://myhost:443/ollama"),
     ("  ", "http://localhost:11434"),
+    ("ollama.com", "https://ollama.com:443"),
 ])
 def test_ollama_host_is_read_as_ollama_reads_it(host: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_HOST", host)
