@@ -191,8 +191,8 @@ def _message(error: Mapping[str, Any]) -> str:
     if isinstance(given, (dict, list)):  # errors per field, which some vendors send
         with suppress(RecursionError):
             message = json.dumps(given, ensure_ascii=False)
-    # a router's own message may only say that a vendor failed; the vendor's message is in the metadata
-    cause = _text(at(error, "metadata", "raw"))
+    # a router's own message may only say that a vendor failed; and Groq's, where to read what the model wrote
+    cause = _text(at(error, "metadata", "raw")) or _text(error.get("failed_generation"))
     return f"{message}: {cause}" if message and cause else message or cause
 
 

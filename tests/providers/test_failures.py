@@ -67,6 +67,8 @@ PER_DAY = quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")
     (400, {"code": "Client error", "error": "Wrong model"}, {}, "Client error", "acme: HTTP 400 Client error: Wrong model"),
     (502, {"error": {"code": 502, "message": "Provider returned error", "metadata": {"raw": "upstream: boom"}}}, {},
      "502", "acme: HTTP 502: Provider returned error: upstream: boom"),
+    (400, {"error": {"code": "tool_use_failed", "message": "See 'failed_generation'.", "failed_generation": "<function=f"}}, {},
+     "tool_use_failed", "acme: HTTP 400 tool_use_failed: See 'failed_generation'.: <function=f"),
     (400, {"error": {"code": "1234", "type": "bad_thing", "message": "x"}}, {}, "bad_thing", "acme: HTTP 400 bad_thing: x"),
     (400, {"type": "error", "message": "x"}, {}, None, "acme: HTTP 400: x"),
     (400, b'\xef\xbb\xbf{"error": "x"}', {}, None, "acme: HTTP 400: x"),
