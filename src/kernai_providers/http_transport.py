@@ -117,7 +117,7 @@ class HttpResponse(StreamedResponse):
                 raise http.client.IncompleteRead(b"")
         except (OSError, http.client.HTTPException) as error:
             raise broken(error, self._deadline) from cause_of(error)
-        self._deadline.content(len(data))
+        self._deadline.count(content=len(data))
         return data
 
     def _limit_wait(self, seconds: float) -> None:
@@ -212,7 +212,9 @@ def broken(error: Exception, deadline: Deadline) -> TransportError:
     if deadline.connecting:
         return _not_connected(error, deadline.call, deadline.seconds)
     if isinstance(error, TimeoutError):
-        return deadline.timed_out()
+        is_in_head = deadline.awaits_head and deadline.has_received
+        what = "did not finish the head of its answer within" if is_in_head else "was silent for"
+        return TransportError(f"{peer} {what} {deadline.seconds:g} seconds", "timeout")
     if isinstance(error, http.client.IncompleteRead):
         return TransportError(f"{peer} closed the connection before the body's end", "closed")
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):

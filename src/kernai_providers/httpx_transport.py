@@ -192,7 +192,7 @@ class HttpxResponse:
             seen = error if isinstance(error, OSError) else IncompleteRead(b"")
             raise broken(seen, self._deadline) from cause_of(error)
         self._ended = not data
-        self._deadline.content(len(data))
+        self._deadline.count(content=len(data))
         return data
 
 

@@ -96,28 +96,17 @@ class Deadline:
         """Returns when a wait that began `waited` seconds ago becomes too long, in monotonic seconds."""
         return min(time.monotonic() - waited + self.seconds, self._step_until)
 
-    def count(self, overhead: int) -> None:
-        """Counts bytes that are not content. Raises `TransportError` if there are too many."""
-        self._overhead_left -= overhead
+    def count(self, overhead: int = 0, content: int = 0) -> None:
+        """Counts bytes. Raises `TransportError` for too much overhead, of which content allows for more."""
+        self._overhead_left += content * OVERHEAD_PER_BYTE - overhead
         if self._overhead_left < 0:
             what = "more headers or chunk sizes than any answer needs"
             raise TransportError(f"{self.call.peer} sends {what}", "protocol")
-
-    def content(self, size: int) -> None:
-        """Counts bytes of content, which allow for more overhead."""
-        self._overhead_left += size * OVERHEAD_PER_BYTE
 
     @property
     def awaits_head(self) -> bool:
         """Whether part of the request is out and the head has not arrived."""
         return self._step_until < math.inf
-
-    def timed_out(self) -> TransportError:
-        if self.awaits_head and self.has_received:
-            what = f"did not finish the head of its answer within {self.seconds:g} seconds"
-        else:
-            what = f"was silent for {self.seconds:g} seconds"
-        return TransportError(f"{self.call.peer} {what}", "timeout")
 
     def cut_head(self) -> TransportError:
         """Returns the error for a connection that ended before the head was complete."""
