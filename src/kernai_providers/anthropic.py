@@ -185,7 +185,8 @@ class AnthropicReader(SseReader):
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         super().__init__(vendor, secrets)
         self._usage: dict[str, int] = {}
-        self._thought: dict[str, str] = {}
+        #: where the thought that is being received begins among the pieces of the reasoning
+        self._thought: int | None = None
         #: the newest call with each index, if no other block has begun with it since: gateways reuse indexes
         self._newest: dict[object, int] = {}
 
@@ -216,7 +217,7 @@ class AnthropicReader(SseReader):
         elif kind == "fallback" and isinstance(at(block, "to", "model"), str):  # another model answers from here on
             self.answered_by = self.metadata["model"] = block["to"]["model"]
         elif self.box is not None and kind == "thinking":
-            self._thought = {"type": "thinking", "thinking": "", "signature": ""}
+            self._thought = len(self._reasoning)
         elif self.box is not None and kind == "redacted_thinking":
             self._keep_thought(block)
 
@@ -226,12 +227,12 @@ class AnthropicReader(SseReader):
             self.say(delta.get("text"))
         elif kind == "thinking_delta":
             self.think(delta.get("thinking"))
-            self._thought["thinking"] = self._thought.get("thinking", "") + str(delta.get("thinking") or "")
         elif kind == "input_json_delta" and index in self._newest:  # not for a tool that the vendor runs
             self.call(self._newest[index], text=delta.get("partial_json"))
-        elif kind == "signature_delta" and self._thought.get("type"):  # a thought's last event
-            self._keep_thought({**self._thought, "signature": str(delta.get("signature") or "")})
-            self._thought = {}
+        elif kind == "signature_delta" and self._thought is not None:  # a thought's last event
+            thinking, signature = "".join(self._reasoning[self._thought :]), str(delta.get("signature") or "")
+            self._keep_thought({"type": "thinking", "thinking": thinking, "signature": signature})
+            self._thought = None
 
     def _keep_thought(self, block: Mapping[str, Any]) -> None:
         after = 0 if self._calls else len(self.text.lstrip())
