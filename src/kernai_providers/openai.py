@@ -221,16 +221,9 @@ class OpenAIReader(SseReader):
             if choice.get("index", 0) in (0, None):
                 self._on_choice(choice)
 
-    def check_complete(self) -> None:
-        """Raises if the turn has not ended. Without the marker, the finish reason ends it."""
-        if self.finish_reason is not None and not self.complete:
-            if self._done_marker:
-                raise self.error(
-                    f"the stream ended without {self.terminal}, but with a finish reason: the answer was cut off; or "
-                    "if this server never sends it, pass done_marker=False", "cut", retryable=True,
-                )
-            self.on_done()
-        super().check_complete()
+    @property
+    def may_end(self) -> bool:
+        return self.finish_reason is not None and not self._done_marker
 
     def _on_choice(self, choice: Mapping[str, Any]) -> None:
         self._answered = True
@@ -253,6 +246,7 @@ class OpenAIReader(SseReader):
             raise self.error("the model's server gave up in the middle of the answer", "error", retryable=True)
         if isinstance(reason, str) and reason:
             self.end_with(reason, FINISH_REASONS)
+            self.terminal = "[DONE] (if this server never sends it, pass done_marker=False)"
 
     def _on_call(self, call: Mapping[str, Any], number: int) -> None:
         name, index = at(call, "function", "name"), key_of(call.get("index"))

@@ -232,7 +232,9 @@ class Reader(ABC):
 
     def check_complete(self) -> None:
         """Raises `ProviderError` if the vendor has not ended the turn."""
-        if not (self.complete or self.may_end):
+        if self.may_end and not self.complete:
+            self.on_done()
+        if not self.complete:
             raise self.error(f"the stream ended without {self.terminal}: the answer was cut off", "cut", retryable=True)
 
     def response(self, latency_ms: int) -> LlmResponse:

@@ -12,7 +12,7 @@ import kernai_providers
 from adapter_calls import ADAPTERS, HELLO, asked, bodies_to
 from kernai import Agent, Cost, GenerationOptions, Model, ProviderError, execute
 from kernai.values.model import Models
-from kernai_providers import VENDORS, MemoryTransport, capabilities_of, resolve
+from kernai_providers import VENDORS, MemoryTransport, TransportError, capabilities_of, resolve
 from kernai_providers.in_process import MemoryReply
 from vendor_wires import WIRES
 
@@ -254,7 +254,8 @@ def test_options_go_to_the_provider_or_the_model_and_an_unknown_one_is_an_error(
             resolve("groq/m", api_key="k", **{unknown: "eu"})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="name must be text such as 'openai/gpt-6-luna', got Model"):
         resolve(Model("openai/gpt-4o"))  # type: ignore[arg-type]  # the subject
-    unmarked = MemoryTransport(MemoryReply(200, {"content-type": "text/event-stream"}, WIRES["openai"].stream(["Hi"])[:-1]))
+    answer = WIRES["openai"].stream(["Hi"])[:-1]
+    unmarked = MemoryTransport(*(MemoryReply(200, {}, [*answer, *end]) for end in ([], [TransportError("silent", "timeout")])))
     asked_so = resolve("groq/m", api_key="k", transport=unmarked, done_marker=False)
     for provider, model in (asked_so, resolve("perplexity/sonar", api_key="k", transport=unmarked)):
         assert provider.call(HELLO, model, GenerationOptions(), print).content == "Hi"
