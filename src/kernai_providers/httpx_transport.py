@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from kernai_providers.http_transport import HttpTransport, broken, cause_of
 from kernai_providers.network import BLOCK, Deadline, tunnel
-from kernai_providers.request_checks import Endpoint, Outgoing, Proxy, routed
+from kernai_providers.request_checks import Outgoing, Proxy, routed
 from kernai_providers.transport import (
     DRAIN_BYTES,
     DRAIN_SECONDS,
@@ -111,7 +111,7 @@ class HttpxTransport:
             context = self._threads.context() if call.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False)
             # httpx has no parameter for httpcore's network backend
-            vars(made._pool)["_network_backend"] = _WatchedBackend(call, self._threads)  # noqa: SLF001 - see above
+            vars(made._pool)["_network_backend"] = _WatchedBackend(self._threads)  # noqa: SLF001 - see above
             transports[key] = made
         return transports[key]
 
@@ -146,7 +146,6 @@ class HttpxResponse:
         self._decoder = ContentDecoder(self.headers.get("content-encoding", ""), peer, max_bytes)
         self._stream = raw.stream
         self._pieces = raw.stream.__aiter__()
-        self._socket = raw.extensions.get("network_stream")
         self._ended = False
         self._closed = False
 
@@ -173,7 +172,7 @@ class HttpxResponse:
             # httpcore would take bytes after the response's end for the next response
             has_more = connection is None or bool(connection._h11_state.trailing_data[0])  # noqa: SLF001 - as there
             keep = self._ended and not has_more and ends_for_certain(self.status, self.headers)
-            below = connection or self._socket
+            below = connection or self._deadline.stream
             if below is not None and not keep:  # nor does httpcore close it if a task is cancelled twice
                 await below.aclose()
             await self._stream.aclose()
@@ -224,17 +223,16 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
 
     # ruff: noqa: ASYNC109 - the names are httpcore's
 
-    def __init__(self, call: Outgoing, threads: HttpTransport) -> None:
+    def __init__(self, threads: HttpTransport) -> None:
         self._inner = httpcore.AnyIOBackend()
-        self._call = call
         self._threads = threads
 
     async def connect_tcp(
-        self, host: str, port: int, timeout: Any = None, *options: Any, **named: Any
+        self, host: str, port: int, timeout: Any = None, *options: Any, **named: Any  # noqa: ARG002 - the call's own
     ) -> httpcore.AsyncNetworkStream:
         deadline: Deadline = timeout
         deadline.begin(connecting=True)
-        proxy, to = self._call.proxy, Endpoint(self._call.scheme, host, port)
+        to, proxy = deadline.call, deadline.call.proxy
         first = proxy or to
         with _plain_errors():
             stream = await self._inner.connect_tcp(first.host, first.port, deadline.seconds, *options, **named)
@@ -242,7 +240,7 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
         deadline.dialed = True
         if proxy is not None and proxy.scheme == "https":
             watched = await watched.start_tls(self._threads.context(), proxy.host)
-        if proxy is not None and self._call.needs_tunnel:
+        if proxy is not None and to.needs_tunnel:
             await tunnel(watched, proxy, to)
         return watched
 
