@@ -150,10 +150,11 @@ class GeminiReader(SseReader):
 
     def _on_candidate(self, candidate: Mapping[str, Any]) -> None:
         for part in objects(at(candidate, "content", "parts")):
-            (self.think if part.get("thought") is True else self.say)(part.get("text"))
+            is_thought = part.get("thought") is True
+            (self.think if is_thought else self.say)(part.get("text"))
             if isinstance(part.get("functionCall"), dict):
                 self._on_call(part)
-            elif mime_type := at(part, "inlineData", "mimeType") or at(part, "fileData", "mimeType"):
+            elif not is_thought and (mime_type := at(part.get("inlineData") or part.get("fileData"), "mimeType")):
                 self.say_media(mime_type)
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:

@@ -415,7 +415,8 @@ def test_the_marker_that_gateways_put_behind_an_answer_of_gemini_ends_it() -> No
 
 
 @pytest.mark.parametrize("vendor,stream", [
-    ("gemini", gemini({"text": "A cat: "}, {"inlineData": {"mimeType": "image/png", "data": "iVBO"}}, {"text": "."})),
+    ("gemini", gemini(
+        {"text": "A cat: "}, *({"inlineData": {"mimeType": "image/png"}, "thought": one} for one in (True, False)), {"text": "."})),
     ("gemini", gemini({"text": "A cat: "}, {"fileData": {"mimeType": "image/png", "fileUri": "https://a.test/1"}}, {"text": "."})),
     ("openai", OpenAIWire().deltas({"content": "A cat: "}, {"images": [{"image_url": {"url": "data:image/png;base64,iVBO"}}]}, {"content": "."})),
     ("openai-responses", responses(output=[
