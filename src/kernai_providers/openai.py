@@ -234,7 +234,8 @@ class OpenAIReader(SseReader):
             for number, call in enumerate(objects(delta.get("tool_calls"))):
                 self._on_call(call, number)
             for image in objects(delta.get("images")):  # from OpenRouter, as data URIs
-                self.say_media(str(at(image, "image_url", "url")).removeprefix("data:").partition(";")[0])
+                url = str(at(image, "image_url", "url"))
+                self.say(placeholder("image", url.removeprefix("data:").partition(";")[0]))
             self.think(delta.get("reasoning_content") or delta.get("reasoning"))
             if isinstance(delta.get(REASONING), str):
                 self._thought.append(delta[REASONING])

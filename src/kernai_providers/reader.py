@@ -20,8 +20,6 @@ from typing import Any, TypeAlias
 
 from kernai import LlmResponse, NativeCall, ProviderError, Usage
 from kernai.values.llm_response import CUT, UNFINISHED, written
-from kernai.values.media import kind_of
-from kernai.values.message import placeholder
 from kernai_providers.failures import MAX_CODE, MAX_RAW, REQUEST_IDS, failure_in_stream, one_line, redactor
 from kernai_providers.native import Toolbox
 
@@ -288,10 +286,6 @@ class Reader(ABC):
     def say(self, text: object) -> None:
         if isinstance(text, str):
             self._give(self._characters.decode(text.encode("utf-16-le", "surrogatepass")))
-
-    def say_media(self, mime_type: object) -> None:
-        """Adds the text for media that the model made, as for media that a model cannot read: an answer is text."""
-        self.say(placeholder(kind_of(str(mime_type)), mime_type))
 
     def call(self, key: object, *, name: object = None, id: object = None, text: object = "") -> None:
         """Adds a native call, or more of one. `key` is the vendor's for it. Ignored if no tools were offered.
