@@ -43,6 +43,7 @@ except ModuleNotFoundError as error:
     advice = f"`python3 dev.py {task}` runs it with one that has"
     print(f"{name}: error: this Python has no kernai; {advice}", file=sys.stderr)
     sys.exit(2)
+from kernai._util.api import check_function
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned
 from kit.definition import (
     ROOT,
@@ -164,16 +165,12 @@ class Scenario:
 
     def prepare(self, prepare: AnyPreparation) -> AnyPreparation:
         """Add a function without arguments that is called before the run. May be used as a decorator."""
-        if not callable(prepare):
-            raise TypeError(f"prepare takes a function without arguments, got {type(prepare).__name__}")
-        self.definition.preparations.append(prepare)
+        self.definition.preparations.append(check_function("prepare", prepare, "no arguments"))
         return prepare
 
     def kept(self, drive: AnyDrive) -> AnyDrive:
         """Decorate a function that receives a `Kept`, the run in a store, and returns the `Result` to be judged."""
-        if not callable(drive):
-            raise TypeError(f"kept takes a function of a Kept, got {type(drive).__name__}")
-        self.definition.drive = drive
+        self.definition.drive = check_function("kept", drive, "a Kept", None)
         return drive
 
     @overload
@@ -190,8 +187,7 @@ class Scenario:
         """
         if check is None:
             return lambda given: self.expect(given, name=name, reason=reason)
-        if not callable(check):
-            raise TypeError(f"expect takes a function of the Outcome, got {type(check).__name__}: lambda outcome: ...")
+        check_function("expect", check, "the Outcome", None)
         expectations = self.definition.expectations
         expectations.append(Expectation(name or name_of(check, len(expectations) + 1), check, reason))
         return check

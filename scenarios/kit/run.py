@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import kernai
+from kernai._util.api import check_type
 from kernai.command_line.output import CommandError
 from kernai.command_line.recording import Recording
 from kernai.errors import error_text
@@ -94,7 +95,9 @@ def _driven(
     if definition.drive is None:
         return kernai.execute(agent, definition.input, **options)
     with kept_run(definition, choice, agent, **options) as kept:
-        return definition.drive(kept)
+        result = definition.drive(kept)
+    check_type(result, kernai.Result, "kept's function must return a Result")
+    return result
 
 
 def _of_tape(tape: TapeProvider | None, ended: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -45,13 +45,19 @@ def test_a_skill_of_a_scenario_may_have_options_or_be_an_agent_and_is_not_regist
     assert kernai.skills.find("look") is None
 
 
+async def awaited(*_: Outcome) -> bool:
+    return False
+
+
 @pytest.mark.parametrize("misuse, complaint", [
     (lambda: Scenario("no/such name", description=""), "name must be the file's name"),
     (lambda: scenario().add_skill(len), "add_skill takes a Skill, got builtin_function_or_method"),  # type: ignore[type-var]
     (lambda: scenario().protocols("mcp"), r"did you mean \['mcp'\]"),
     (lambda: scenario().capabilities("text"), r"did you mean \['text'\]"),
-    (lambda: scenario().expect(True), "expect takes a function of the Outcome, got bool"),  # type: ignore[call-overload]
-    (lambda: scenario().prepare("x"), "prepare takes a function without arguments, got str"),  # type: ignore[type-var]
+    (lambda: scenario().expect(True), "expect must be a plain function of the Outcome, got True"),  # type: ignore[call-overload]
+    (lambda: scenario().expect(awaited), "expect must be a plain function of the Outcome, got <function awaited"),
+    (lambda: scenario().expect(lambda: True), "expect must be a function of the Outcome: too many"),  # type: ignore[type-var]
+    (lambda: scenario().prepare(awaited), "prepare must be a plain function of no arguments"),
     (lambda: scenario().capabilities(["sight"]), "unknown capability 'sight'"),
 ])
 def test_a_mistake_in_a_scenario_is_an_error_at_the_call(misuse: Callable[[], object], complaint: str) -> None:
@@ -172,7 +178,8 @@ def test_a_run_ends_with_a_status_and_a_line_that_says_why(
     ("def broken():\n    return 1 / 0\nscenario.instructions(broken)", "ZeroDivisionError: division by zero", "return 1 / 0"),
     ("scenario.max_steps(0)", "ValueError: max_steps", ""),
     ("scenario.prepare(lambda: sys.exit(0))\nimport sys", "SystemExit: 0", "sys.exit"),
-], ids=["prepare", "instructions", "configuration", "exit"])
+    ("scenario.kept(lambda kept: None)", "TypeError: kept's function must return a Result, got NoneType", ""),
+], ids=["prepare", "instructions", "configuration", "exit", "kept"])
 def test_an_error_in_the_scenarios_own_code_is_one_line_with_its_location(
     tmp_path: Path, more: str, error: str, place: str
 ) -> None:
