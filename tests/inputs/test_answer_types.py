@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
@@ -343,6 +344,7 @@ class Unmade:
     (Annotated[str | None, at.Ge(1)], "does not apply to string or null"),
     (Annotated[int, pydantic.Field(strict=True)], "strict"),
     (Annotated[datetime, at.Timezone(None)], "tz"),
+    (Annotated[int, at.Predicate(asyncio.sleep)], "Predicate must be a plain function of the value"),  # type: ignore[arg-type]
     (set[tuple[list[int], ...]], "cannot be in a set"),
     (dict[Annotated[str, at.MinLen(3)], int], "constraints on keys are not checked"),
     (tuple[int, *tuple[str, ...]], "unpacks a tuple, which is not supported"),

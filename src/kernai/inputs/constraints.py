@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import product
 from typing import Any, NamedTuple
 
-from kernai._util.api import Once
+from kernai._util.api import Once, check_function
 from kernai.inputs.containers import DictType, ListType, ReferenceType, UnionType, ways_of
 from kernai.inputs.schema import WORDS, Schema, condition, label_of, sample_of, satisfies
 from kernai.inputs.types import PLAIN, InputType, TextType, Validation, WrapperType, underlying
@@ -199,7 +199,7 @@ def constraints_of(given: Any) -> Iterator[tuple[str, Any]]:
         if name in _BOUNDS or name in _LENGTHS or (name == "pattern" and module == "pydantic"):
             yield name, value
         elif name == "func" and callable(value) and type(given).__name__ in _PREDICATES:
-            yield type(given).__name__, value
+            yield type(given).__name__, check_function(type(given).__name__, value, "the value", None)
         elif module in ("annotated_types", "pydantic") and name not in _HINTS:
             raise TypeError(f"the constraint {name}={value!r} is not supported")
 
