@@ -98,13 +98,14 @@ def test_the_model_reads_the_rest(folders: Path) -> None:
     ("pdf .env", "pdf has no file"),
     ("pdf scripts/../.env", "pdf has no file"),
     ("pdf logo.png", "logo.png is not text"),
-    ("pdf out.txt", "pdf has no file"),
+    ("pdf out.txt", "pdf has no file 'out.txt'. Files: forms.md, in.txt, logo.png, long.md, scripts/fill.py."),
     ("pdf <final>", "pdf has no file '&lt;final>'."),
     ("pdf long.md", "[cut after 100,000 characters]"),
     ("[" * 100_000, "There is no know-how '[[["),
 ])  # fmt: skip
 def test_what_cannot_be_read_is_said_and_nothing_outside_the_folder_is(folders: Path, what: str, says: str) -> None:
     (folders / "pdf" / "out.txt").symlink_to(folders.parent / "secret.txt")
+    (folders / "pdf" / "in.txt").symlink_to("forms.md")
     (folders / "pdf" / ".env").write_text("KEY=s3cret", encoding="utf-8")
     (folders / "pdf" / "long.md").write_text("x" * 200_000, encoding="utf-8")
     (text,) = shown(folders, read(what))

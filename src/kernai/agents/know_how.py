@@ -40,10 +40,7 @@ class Folder:
         Raises `ValueError`, with a text for the model to read, if there is no such file or it cannot be read.
         """
         file = file or FILE
-        root = os.path.realpath(self.path)
-        path = os.path.realpath(os.path.join(root, file))
-        is_hidden = any(name.startswith(".") for name in os.path.normpath(file).split(os.sep))
-        if is_hidden or os.path.commonpath([root, path]) != root or not os.path.isfile(path):
+        if (path := self._path(file)) is None:
             raise ValueError(f"{self.name} has no file {file!r}. {self._files()}")
         try:
             with open(path, encoding="utf-8-sig") as opened:
@@ -58,18 +55,21 @@ class Folder:
             text = f"{_split_front_matter(text)[1].strip()}\n\n{self._files()}"
         return text + cut
 
-    def _files(self) -> str:
-        found = sorted(self._listed())
-        more = f" and {len(found) - MOST_FILES} more" if len(found) > MOST_FILES else ""
-        return f"Files: {', '.join(found[:MOST_FILES])}{more}." if found else "There are no other files."
+    def _path(self, file: str) -> str | None:
+        """The path of a file that may be read; None if it is hidden, outside of the folder, or not a file."""
+        root = os.path.realpath(self.path)
+        path = os.path.realpath(os.path.join(root, file))
+        is_hidden = any(name.startswith(".") for name in os.path.normpath(file).split(os.sep))
+        return None if is_hidden or os.path.commonpath([root, path]) != root or not os.path.isfile(path) else path
 
-    def _listed(self) -> Iterator[str]:
+    def _files(self) -> str:
+        found: list[str] = []
         for folder, folders, files in os.walk(self.path):
             folders[:] = [one for one in folders if not one.startswith(".")]
-            for file in files:
-                inside = os.path.relpath(os.path.join(folder, file), self.path).replace(os.sep, "/")
-                if inside != FILE and not file.startswith("."):
-                    yield inside
+            inside = (os.path.relpath(os.path.join(folder, one), self.path).replace(os.sep, "/") for one in files)
+            found += (one for one in inside if one != FILE and self._path(one) is not None)
+        more = f" and {len(found) - MOST_FILES} more" if len(found) > MOST_FILES else ""
+        return f"Files: {', '.join(sorted(found)[:MOST_FILES])}{more}." if found else "There are no other files."
 
 
 class KnowHow:
