@@ -228,7 +228,8 @@ class HttpProvider(Closing, NotCopied, Provider):
         for message in messages:
             if message.role == "system":
                 continue
-            said = list(message.content)
+            # many vendors refuse an empty message of the assistant, such as that of a model that only thought
+            said = list(message.content) if message.role == "user" or message.text.strip() else []
             if message.role == "assistant" and not self.takes_media_of_assistant:
                 said = [one if isinstance(one, str) else self.fallback_for(one) for one in said]
             parts = self.encode(self._without_blanks(said) or [EMPTY], model)

@@ -148,6 +148,12 @@ def test_whatever_roles_a_history_begins_and_ends_with_all_of_it_is_sent_in_its_
         assert [role for role, _ in turns] == roles
 
 
+@pytest.mark.parametrize("vendor", ADAPTERS)
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_an_empty_response_is_sent_as_a_text_that_says_so(vendor: str, blank: str) -> None:
+    assert flat(vendor, sent(vendor, [user("a"), assistant(blank), user("b")]))[1] == ("assistant", "(empty)")
+
+
 def compatible(name: str, messages: Sequence[Message], **model: Any) -> Any:
     base_url: dict[str, Any] = {"base_url": "http://127.0.0.1:8000/v1"} if name == "local" else {}
     provider, _ = resolve(f"{name}/model-1", api_key="test-key", **base_url)
