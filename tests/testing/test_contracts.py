@@ -13,6 +13,7 @@ import pytest
 from kernai import CompositeSink, Event, JsonlSink, LlmResponse, Media, MemorySink, Message, MockProvider, ProviderError
 from kernai.testing import check_provider, check_sink
 from kernai.testing.plugin import LONGEST_SHOWN, pytest_assertrepr_compare
+from kernai.values.result import Usage
 
 
 def kept(sink: MemorySink) -> list[dict[str, Any]]:
@@ -71,8 +72,17 @@ def test_a_sink_that_does_not_keep_the_contract_is_found_out(sink: type[MemorySi
         check_sink(sink, entries=kept)
 
 
-def test_the_mock_keeps_the_contract() -> None:
-    check_provider(lambda: MockProvider("Hello."))
+class Reporting(MockProvider):
+    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+        assert on_chunk.tools is None
+        on_chunk.report_usage(Usage(prompt_tokens=1))
+        on_chunk.waiting(0.01, "busy", 1)
+        return super().call(messages, model, generation, on_chunk)
+
+
+@pytest.mark.parametrize("kind", [MockProvider, Reporting])
+def test_a_provider_that_keeps_the_contract_passes(kind: type[MockProvider]) -> None:
+    check_provider(lambda: kind("Hello."))
 
 
 class Bare(MockProvider):

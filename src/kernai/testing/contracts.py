@@ -154,9 +154,11 @@ def check_provider(make: Callable[[], Provider], *, model: Model = Models.TEXT_O
 
 
 class _OnChunk:
-    """The callback that a run passes to a provider, with the run's deadline and cancellation."""
+    """The callback that a run passes to a provider, with what a provider may read and report there."""
 
     deadline: float | None = None
+    tools = None
+    report_usage = waiting = staticmethod(lambda *_: None)
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.pieces: list[str] = []
