@@ -14,7 +14,7 @@ from kernai.loop.builtin_commands import LISTINGS
 from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media, MediaReference, MediaStore
-from kernai.values.message import EXTRAS, Message, Outside, with_wordings
+from kernai.values.message import Message, Outside
 from kernai.values.model import Model
 from kernai.values.result import StopReason
 from kernai.values.skill_result import SkillResult
@@ -128,10 +128,7 @@ def stop_error(row: events.ResultRow) -> RunStoppedError:
 
 def message(recorded: Mapping[str, Any], media: MediaStore) -> Message:
     """The inverse of `Message.to_dict`; missing media stay references."""
-    content: Any = recorded["content"]
-    extras = {name: recorded[name] for name in EXTRAS if name in recorded}
-    content = with_wordings(content if isinstance(content, str) else parts(content, media), recorded.get("native"))
-    return Message(recorded["role"], content, **extras)
+    return Message.from_dict(recorded, media, on_lost=MediaReference)
 
 
 def parts(given: Sequence[Any], media: MediaStore) -> tuple[Any, ...]:

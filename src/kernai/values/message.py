@@ -22,7 +22,7 @@ Part = str | Media
 
 ROLES: tuple[Role, ...] = get_args(Role)
 #: the attributes that a message may have besides its role and content
-EXTRAS = ("reasoning", "blocks", "answers", "by", "outside")
+_EXTRAS = ("reasoning", "blocks", "answers", "by", "outside")
 SPEAKERS: tuple[By, ...] = get_args(By)
 
 
@@ -51,7 +51,7 @@ def joined(texts: Iterable[str]) -> str:
     return Wording(text, "".join(one.native if type(one) is Wording else one for one in listed))
 
 
-def with_wordings(content: Any, native: Any) -> Any:
+def _with_wordings(content: Any, native: Any) -> Any:
     """A message's content with the second wordings of its texts, by index, as `Message.to_dict` has them."""
     if not native:
         return content
@@ -81,7 +81,7 @@ class Message(Replaceable):
     # Not a frozen dataclass, whose constructor costs four times as much: two are made each step. Keyword-only
     # parameters would cost more, too.
     __slots__ = ("_answers", "_blocks", "_by", "_content", "_outside", "_reasoning", "_role")
-    _FIELDS = ("role", "content", *EXTRAS)
+    _FIELDS = ("role", "content", *_EXTRAS)
     role: Final[Role] = read_only("_role")
     content: Final[tuple[Part, ...]] = read_only("_content")
     answers: Final[int | None] = read_only("_answers")
@@ -191,18 +191,18 @@ class Message(Replaceable):
     ) -> Message:
         """The inverse of `to_dict`. Inline media are restored, those of files as bytes.
 
-        Other references are looked up in `media_store`. An unknown reference is passed to `on_lost`, and a placeholder
-        takes its place. Raises `ValueError` for a wrong role or invalid base64, `TypeError` for content that is neither
-        text nor a list of parts.
+        Other references are looked up in `media_store`. An unknown reference is passed to `on_lost`; the `Media` that
+        it returns, or else a placeholder, takes its place. Raises `ValueError` for a wrong role or invalid base64,
+        `TypeError` for content that is neither text nor a list of parts.
         """
         if "role" not in data or "content" not in data:
             raise ValueError("a message needs 'role' and 'content'")
         content = data["content"]
         role: Role = data["role"]  # type: ignore[assignment]  # the constructor checks it
-        extras: dict[str, Any] = {name: data[name] for name in EXTRAS if name in data}
+        extras: dict[str, Any] = {name: data[name] for name in _EXTRAS if name in data}
         if isinstance(content, (list, tuple)):
             content = [_part_from(part, media_store, on_lost) for part in content]
-        return cls(role, with_wordings(content, data.get("native")), **extras)
+        return cls(role, _with_wordings(content, data.get("native")), **extras)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
@@ -239,12 +239,12 @@ def _part_from(
     if isinstance(part, (str, Media)):
         return part
     if isinstance(part, Mapping) and "id" in part and "kind" in part:
-        media = Media.from_inline(part)
+        media: object = Media.from_inline(part)
         if media is None and media_store is not None:
             media = media_store.get(str(part["id"]))
         if media is None and on_lost is not None:
-            on_lost(part)
-        return media if media is not None else placeholder(part["kind"], part.get("mime_type", "unknown"))
+            media = on_lost(part)
+        return media if isinstance(media, Media) else placeholder(part["kind"], part.get("mime_type", "unknown"))
     raise TypeError(f"content may hold str, Media and media references, not {type(part).__name__}")
 
 
