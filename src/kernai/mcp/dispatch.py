@@ -103,7 +103,7 @@ class Dispatch:
         connection, tool = self._find(request)
         if faults(tool.input_schema, request.arguments):
             connection, tool = self._tool_now(request, connection)
-        _check_arguments(request, connection, "tool", tool.input_schema, request.arguments)
+            _check_arguments(request, connection, "tool", tool.input_schema, request.arguments)
         return self._perform(connection, tool, request.arguments)
 
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> Returned:
