@@ -84,7 +84,10 @@ class SkillResult(Replaceable):
             return _made(tuple(value))
         if is_data(value):
             media: list[Media] = []
-            return _made((to_json(value, media), *media))
+            try:
+                return _made((json.dumps(plain(value, media), ensure_ascii=False), *media))
+            except ValueError as error:  # an integer over Python's digit limit
+                raise KernaiError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
         text = _text_of(value)
         return _made((text,) if text else ())
 
@@ -128,14 +131,6 @@ def _are_parts(value: Any) -> TypeGuard[Sequence[Part]]:
     if type(value) not in (list, tuple) or not all(isinstance(one, (str, Media)) for one in value):
         return False
     return any(isinstance(one, Media) for one in value)
-
-
-def to_json(value: object, media: list[Media] | None = None) -> str:
-    """`value` as JSON text, by the rules of `plain`."""
-    try:
-        return json.dumps(plain(value, media), ensure_ascii=False)
-    except ValueError as error:  # an integer over Python's digit limit
-        raise KernaiError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
 
 
 def plain(value: object, media: list[Media] | None = None) -> Any:
