@@ -16,7 +16,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from mcp import MCPError, types
-from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from mcp.client.extension import ClientExtension, ResultClaim
 from mcp.client.session import ClientRequestContext, ClientSession
 from pydantic import Discriminator, Tag, TypeAdapter
 
@@ -255,7 +255,5 @@ class TasksExtension(ClientExtension):
     identifier = "io.modelcontextprotocol/tasks"
 
     def claims(self) -> list[ResultClaim[Any]]:
-        async def unused(_: TaskResult, __: ClaimContext) -> types.CallToolResult:
-            raise NotImplementedError("`Interaction` takes the task itself")
-
-        return [ResultClaim(result_type="task", model=TaskResult, resolve=unused)]
+        not_called: Any = None  # `Interaction` takes the task itself
+        return [ResultClaim(result_type="task", model=TaskResult, resolve=not_called)]
