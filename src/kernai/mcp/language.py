@@ -313,15 +313,10 @@ def _tool_parts(result: types.CallToolResult) -> list[Part]:
 
 
 def _joined(parts: Iterable[Part], otherwise: str) -> Returned:
-    """Joins adjacent texts with line breaks, because the kernel would join them without."""
-    made: list[Part] = []
-    for part in parts:
-        text = f"\n{part}" if isinstance(part, str) and made else part
-        if made and isinstance(made[-1], str) and isinstance(text, str):
-            made[-1] += text
-        else:
-            made.append(text)
-    return made if len(made) > 1 else made[0] if made else otherwise
+    """Begins each text but the first on a line of its own, because the kernel joins texts without line breaks."""
+    made = [f"\n{part}" if at and isinstance(part, str) else part for at, part in enumerate(parts)]
+    texts = [part for part in made if isinstance(part, str)]
+    return made if len(texts) < len(made) else "".join(texts) if made else otherwise
 
 
 def _content_part(content: types.ContentBlock) -> Part:
