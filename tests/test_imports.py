@@ -55,6 +55,7 @@ PROVIDERS_FOREIGN = {"httpx_transport": {"httpx", "httpcore"}, "prices": {"genai
 # The only imports that point upward, with their reasons; those of the core are made inside functions.
 UPWARD = {
     ("agents.agent", "runs.running"): "an agent's skill that is called outside of a run starts one",
+    ("agents.agent", "runs.run_request"): "the error for an option of a run that an agent does not have",
     ("mcp.adapter", ""): "the version that it sends to servers has one source",
     ("mcp.serving_tools", ""): "likewise",
     ("command_line.setup_command", ""): "likewise, for `kernai doctor`",

@@ -30,8 +30,7 @@ from kernai import (
     SkillInputError,
     skill,
 )
-from kernai.agents.agent import OPTIONS, OPTIONS_OF_A_RUN
-from kernai.runs.run_request import RunOptions
+from kernai.agents.agent import OPTIONS
 from tests.loop.loop_cases import add, command, echo, plan, task
 from tests.ways import WAYS, Way, by_aexecute, by_execute
 from tests.written import final
@@ -311,7 +310,6 @@ def test_an_option_that_does_not_exist_is_an_error_with_a_hint(word: str, says: 
     with pytest.raises(AttributeError, match=re.escape(says)):
         setattr(agent, word, True)
     assert vars(agent) == before
-    assert {*OPTIONS_OF_A_RUN} == RunOptions.__annotations__.keys() - {"provider", "model"}
 
 
 def test_an_option_cannot_be_deleted_and_other_attributes_do_not_exist() -> None:

@@ -469,17 +469,12 @@ def _check_know_how(know_how: object) -> object:
     return KnowHow.of(know_how)
 
 
-#: options of a run that an agent does not have; see `RunOptions`
-OPTIONS_OF_A_RUN = (
-    "history", "recorder", "context", "limits", "cancel", "on_event", "on_task_complete", "run_id", "metadata", "store",
-    "lease",
-)
-
-
 def _no_option(name: str) -> str:
+    from kernai.runs.run_request import RunOptions  # only for this error; `runs` is built on agents
+
     if name in Limits.__dataclass_fields__ and name != "max_tokens":  # an agent has generation.max_tokens
         return f"Agent has no option {name!r}; it is a limit of a run: execute(agent, ..., limits=Limits({name}=...))"
-    if closest(name, OPTIONS) is None and (of_a_run := closest(name, OPTIONS_OF_A_RUN)) is not None:
+    if closest(name, OPTIONS) is None and (of_a_run := closest(name, RunOptions.__annotations__)) is not None:
         return f"Agent has no option {name!r}; it is one of a run: execute(agent, ..., {of_a_run}=...)"
     return f"Agent has no option {name!r}{likely(name, OPTIONS, 'it has')}"
 
