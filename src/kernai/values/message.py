@@ -51,18 +51,6 @@ def joined(texts: Iterable[str]) -> str:
     return Wording(text, "".join(one.native if type(one) is Wording else one for one in listed))
 
 
-def _with_wordings(content: Any, native: Any) -> Any:
-    """A message's content with the second wordings of its texts, by index, as `Message.to_dict` has them."""
-    if not native:
-        return content
-    parts = [content] if isinstance(content, str) else list(content)
-    for at, text in check_type(native, Mapping, "native must be a dict").items():
-        if not (at in map(str, range(len(parts))) and isinstance(parts[int(at)], str) and isinstance(text, str)):
-            raise ValueError(f"native must have texts by the index of a text of the content, got {native!r}")
-        parts[int(at)] = Wording(parts[int(at)], text)
-    return parts
-
-
 class Message(Replaceable):
     """A message of a conversation: its role and content. Read-only.
 
@@ -197,12 +185,19 @@ class Message(Replaceable):
         """
         if "role" not in data or "content" not in data:
             raise ValueError("a message needs 'role' and 'content'")
-        content = data["content"]
+        content: Any = data["content"]
         role: Role = data["role"]  # type: ignore[assignment]  # the constructor checks it
         extras: dict[str, Any] = {name: data[name] for name in _EXTRAS if name in data}
         if isinstance(content, (list, tuple)):
             content = [_part_from(part, media_store, on_lost) for part in content]
-        return cls(role, _with_wordings(content, data.get("native")), **extras)
+        if native := data.get("native"):  # the second wordings of its texts, by index
+            content = [content] if isinstance(content, str) else list(content)
+            texts = {str(at): part for at, part in enumerate(content) if isinstance(part, str)}
+            for at, text in check_type(native, Mapping, "native must be a dict").items():
+                if at not in texts or not isinstance(text, str):
+                    raise ValueError(f"native must have texts by the index of a text of the content, got {native!r}")
+                content[int(at)] = Wording(texts[at], text)
+        return cls(role, content, **extras)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Message):
