@@ -63,7 +63,9 @@ class Dispatch:
             case "tools/call":
                 return self._call_tool(request)
             case "resources/read":
-                return self._read_resource(request)
+                connection = self._server_of_resource(request)
+                params = {"uri": request.params["uri"]}
+                return language.resource_answer(self._result(connection, "resources/read", params))
             case "prompts/get":
                 return self._get_prompt(request)
             case method if method in language.LISTINGS:
@@ -123,11 +125,6 @@ class Dispatch:
                     f"{one_line(connection.redactor.text(wrong[0]), 300)}"
                 )
         return language.tool_answer(result)
-
-    def _read_resource(self, request: Request) -> Returned:
-        uri = str(request.params["uri"])
-        connection = self._server_of_resource(request, uri)
-        return language.resource_answer(self._result(connection, "resources/read", {"uri": uri}))
 
     def _get_prompt(self, request: Request) -> Returned:
         connection, prompt = self._find(request, "prompts")
@@ -249,9 +246,9 @@ class Dispatch:
             if listing.is_cut and not elsewhere:
                 yield f"(the listing of server {server.name!r} was cut off, so it may have more)"
 
-    def _server_of_resource(self, request: Request, uri: str) -> Connection:
+    def _server_of_resource(self, request: Request) -> Connection:
         """The server that lists the resource, or the only one that has resources at all."""
-        servers = self._servers_for(request)
+        servers, uri = self._servers_for(request), request.params["uri"]
         if len(servers) == 1:
             return servers[0]
         listed, failures = self._listings(servers, "resources")
