@@ -300,8 +300,8 @@ def _replaced(found: re.Match[str], environment: Mapping[str, str], place: str) 
     return value
 
 
-def read_file(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """Reads the mapping in a file, without expanding it. Raises `McpConfigError` with the faulty line."""
+def read_file(path: str | os.PathLike[str]) -> Any:
+    """Reads the value in a file, without expanding it. Raises `McpConfigError` with the faulty line."""
     file = Path(path)
     readers: dict[str, Callable[[str], Any]] = {
         ".yml": _yaml, ".yaml": _yaml, ".json": partial(loads, unique_keys=True), ".toml": tomllib.loads,
@@ -310,14 +310,11 @@ def read_file(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     if reader is None:
         raise McpConfigError("the file's name must end in .yml, .yaml, .json or .toml")
     try:
-        found = reader(file.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
+        return reader(file.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise McpConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except (ValueError, RecursionError) as error:
         raise McpConfigError(str(error)) from None
-    if not isinstance(found, Mapping):
-        raise McpConfigError("must hold a mapping with the key 'servers'")
-    return found
 
 
 def _yaml(text: str) -> Any:
