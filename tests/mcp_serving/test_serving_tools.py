@@ -98,7 +98,7 @@ NONE = Agent(instructions="", provider=MockProvider("x"))
 BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([], {}, ValueError, "there is no skill to serve"),
     ("all", {}, TypeError, "serve takes a Skill"),
-    ([lambda: 1], {}, TypeError, "not function: decorate it with @skill"),
+    ([lambda: 1], {}, TypeError, "got function: decorate it with @skill"),
     ([NONE], {}, TypeError, r"agent\.as_skill\(name, description\)"),
     ([named("a"), named("a")], {}, ValueError, "two skills have the name 'a'"),
     (named("two words"), {}, ValueError, "the skill's name 'two words' cannot be the name of an MCP tool"),

@@ -68,7 +68,7 @@ def test_a_protocol_can_be_registered_found_and_removed() -> None:
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    (("a",), r"register\('a', handler\): the handler is missing"), ((answer,), "takes a Protocol or a name, not"),
+    (("a",), r"handler must be a function of \(block, ctx\), got None"), ((answer,), "takes a Protocol or a name, got function"),
 ])
 def test_registering_anything_but_a_protocol_is_refused(arguments: Any, complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):

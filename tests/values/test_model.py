@@ -149,8 +149,8 @@ def test_options_cannot_be_changed() -> None:
     *(({"stop": wrong}, ValueError, "stop must be a text that is not empty") for wrong in ("", [], [1], ["a", ""])),
     ({"temprature": 1}, ValueError, r"no generation option 'temprature'; did you mean 'temperature'\?.*extra"),
     ({"top_k_": 1, "top_q": 1}, ValueError, "no generation option 'top_q'; did you mean 'top_p'"),
-    ("hot", TypeError, "generation must be GenerationOptions, a mapping or None, not str"),
-    ([("temperature", 1)], TypeError, "not list"),
+    ("hot", TypeError, "generation must be GenerationOptions, a mapping or None, got str"),
+    ([("temperature", 1)], TypeError, "got list"),
 ])
 def test_a_wrong_option_is_refused_by_name_where_options_are_taken(
     given: Any, error: type[Exception], complaint: str

@@ -212,8 +212,7 @@ def _distinct(source: Skill | Iterable[Skill]) -> list[Skill]:
     for one in [source] if isinstance(source, Skill) else source:
         if isinstance(one, Agent):
             raise TypeError("a list may hold Skills; make one of the Agent: agent.as_skill(name, description)")
-        if not isinstance(one, Skill):
-            raise TypeError(f"a list may hold Skills, not {type(one).__name__}: decorate it with @skill")
+        check_type(one, Skill, "a list may hold Skills", ": decorate it with @skill")
         if one.name in skills:
             raise ValueError(f"two skills have the name {one.name!r}, and a client calls a tool by its name")
         skills[one.name] = one

@@ -58,12 +58,8 @@ class ProtocolRegistry(Registry[Protocol]):
     ) -> Protocol:
         """Registers a `Protocol`, or a name with its handler; returns the `Protocol`."""
         if isinstance(protocol, str):
-            if handler is None:
-                raise TypeError(f"register({protocol!r}, handler): the handler is missing")
-            protocol = Protocol(protocol, handler, documentation)
-        if not isinstance(protocol, Protocol):
-            raise TypeError(f"register takes a Protocol or a name, not {type(protocol).__name__}")
-        self._add(protocol)
+            protocol = Protocol(protocol, handler, documentation)  # type: ignore[arg-type]  # it checks the handler
+        self._add(check_type(protocol, Protocol, "register takes a Protocol or a name"))
         return protocol
 
     def is_registered(self, name: str) -> bool:

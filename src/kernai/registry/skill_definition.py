@@ -259,14 +259,13 @@ def _checked_name(given: object) -> str:
 def _checked_function(name: str, function: object) -> Callable[..., Any]:
     if isinstance(function, Skill):
         raise TypeError(f"skill {name!r}: {function!r} is a Skill already")
-    if not callable(function):
-        raise TypeError(f"skill {name!r}: execute must be callable, got {type(function).__name__}")
+    _checked(name, "execute", function, Callable, "callable")
     if is_generator(function):
         raise TypeError(f"skill {name!r}: a skill returns its result, it does not yield; collect it into a list")
-    return function
+    return function  # type: ignore[return-value]  # it is callable
 
 
-def _checked(name: str, argument: str, given: Any, kind: type | tuple[type, ...], wanted: str) -> Any:
+def _checked(name: str, argument: str, given: Any, kind: Any, wanted: str) -> Any:
     return check_type(given, kind, f"skill {name!r}: {argument} must be {wanted}")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kernai._util.api import ForkSafeLock, NotCopied, check_count, check_function
+from kernai._util.api import ForkSafeLock, NotCopied, check_count, check_function, check_type
 from kernai.blocks.block import NativeCall
 from kernai.blocks.parser import parse
 from kernai.errors import ProviderError, copied
@@ -174,8 +174,7 @@ class MockProvider(NotCopied, Provider):
             raise failure() if isinstance(failure, type) else copied(failure)
         answered = text if answer is None else answer(messages, model)
         response = LlmResponse(answered) if isinstance(answered, str) else answered
-        if not isinstance(response, LlmResponse):
-            raise TypeError(f"on_call's function must give text or an LlmResponse, got {type(answered).__name__}")
+        check_type(response, LlmResponse, "on_call's function must give text or an LlmResponse")
         if tools is not None and response.blocks is None:
             response = _native(response, tools)
         prose = response.prose

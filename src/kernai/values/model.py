@@ -172,11 +172,10 @@ class GenerationOptions(Value):
             return cls()
         if isinstance(value, cls):
             return value
-        if not isinstance(value, Mapping):
-            raise TypeError(f"generation must be GenerationOptions, a mapping or None, not {type(value).__name__}")
+        found: Mapping[str, Any] = check_type(value, Mapping, "generation must be GenerationOptions, a mapping or None")
         known = [one.name for one in fields(cls)]
-        given = {key: one for key, one in value.items() if key in known}
-        others = {key: one for key, one in value.items() if key not in given}
+        given = {key: one for key, one in found.items() if key in known}
+        others = {key: one for key, one in found.items() if key not in given}
         for key in others:
             meant = next((name for name in known if _one_letter_apart(str(key), name)), None)
             if meant is not None:
