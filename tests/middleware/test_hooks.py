@@ -250,13 +250,17 @@ def test_hooks_may_be_static_have_defaults_helpers_and_another_base_class() -> N
 
 @WAYS
 @pytest.mark.parametrize("hook", ["before_tool", "after_tool", "before_model", "after_model"])
-def test_a_hook_that_returns_a_value_without_effect_fails_the_call(way: Way, hook: str) -> None:
-    guard = type("Guard", (Hooks,), {hook: lambda self, ctx: False})
-    recorder = Recorder()
-    result = way(agent_with(guard(), command("echo", "hi"), FINAL), recorder=recorder)
-    errors = [str(result.error), *(one["error"] for one in data_of(recorder, "skill_error"))]
-    assert any("returned False, which has no effect: raise, or set ctx.re" in error for error in errors)
-    assert not data_of(recorder, "skill_result")
+def test_a_hook_that_returns_a_value_or_sets_the_wrong_outcome_fails_the_call(way: Way, hook: str) -> None:
+    outcomes = ("response", "result") if hook.endswith("model") else ("result", "response")
+    for guard, text in (
+        (lambda self, ctx: False, "returned False, which has no effect: raise, or set ctx.{}"),
+        (lambda self, ctx: setattr(ctx, outcomes[1], "no"), "set ctx.{1}, which has no effect here: set ctx.{0}"),
+    ):
+        recorder, guards = Recorder(), type("Guard", (Hooks,), {hook: guard})
+        result = way(agent_with(guards(), command("echo", "hi"), FINAL), recorder=recorder)
+        errors = [str(result.error), *(one["error"] for one in data_of(recorder, "skill_error"))]
+        assert any(text.format(*outcomes) in error for error in errors)
+        assert not data_of(recorder, "skill_result")
 
 
 # ------------------------------------------------------------------ Stop("final", text): the run ends with that answer

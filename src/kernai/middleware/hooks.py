@@ -45,7 +45,8 @@ class Hooks:
     `TypeError`. Hooks are plain functions. If a hook raises, its call fails with that error.
 
     A method with almost a hook's name, or with other arguments than the hook's, raises a `TypeError` when the class is
-    defined. A before- or after-hook that returns a value raises one at the call, since the value would have no effect.
+    defined. A before- or after-hook that returns a value, or sets the outcome of the other kind of call, raises one at
+    the call, since this would have no effect.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -77,7 +78,7 @@ class Hooks:
         attempt = 0
         while True:
             ctx = HookContext(effect, attempt)
-            self._check_returns_none(before, before(ctx), outcome)
+            self._call(before, ctx, outcome)
             if getattr(ctx, outcome) is None:
                 try:
                     setattr(ctx, outcome, (yield ctx.effect))
@@ -102,14 +103,19 @@ class Hooks:
                             f"got {wanted!r:.80}"
                         ) from error
                     setattr(ctx, outcome, wanted)
-            self._check_returns_none(after, after(ctx), outcome)
+            self._call(after, ctx, outcome)
             return getattr(ctx, outcome)
 
-    def _check_returns_none(self, hook: Callable[..., object], returned: object, outcome: str) -> None:
-        """Raises `TypeError` if a hook returned a value: it would be ignored, so a guard's False would stop nothing."""
+    def _call(self, hook: Callable[[HookContext], object], ctx: HookContext, outcome: str) -> None:
+        """Calls a hook. Raises `TypeError` if it returns a value or sets the outcome of the other kind of call: either
+        would be ignored, so a guard would stop nothing.
+        """
+        returned, name = hook(ctx), f"{type(self).__name__}.{getattr(hook, '__name__', 'a hook')}"
         if returned is not None:
-            name = f"{type(self).__name__}.{getattr(hook, '__name__', 'a hook')}"
             raise TypeError(f"{name} returned {returned!r:.80}, which has no effect: raise, or set ctx.{outcome}")
+        other = "result" if outcome == "response" else "response"
+        if getattr(ctx, other) is not None:
+            raise TypeError(f"{name} set ctx.{other}, which has no effect here: set ctx.{outcome}")
 
 
 def _resembles_a_hook(name: str) -> bool:
