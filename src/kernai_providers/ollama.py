@@ -23,7 +23,7 @@ DEFAULT_PORT = 11434
 #: the type of thinking in a message's reasoning
 THOUGHT = "thinking_text"
 FINISH_REASONS = {"stop": "stop", "length": "length", "": "stop"}
-#: scheme, name, port and path of a host; a name that contains ":" is an IPv6 address, or wrong
+#: scheme, name, port and path of a host; a name that contains ":" but no "@" is an IPv6 address, or wrong
 _HOST = re.compile(r"(?s)(?:(.*?)://)?(\[[^]]*\]|[^:/]*|[^/]*)(?::(\d*))?(/.*)?")
 _THIS_MACHINE = {"": "localhost", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not to listen there
 
@@ -204,7 +204,7 @@ def _url_of(host: str) -> str:
     found = _HOST.fullmatch("https://ollama.com" if host == "ollama.com" else host)
     assert found is not None  # the pattern matches any text
     scheme, name, port, path = found.groups("")
-    name = f"[{name}]" if ":" in name and not name.startswith("[") else name
+    name = f"[{name}]" if ":" in name and not name.startswith("[") and "@" not in name else name
     port = port or ("" if scheme else str(DEFAULT_PORT))
     url = f"{scheme or 'http'}://{_THIS_MACHINE.get(name, name)}{port and ':' + port}{path}"
     return checked_base_url(url, "the environment variable OLLAMA_HOST")
