@@ -76,7 +76,8 @@ class Reporting(MockProvider):
     def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         assert on_chunk.tools is None
         on_chunk.report_usage(Usage(prompt_tokens=1))
-        on_chunk.waiting(0.01, "busy", 1)
+        on_chunk.attempt_failed()
+        on_chunk.waiting(0.01, reason="busy", attempt=1)
         return super().call(messages, model, generation, on_chunk)
 
 

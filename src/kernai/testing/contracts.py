@@ -158,7 +158,7 @@ class _OnChunk:
 
     deadline: float | None = None
     tools = None
-    report_usage = waiting = staticmethod(lambda *_: None)
+    report_usage = waiting = attempt_failed = staticmethod(lambda *_, **__: None)
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.pieces: list[str] = []
