@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME, kind_of
-from kernai.values.message import placeholder
 from kernai_providers.failures import at, objects
 from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_reference
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn
@@ -156,7 +155,7 @@ class GeminiReader(SseReader):
             if isinstance(part.get("functionCall"), dict):
                 self._on_call(part)
             elif not is_thought and (mime_type := at(part.get("inlineData") or part.get("fileData"), "mimeType")):
-                self.say(placeholder(kind_of(str(mime_type)), mime_type))  # as for media that a model cannot read
+                self.say(self.named(kind_of(str(mime_type)), mime_type))
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
             self.end_with(reason, FINISH_REASONS, candidate.get("finishMessage"))

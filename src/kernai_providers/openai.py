@@ -17,7 +17,6 @@ from itertools import groupby
 from typing import Any, Literal
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai.values.message import placeholder
 from kernai_providers.exchange import Exchange
 from kernai_providers.failures import at, failure_in_stream, objects
 from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, HttpProvider, data_uri, known, media_reference, one_text
@@ -235,7 +234,7 @@ class OpenAIReader(SseReader):
                 self._on_call(call, number)
             for image in objects(delta.get("images")):  # from OpenRouter, as data URIs
                 url = str(at(image, "image_url", "url"))
-                self.say(placeholder("image", url.removeprefix("data:").partition(";")[0]))
+                self.say(self.named("image", url.removeprefix("data:").partition(";")[0]))
             self.think(delta.get("reasoning_content") or delta.get("reasoning"))
             if isinstance(delta.get(REASONING), str):
                 self._thought.append(delta[REASONING])
@@ -525,7 +524,7 @@ class ResponsesReader(SseReader):
         texts = []
         for item in output:
             if item.get("type") == "image_generation_call":
-                texts.append(placeholder("image", f"image/{item.get('output_format') or 'png'}"))
+                texts.append(self.named("image", f"image/{item.get('output_format') or 'png'}"))
             for part in objects(item.get("content")) if item.get("type") == "message" else ():
                 if part.get("type") == "output_text":
                     texts.append(str(part.get("text") or ""))

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from kernai import LlmResponse, NativeCall, ProviderError, Usage
 from kernai.values.llm_response import CUT, UNFINISHED, written
+from kernai.values.message import placeholder
 from kernai_providers.failures import MAX_CODE, MAX_RAW, REQUEST_IDS, failure_in_stream, one_line, redactor
 from kernai_providers.native import Toolbox
 
@@ -286,6 +287,10 @@ class Reader(ABC):
     def say(self, text: object) -> None:
         if isinstance(text, str):
             self._give(self._characters.decode(text.encode("utf-16-le", "surrogatepass")))
+
+    def named(self, kind: object, mime_type: object) -> str:
+        """Returns a text in place of media that the model made; none in an answer that has a schema, so is JSON."""
+        return placeholder(kind, mime_type) if self.box is None or self.box.output is None else ""
 
     def call(self, key: object, *, name: object = None, id: object = None, text: object = "") -> None:
         """Adds a native call, or more of one. `key` is the vendor's for it. Ignored if no tools were offered.

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_calls import ADAPTERS
-from kernai import LlmResponse, ProviderError
+from kernai import LlmResponse, Message, ProviderError, Tools
 from kernai_providers import OpenAIProvider, openai
 from kernai_providers.reader import Reader
 from vendor_wires import WIRES, anthropic, anthropic_text, gemini
@@ -423,9 +423,12 @@ def test_the_marker_that_gateways_put_behind_an_answer_of_gemini_ends_it() -> No
         {"type": "message", "content": [{"type": "output_text", "text": one}]} if one else {"type": "image_generation_call", "result": "iVBO"}
         for one in ("A cat: ", "", ".")])),
 ])  # fmt: skip
-def test_media_that_a_model_made_are_text_in_their_place(vendor: str, stream: list[bytes]) -> None:
+def test_media_that_a_model_made_are_text_in_their_place_but_not_in_an_answer_with_a_schema(vendor: str, stream: list[bytes]) -> None:
     said, response = whole(vendor, b"".join(stream))
     assert said == response.content == "A cat: [image unavailable: image/png]."
+    typed = new_reader(vendor)
+    typed.box = ADAPTERS[vendor]("k")._toolbox(Tools((), Message("system", ""), Message("system", ""), {"type": "object"}))
+    assert read(typed, stream)[0] == "A cat: ."
 
 
 @pytest.mark.parametrize("after,says", [
