@@ -31,7 +31,8 @@ _LONG, _SHORT = 4096, 256  # characters: in a long content it is worth checking 
 # patterns, compiled only when a text needs them: the rest of a string after its quote, and text without an open string
 _REST = {quote: rf"[^{quote}\\]*+(?:\\.[^{quote}\\]*+)*+{quote}" for quote in ('"', "'")}
 _BEFORE = r"[ \t\n\r,:\[{]"  # after any other character, a single quote is an apostrophe in a word
-_WITHOUT_OPEN_STRING = rf"""(?:[^"']++|"{_REST['"']}|(?<={_BEFORE})'{_REST["'"]}|(?<!{_BEFORE})')*+"""
+# The whole is not possessive: until Python 3.11.5, such a group with alternatives matched wrongly (gh-106052).
+_WITHOUT_OPEN_STRING = rf"""(?:[^"']++|"{_REST['"']}|(?<={_BEFORE})'{_REST["'"]}|(?<!{_BEFORE})')*"""
 _SPACE = re.compile(r"\s*+", re.ASCII)
 _TOKEN = re.compile(r"[ \t\n\r]*+(?:([\[{\]},:\"'])|(?=[A-Za-z0-9+\-._$])|\Z)")
 _WORD = re.compile(r"[A-Za-z0-9+\-._$]*+")
