@@ -593,6 +593,26 @@ def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_resul
     assert heard[-1] == "result"
 
 
+async def test_progress_reported_while_a_run_is_cancelled_never_follows_its_result() -> None:
+    @skill(register=False)
+    def report(ctx: SkillContext[Any]) -> None:
+        begun.release()
+        while not ctx.cancelled:
+            ctx.emit("busy")
+        ctx.emit("late")
+        ended.release()
+
+    recorders, begun, ended = [Recorder() for _ in range(30)], threading.Semaphore(0), threading.Semaphore(0)
+    for recorder in recorders:
+        provider = MockProvider(command("report"))
+        running = asyncio.ensure_future(arun(Agent(instructions="x", skills=[report], provider=provider), "go", recorder=recorder))
+        await asyncio.to_thread(begun.acquire)
+        running.cancel()
+        await asyncio.wait([running])
+        await asyncio.to_thread(ended.acquire)
+    assert [results(recorder) for recorder in recorders] == [{"": "cancelled"}] * len(recorders)
+
+
 @pytest.mark.parametrize("of", ["skill", "timeout"])
 async def test_a_run_started_while_a_cancelled_task_cleans_up_works(of: str) -> None:
     @skill(register=False)

@@ -19,6 +19,7 @@ from kernai.drivers.driver import POLL
 if TYPE_CHECKING:
     from kernai.events import Row
     from kernai.loop.root import Outbox
+    from kernai.loop.run_state import Run
 
 
 #: how long all callbacks together may take for the last events of a cancelled run, in seconds
@@ -68,14 +69,12 @@ class AsyncioDelivery(EventDelivery):
             while outbox.waiting:
                 await self._deliver(outbox.waiting.popleft())
 
-    def deliver_now(self, event: Row, outbox: Outbox) -> None:
-        """Delivers one event; callable from any thread."""
-        if outbox.is_kept or (event.role == "live" and not self._observed):  # a live event is at most logged
-            self.write(event)
-        elif threading.get_ident() == self._thread:
-            _ = self._deliver_soon(event, outbox)
+    def deliver_now(self, event: Row, run: Run) -> None:
+        """Delivers one event, unless its run has ended; callable from any thread."""
+        if threading.get_ident() == self._thread:
+            _ = self._deliver_soon(event, run.outbox)
         elif not self._closed:
-            self._deliver_and_wait(event, outbox)
+            self._deliver_and_wait(event, run)
 
     def hurry(self) -> None:
         """Sets a deadline for callbacks, because the run was cancelled. They still get all events."""
@@ -94,20 +93,23 @@ class AsyncioDelivery(EventDelivery):
 
     def _deliver_soon(self, event: Row, outbox: Outbox) -> asyncio.Task[None]:
         """Delivers an event in order and as soon as possible, in a task, for the event loop cannot wait for it here."""
-        outbox.waiting.append(event)
+        if outbox.is_kept or (event.role == "live" and not self._observed):  # a live event is at most logged
+            self.write(event)
+        else:
+            outbox.waiting.append(event)
         self._flushing = self._flushing or {}
         task = self._flushing.get(outbox)
         if task is None or task.done():
             task = self._flushing[outbox] = self._loop.create_task(self.flush(outbox))
         return task
 
-    def _deliver_and_wait(self, event: Row, outbox: Outbox) -> None:
+    def _deliver_and_wait(self, event: Row, run: Run) -> None:
         begun: list[asyncio.Task[None]] = []
         delivered = threading.Event()
 
-        def begin() -> None:
-            if not self._closed:
-                begun.append(self._deliver_soon(event, outbox))
+        def begin() -> None:  # on the event loop, where the run cannot end at the same time
+            if not self._closed and run.result is None:
+                begun.append(self._deliver_soon(event, run.outbox))
                 begun[0].add_done_callback(lambda _: delivered.set())
 
         # the event loop is closed, or the run was cancelled, which the worker notices at its next chunk

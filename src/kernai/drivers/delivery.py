@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kernai.drivers.run_stream import Channel
     from kernai.durable.journal import Journal
     from kernai.loop.root import Cancellation
+    from kernai.loop.run_state import Run
     from kernai.recording.log import EventLog
 
 _TYPE = attrgetter("type")
@@ -144,14 +145,15 @@ class ThreadsDelivery(EventDelivery):
         with self._lock:
             self.write_all(outbox)
 
-    def deliver_now(self, event: Row, outbox: Outbox) -> None:
-        """Delivers one event at once; callable from any thread."""
-        del outbox
-        self._deliver(deque((event,)))
+    def deliver_now(self, event: Row, run: Run) -> None:
+        """Delivers one event at once, unless its run has ended; callable from any thread."""
+        self._deliver(deque((event,)), run)
 
-    def _deliver(self, events: deque[Row]) -> None:
+    def _deliver(self, events: deque[Row], run: Run | None = None) -> None:
         """Delivers each event to every observer. Then waits, without the lock, for a stream's consumer to take them."""
         with self._lock:
+            if run is not None and run.result is not None:
+                return
             self._inside += 1
             try:
                 while events:

@@ -184,14 +184,14 @@ class Delivery(Protocol):
     `kept` is the recorder's own list if only the recorder and the log need the rows, else None. Without a recorder, it
     drops them. Rows are written directly to it; only rows for the log still wait for their delivery.
 
-    `deliver_now` delivers one row immediately, from any thread, such as a streamed piece of a response or a skill's
-    progress.
+    `deliver_now` delivers one row of `run` immediately, from any thread, such as a streamed piece of a response or a
+    skill's progress, unless the run has ended.
     """
 
     listening: bool
     kept: list[Row] | deque[Row] | None
 
-    def deliver_now(self, row: Row, outbox: Outbox, /) -> object: ...
+    def deliver_now(self, row: Row, run: Run, /) -> object: ...
 
 
 class Outbox:

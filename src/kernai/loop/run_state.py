@@ -245,8 +245,8 @@ class Run:
         Once this run has ended, the row is dropped: an abandoned call may still report something, but `result` is a
         run's last event.
         """
-        if self.result is None:
-            self.outbox.delivery.deliver_now(self.sealed(row), self.outbox)
+        if self.result is None:  # from another thread, the run may end now: so the delivery checks this too
+            self.outbox.delivery.deliver_now(self.sealed(row), self)
 
     def sealed(self, row: Row) -> Row:
         """Completes a row of this run, for somebody else to deliver."""

@@ -102,9 +102,9 @@ class ByHand:
         self.events += out
         return out
 
-    def deliver_now(self, row: Row, outbox: Outbox) -> None:
+    def deliver_now(self, row: Row, run: Run) -> None:
         """See `Delivery`."""
-        del outbox
+        del run
         self.events.append(Event.of(row))
 
     @property
