@@ -324,7 +324,7 @@ wrong: Any = "text"
     (lambda: guardrail(wrong), "check must be a plain function"),
     (lambda: guardrail(lambda: True), "check must be a function of the call: too many"),  # type: ignore[misc, arg-type]
     (lambda: compact(9, wrong), r"summary must be a plain function of the messages \(or an agent\), got 'text'"),
-    *[(lambda seconds=one: timeout(seconds), "seconds must be a number above 0") for one in (0, float("nan"), 10**400, wrong)],
+    *[(lambda seconds=one: timeout(seconds), "seconds must be a number of seconds above 0") for one in (0, float("nan"), 10**400, wrong)],
     (lambda: agent_with(Script(FINAL), compact(1), retry(1), timeout), r"timeout makes a middleware: write timeout\(\.\.\.\)"),
     *[(lambda most=one: compact(most), "max_tokens must be a positive int") for one in (0, wrong)],
     *[(lambda given=one: redact(*given), says) for one, says in (

@@ -258,6 +258,13 @@ def plain(effect: Effect) -> Any:
     return "a value"
 
 
+def changing(**changes: Any) -> Callable[[Effect], Flow]:
+    def middleware(effect: Effect) -> Flow:
+        return (yield effect.replace(**changes))
+
+    return middleware
+
+
 def yields(value: Any) -> Callable[[Effect], Flow]:
     def middleware(effect: Effect) -> Flow:
         return (yield value)
@@ -277,7 +284,11 @@ EACH_MISUSE = pytest.mark.parametrize("misuse, says", MISUSES.values(), ids=MISU
 
 
 @WAYS
-@EACH_MISUSE
+@pytest.mark.parametrize("misuse, says", [
+    *MISUSES.values(),
+    (changing(model="small"), "model must be a Model, not text: write Model('small')"),
+    (changing(provider=MockProvider), "provider must be an instance: write MockProvider(...)"),
+])
 def test_a_mistake_at_a_model_call_ends_the_run_with_a_clear_error(way: Way, misuse: Any, says: str) -> None:
     result = way(agent_with(passing, misuse, passing))
     assert isinstance(result.error, ProviderError)

@@ -31,7 +31,9 @@ from collections.abc import Generator, Mapping, Sequence
 from sys import float_info
 from typing import TYPE_CHECKING, Any, Literal, final
 
+from kernai.agents.agent import check_model
 from kernai.errors import Control, Stop
+from kernai.registry.provider import check_provider
 
 if TYPE_CHECKING:
     from typing import Self
@@ -148,6 +150,12 @@ class CallModel(Effect):
         self.timeout = timeout
         self.approval = approval
         self.tools = tools
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with some fields changed. Raises `TypeError` for a wrong `model` or `provider`."""
+        check_model(changes.get("model", self.model))
+        check_provider(changes.get("provider"))
+        return super().replace(**changes)
 
     @property
     def call_id(self) -> str:  # type: ignore[override]  # nothing sets it

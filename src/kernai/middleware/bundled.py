@@ -7,10 +7,9 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from sys import float_info
 from typing import Any
 
-from kernai._util.api import check_count, check_function, check_type
+from kernai._util.api import check_count, check_function, check_seconds, check_type
 from kernai.agents.agent import Agent, check_model
 from kernai.blocks.block import neutralize
 from kernai.errors import Pause, ProviderError, Stop, copied, error_text
@@ -122,8 +121,7 @@ def timeout(seconds: float) -> Middleware:
     Inside of `retry`, the limit applies to each attempt. In a sync run, a provider that never checks `on_chunk` is not
     interrupted.
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= float_info.max:
-        raise ValueError(f"seconds must be a number above 0, got {seconds!r}")
+    check_seconds("seconds", seconds)
 
     def middleware(effect: Effect) -> Flow:
         if isinstance(effect, CallModel):
