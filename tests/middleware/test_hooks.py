@@ -111,7 +111,8 @@ class Verdict(Hooks):
 
 @WAYS
 @pytest.mark.parametrize("verdicts, stop, text", [
-    *[(["retry"] * times, "final", "done") for times in (1, 2)],
+    *[(["retry"] * times, "final", "done") for times in (1, 100)],
+    (["retry"] * 101, "error", None),
     *[([verdict], "error", None) for verdict in (None, "fail", "skip", "retrry", False, "fallback")],
     ([LlmResponse("<final>instead</final>")], "final", "instead"),
 ])
