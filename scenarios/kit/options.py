@@ -12,10 +12,11 @@ from kit.definition import Definition, UsageError, shown
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises a `UsageError` that says what is wrong in one line. Keeps the line breaks of help texts."""
+    """Raises a `UsageError` that says what is wrong in one line. Options cannot be abbreviated, as with `kernai`."""
 
     def __init__(self, prog: str, description: str, epilog: str) -> None:
-        super().__init__(prog, None, description, epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter = argparse.RawDescriptionHelpFormatter  # keeps line breaks
+        super().__init__(prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see --help")
@@ -31,7 +32,7 @@ provider's default.
 
 examples:
   python {file} --offline                      replay the tape: no key, no network
-  python {file} gpt-4o-mini openai             a model and its provider
+  python {file} gpt-6-luna openai              a model and its provider
   python {file} gguf//PATH/TO.gguf             a model in this process
   PROVIDER=ollama MODEL=llama3.2 python {file}
   python {file} --save-tape                    write the tape from this run

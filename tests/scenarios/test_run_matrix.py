@@ -264,7 +264,7 @@ def test_the_list_shows_descriptions_and_runs_nothing(tmp_path: Path) -> None:
     (["xyz*"], "no scenario is called 'xyz*'; --list shows them all"),
     (["--folder", "no/such"], "there is no folder no/such"),
     (["--folder", str(ROOT / "docs")], "holds no scenario"),
-    (["--ofline"], "unrecognized arguments: --ofline"),
+    (["--offlin"], "unrecognized arguments: --offlin"),
     (["--output", str(ROOT), "--offline"], "--output takes a file"),
     (["--output", str(MATRIX), "--offline"], "run_matrix.py exists and is not a matrix, so it is left unchanged"),
     (["--logs", str(MATRIX), "--offline"], "cannot write to"),
