@@ -203,6 +203,8 @@ def test_replaying_a_file_with_several_runs_needs_a_run_id(tmp_path: Path, monke
     Path("other").write_text(Path(lines).read_text() * 2)
     with pytest.raises(KernaiError, match="2 runs in the recording have the id 'two'"):
         kernai.replay(it, "two", recording="other")
+    with pytest.raises(KernaiError, match=r"the recording of run '\{\}' is damaged"):
+        kernai.replay(it, recording=[{"event": "run_start", "run_id": {}}])
 
 
 def test_replaying_with_an_agent_that_decides_differently_names_the_first_different_event(whole: MemoryStore) -> None:

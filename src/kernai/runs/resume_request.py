@@ -390,7 +390,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
     known = ", ".join(map(str, runs))
     if not runs:
         raise KernaiError("the recording has no run_start event, so there is no run to replay")
-    if run_id is None and len(set(runs)) > 1:
+    if run_id is None and len(set(map(str, runs))) > 1:  # a damaged id may be any JSON
         raise KernaiError(f"the recording holds {len(runs)} runs ({known}); say which: replay(agent, RUN)")
     wanted = runs[0] if run_id is None else run_id
     if wanted not in runs:
