@@ -211,7 +211,8 @@ def proxy_for(to: Endpoint) -> Proxy | None:
             return None
     proxies = urllib.request.getproxies()
     url = (proxies.get(to.scheme) or proxies.get("all") or "").strip()
-    return None if not url or urllib.request.proxy_bypass(to.peer) else _parsed(url, to.scheme)
+    # NO_PROXY may have an IPv6 address without the brackets that a port needs
+    return None if not url or any(map(urllib.request.proxy_bypass, (to.peer, to.host))) else _parsed(url, to.scheme)
 
 
 def proxy_secrets() -> list[str]:

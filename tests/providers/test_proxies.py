@@ -119,6 +119,7 @@ def test_a_proxy_that_cannot_be_reached_is_a_failed_connection(monkeypatch: Any,
     ("127.8.9.10", "http://proxy.test:3128", "", False),
     ("::1", "http://proxy.test:3128", "", False),
     ("10.0.0.1", "http://proxy.test:3128", "", True),
+    *(("fd00::1", "http://proxy.test:3128", bypassed, goes) for bypassed, goes in (("fd00::1", False), ("[fd00::1]", False), ("fd00::2", True))),
 ])  # fmt: skip
 def test_the_environment_says_which_hosts_have_a_proxy(monkeypatch: Any, host: str, proxy: str, no_proxy: str, goes: bool) -> None:
     monkeypatch.setenv("https_proxy", proxy)
