@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider, Tools
-from kernai._util.api import Closing, NotCopied, check_count, check_type
+from kernai._util.api import Closing, NotCopied, check_count, check_seconds, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
@@ -32,7 +32,6 @@ from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transp
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 #: seconds
 MAX_CONNECT = 10.0
-MAX_TIMEOUT = 7 * 24 * 3600
 
 #: the end of an address that includes the API's version
 VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?$")
@@ -380,12 +379,8 @@ def _json(body: Mapping[str, Any]) -> bytes:
 
 def _timeouts(timeout: float | tuple[float, float]) -> Timeouts:
     pair = timeout if isinstance(timeout, tuple) else (timeout, timeout)
-    if len(pair) != 2 or not all(  # noqa: PLR2004 - a pair
-        isinstance(one, (int, float)) and not isinstance(one, bool) and 0 < one <= MAX_TIMEOUT for one in pair
-    ):
-        raise ValueError(
-            f"timeout must be seconds up to {MAX_TIMEOUT}, or a pair (to connect, to be silent), got {timeout!r:.60}"
-        )
-    connect, read = pair
+    if len(pair) != 2:  # noqa: PLR2004 - a pair
+        raise ValueError(f"timeout must be seconds, or a pair of them (to connect, to be silent), got {timeout!r:.60}")
+    connect, read = (check_seconds("timeout", one) for one in pair)
     # a single number is for the model's silence; a host that cannot be reached should fail sooner
     return Timeouts(float(connect) if pair is timeout else min(MAX_CONNECT, float(connect)), float(read))
