@@ -12,7 +12,7 @@ from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import at
-from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, HttpProvider, known, media_reference, one_text
+from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, HttpProvider, inline, known, media_reference, one_text
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, is_recursive
 from kernai_providers.reader import SseReader, count_of, key_of, sum_of
 
@@ -167,7 +167,8 @@ class AnthropicProvider(HttpProvider):
             if url is not None:
                 source = {"type": "url", "url": url}
             elif not part.is_url and (reads or part.mime_type in IMAGE_TYPES):
-                source = {"type": "base64", "media_type": part.mime_type, "data": part.to_base64()}
+                mime_type, data = inline(part)
+                source = {"type": "base64", "media_type": mime_type, "data": data}
         elif reads and part.mime_type == "text/plain" and not part.is_url:
             text = part.read_bytes().decode("utf-8", "replace")
             source = {"type": "text", "media_type": "text/plain", "data": text}

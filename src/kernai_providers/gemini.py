@@ -12,7 +12,7 @@ from urllib.parse import quote
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME, kind_of
 from kernai_providers.failures import at, objects
-from kernai_providers.http_provider import EMPTY, HttpProvider, known, media_reference
+from kernai_providers.http_provider import EMPTY, HttpProvider, inline, known, media_reference
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import SseReader, count_of, sum_of
 
@@ -109,7 +109,8 @@ class GeminiProvider(HttpProvider):
         if part.kind not in model.supported_media_inputs:
             return None
         if not part.is_url:
-            return {"inlineData": {"mimeType": part.mime_type, "data": part.to_base64()}}
+            mime_type, data = inline(part)
+            return {"inlineData": {"mimeType": mime_type, "data": data}}
         url = media_reference(part, ("https", "gs"))
         if url is None:
             return None

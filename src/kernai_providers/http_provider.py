@@ -38,8 +38,9 @@ VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?$")
 
 #: sent for a message without content, which vendors reject
 EMPTY = "(empty)"
-#: the images that OpenAI and Anthropic accept
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+#: the images that OpenAI and Anthropic accept, with a common misnomer; and how they begin in base64
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/jpg")
+IMAGE_STARTS = {"iVBORw": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
 
 
 class HttpProvider(Closing, NotCopied, Provider):
@@ -355,9 +356,17 @@ def media_reference(media: Media, schemes: tuple[str, ...] = ("https",)) -> str 
     return url if url.partition("://")[0].lower() in schemes and "://" in url else None
 
 
+def inline(media: Media) -> tuple[str, str]:
+    """Returns the MIME type and the payload in base64. An image has the type of its data: vendors reject another."""
+    data, mime_type = media.to_base64(), media.mime_type
+    if media.kind == "image":
+        mime_type = next((known for start, known in IMAGE_STARTS.items() if data.startswith(start)), mime_type)
+    return mime_type, data
+
+
 def data_uri(media: Media) -> str:
     """Returns the payload as a data URI."""
-    return f"data:{media.mime_type};base64,{media.to_base64()}"
+    return "data:{};base64,{}".format(*inline(media))
 
 
 def _with_extra(ours: Any, theirs: Any) -> Any:

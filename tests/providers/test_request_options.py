@@ -243,6 +243,16 @@ def test_only_https_is_passed_on_and_gs_to_gemini(written: str) -> None:
         assert one(vendor, media, ALL) == (filled(BY_URL[vendor, kind], url=url) if passed_on else placeholder(vendor, media))
 
 
+@pytest.mark.parametrize("vendor", ["openai", "openai-responses", "anthropic", "gemini"])
+@pytest.mark.parametrize("start,mime", [
+    (b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF89a", "image/gif"), (b"RIFFsizeWEBP", "image/webp")])
+def test_an_image_has_the_type_of_its_data_whatever_a_tool_declares(vendor: str, start: bytes, mime: str) -> None:
+    expected = one(vendor, Media.from_bytes(start, mime_type=mime), ALL)
+    assert mime in str(expected)
+    for declared in ("image/jpg", "image/png", "image/webp"):
+        assert one(vendor, Media.from_bytes(start, mime_type=declared), ALL) == expected
+
+
 @pytest.mark.parametrize("mime,format", [
     *((mime, "wav") for mime in ("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave")), ("audio/mpeg", "mp3"), ("audio/mp3", "mp3"),
 ])  # fmt: skip
