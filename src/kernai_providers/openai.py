@@ -230,6 +230,7 @@ class OpenAIReader(SseReader):
         delta = choice.get("delta") or choice.get("message")  # from servers that wrap a whole answer as a stream
         if isinstance(delta, dict):
             self._on_content(delta.get("content"))
+            self.say(at(delta, "audio", "transcript"))
             for number, call in enumerate(objects(delta.get("tool_calls"))):
                 self._on_call(call, number)
             for image in objects(delta.get("images")):  # from OpenRouter, as data URIs

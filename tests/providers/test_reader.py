@@ -356,13 +356,14 @@ def test_a_stream_that_its_server_calls_json_or_a_page_is_read_as_what_it_is_whi
     assert "".join(reader.feed(start.encode() + data[:middle])).startswith("Größe")
 
 
-def test_content_in_parts_is_text_and_reasoning() -> None:
+def test_content_in_parts_and_the_transcript_of_a_sound_are_text() -> None:
     parts: list[Any] = [
         [{"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}],
         [{"type": "thinking", "thinking": "!", "closed": True}, {"type": "text", "text": "Grö"}],
-        "ße", [{"type": "reference", "reference_ids": [1]}, {"type": "text", "text": " 😀"}, None, 5, {"text": None}],
+        None, [{"type": "reference", "reference_ids": [1]}, {"type": "text", "text": " 😀"}, None, 5, {"text": None}],
     ]  # fmt: skip
-    chunks = [{"choices": [{"index": 0, "delta": {"content": part}}]} for part in parts]
+    deltas = [{"content": part} if part else {"content": None, "audio": {"transcript": "ße"}} for part in parts]
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
     said, response = whole("openai", wire("openai", [*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]))
     assert said == "Größe 😀"
     assert response.metadata["reasoning"] == "hm!"

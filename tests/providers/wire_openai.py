@@ -68,7 +68,7 @@ class OpenAIWire(Wire):
             b": a comment, as routers send while they wait\n\n",
             b"id: 7\nretry: 10\n\n",
             self._delta({"annotations": [{"type": "url"}], "content": None}, turn),
-            self._delta({"audio": {"id": "a", "transcript": "no"}}, turn),
+            self._delta({"audio": {"id": "a", "data": "no"}}, turn),
         ]
 
     def hollow(self) -> list[bytes]:
