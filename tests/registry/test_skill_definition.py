@@ -94,14 +94,12 @@ def test_a_skill_defined_in_a_module_is_pickled_by_name_and_copied_as_itself() -
     assert copy.deepcopy(search) is search
     assert copy.copy(search) is search
     assert search.__reduce__() == "search"
-    with pytest.raises((pickle.PicklingError, AttributeError)):
-        pickle.dumps(skill(register=False)(_local()))
 
-
-def _local() -> Callable[[], None]:
+    @skill(register=False)
     def local() -> None: ...
 
-    return local
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(local)
 
 
 def of_a_module(text: str, times: int = 2) -> str:
@@ -122,20 +120,17 @@ def test_a_copied_skill_keeps_its_required_inputs(copied: Callable[[Any], Any]) 
 
 def test_a_skill_called_with_a_context_gets_that_context() -> None:
     given: list[SkillContext[Any]] = []
-    one = Skill("one", execute=keep_context(given), credentials={"key": Credential()})
+
+    @skill(register=False, credentials={"key": Credential()})
+    def one(ctx: SkillContext[Any]) -> str | None:
+        given.append(ctx)
+        return ctx.credential("key")
+
     ctx = SkillContext(one, Context(), credentials={"key": "value"})
     assert one.call({}, ctx) == "value"
     assert given == [ctx]
     picture = ctx.media_store.put(Media.from_bytes(b"x", mime_type="image/png"))
     assert Skill("look", execute=of_media).call({"image": picture.id}, ctx) == "image"
-
-
-def keep_context(given: list[SkillContext[Any]]) -> Callable[..., Any]:
-    def one(ctx: SkillContext[Any]) -> str | None:
-        given.append(ctx)
-        return ctx.credential("key")
-
-    return one
 
 
 def of_media(image: Media) -> str:
@@ -402,7 +397,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"produces": "vision"}, ValueError, "produces has no word 'vision'; it may be image"),
     ({"description": 5}, TypeError, "description must be a str"),
     ({"execute": 5}, TypeError, "execute must be callable, got int"),
-    ({"execute": search}, TypeError, "is a Skill already"), ({"directory": ["id"]}, TypeError, "directory must be True, or two keys"),
+    ({"execute": search}, TypeError, "is a Skill already; to make another, pass its .function"), ({"directory": ["id"]}, TypeError, "directory must be True, or two keys"),
     ({"execute": max}, TypeError, r"the signature of <built-in function max> cannot be read; pass inputs=\{...\}"),
     ({"inputs": ["x"]}, TypeError, "inputs must be a mapping"),
     ({"inputs": {1: int}}, TypeError, "the name of an input must be a non-blank str"),

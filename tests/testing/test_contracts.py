@@ -219,7 +219,7 @@ def test_is_skipped(mock_model):
     mock_model("<final>1</final>")
     pytest.skip("not today")
 """, passed=2, failed=2, errors=1, xfailed=1, skipped=1)
-    assert "1 of the 2 answers of MockProvider were not asked for, the first is '<final>2</final>'" in report
+    assert "MockProvider was not asked for 1 of its 2 answers, the first is '<final>2</final>'" in report
     assert """The last message was: '<block type="result" name="look">seen</block>'""" in report
 
 

@@ -258,7 +258,7 @@ def _checked_name(given: object) -> str:
 
 def _checked_function(name: str, function: object) -> Callable[..., Any]:
     if isinstance(function, Skill):
-        raise TypeError(f"skill {name!r}: {function!r} is a Skill already")
+        raise TypeError(f"skill {name!r}: {function!r} is a Skill already; to make another, pass its .function")
     _checked(name, "execute", function, Callable, "callable")
     if is_generator(function):
         raise TypeError(f"skill {name!r}: a skill returns its result, it does not yield; collect it into a list")

@@ -381,7 +381,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
         raise TypeError("recording must be a file's path or a recording's entries, got its text: pass json.loads(text)")
     if isinstance(recording, (str, os.PathLike)):
         recording = read_recording(recording)
-    check_type(recording, Iterable, "recording must be a file's path or a recording's entries")
+    check_type(recording, Iterable, "recording must be a file's path or entries, such as recorder.to_list()")
     entries = [entry.to_dict() if isinstance(entry, Event) else entry for entry in recording]
     strange = [type(entry).__name__ for entry in entries if not isinstance(entry, Mapping)]
     if strange:

@@ -118,12 +118,12 @@ class MockProvider(NotCopied, Provider):
         if self.strict and left:
             why = "" if self._answer is None else "; on_call's function answers instead"
             raise AssertionError(
-                f"{len(left)} of the {len(self._texts)} answers of MockProvider were not asked for, the first is "
+                f"MockProvider was not asked for {len(left)} of its {len(self._texts)} answers, the first is "
                 f"{_shown(left[0])}{why}"
             )
         if self.strict and failures:
-            calls = len(self.calls)
-            raise AssertionError(f"MockProvider was to fail at call {failures[0]}, and was called {calls} times")
+            made = len(self.calls)
+            raise AssertionError(f"MockProvider was to fail at call {failures[0]}, counted from 0; calls made: {made}")
 
     def __enter__(self) -> Self:
         return self
@@ -195,7 +195,7 @@ class MockProvider(NotCopied, Provider):
     def _next(self, messages: Sequence[Message]) -> str | LlmResponse:
         if self._given >= len(self._texts):  # `respond_with_script` may have set fewer than were given
             raise AssertionError(
-                f"MockProvider has {len(self._texts)} answers, and was called once more. The last message was: "
+                f"MockProvider was called once more than it has answers ({len(self._texts)}). The last message was: "
                 f"{_shown(messages[-1].text if messages else '')}"
             )
         self._given += 1
