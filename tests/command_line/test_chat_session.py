@@ -315,6 +315,12 @@ def test_a_decision_on_a_call_is_shown_with_its_scope_who_made_it_and_why(
     assert capsys.readouterr().err == f"  [2.a] call 0.0 {shown}\n"
 
 
+def test_an_answer_that_the_vendor_cut_off_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    end = {"text": "The sea is", "stop_reason": "final", "steps": 1, "usage": {}, "error": None, "truncated": True}
+    PipedTurn()(Event("result", end))
+    assert capsys.readouterr() == ("The sea is\n", "  the vendor cut the answer off\n")
+
+
 def test_a_long_value_is_cut_to_the_width_of_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,6 +80,7 @@ _CALLS: Lines = {
     events.ModelRestartedRow: lambda _: "the model began its response again",
     events.ApprovalGivenRow: _decided,
     events.InFlightRow: _in_flight,
+    events.ResultRow: lambda row: "the vendor cut the answer off" if row.truncated else "",
 }
 _MORE: Lines = {
     events.LlmResponseRow: lambda row: f"the model answered in {row.latency_ms / 1000:.1f} s" + (
@@ -131,7 +132,8 @@ class Narrator:
         text += one_line(head, room if value == "" else max(room // 2, room - _FOR_VALUE))
         if value != "":
             text += " " + one_line(jsonable(value), width - len(text) - 1)
-        output.note(text, "yellow" if row.is_problem() or isinstance(row, events.InFlightRow) else "dim")
+        is_warning = row.is_problem() or isinstance(row, (events.InFlightRow, events.ResultRow))
+        output.note(text, "yellow" if is_warning else "dim")
 
     def end_line(self) -> None:
         """Ends an unfinished line on stdout, so that the next output starts on a new line."""
