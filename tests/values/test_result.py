@@ -87,7 +87,7 @@ def test_what_is_unknown_counts_nothing_and_stays_unknown() -> None:
 def test_a_notebook_shows_the_answer_the_bill_and_the_folded_conversation() -> None:
     shown = DONE._repr_html_()
     assert (shown[:4], shown[-6:]) == ("<div", "</div>")
-    for part in ("done", "final, 1 step, 3 tokens, $0.5000, run run-1", "<details><summary>1 message</summary>",
+    for part in ("done", "final, 1 step, 1 model call, 3 tokens, $0.5000, run run-1", "<details><summary>1 message</summary>",
                  f"Go.[image:{PICTURE.id}]", "<b>user</b>"):
         assert part in shown
     assert "hidden" not in shown

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 from kernai import events
 from kernai._util.redaction import one_line
 from kernai.command_line import output
-from kernai.command_line.output import NO, OK, CommandError, count
+from kernai.command_line.output import NO, OK, CommandError
 from kernai.command_line.program import Argument, Command
 from kernai.command_line.recording import FORMS, Source, sources
+from kernai.values.result import count
 
 _STYLES = {"-": "red", "+": "green"}
 

@@ -12,14 +12,14 @@ from kernai import events
 from kernai._util.redaction import one_line, printable
 from kernai.blocks.parser import Part, parts_of
 from kernai.command_line import output
-from kernai.command_line.output import DEBUG_HINT, NO, OK, PROVIDER, CommandError, count
+from kernai.command_line.output import DEBUG_HINT, NO, OK, PROVIDER, CommandError
 from kernai.command_line.program import Argument, Group
 from kernai.command_line.recording import Recording
 from kernai.command_line.stores import call_line, continuing
 from kernai.durable.store import WAITING
 from kernai.errors import ProviderError, error_text
 from kernai.jsonio.json_data import jsonable
-from kernai.values.result import Result, StopReason
+from kernai.values.result import Result, StopReason, count, facts
 
 #: the beginning of a line, with a value that is shortened to fit if there is one. No line is shown if it is empty.
 Line = str | tuple[str, object]
@@ -226,13 +226,8 @@ class PipedTurn(Narrator):
 
 def summary(result: Result[Any], seconds: float) -> str:
     """One line about how a run ended and what it used. A run that waits has the status that `kernai runs` shows."""
-    usage = result.usage
-    parts = [count(result.steps, "step"), count(usage.model_calls, "model call")]
-    if usage.total_tokens is not None:
-        parts.append(count(usage.total_tokens, "token"))
-    if usage.cost is not None:
-        parts.append(f"${usage.cost:.4f}")
-    return f"{WAITING if result.pending else result.stop_reason}: {', '.join(parts)}, {seconds:.1f} s"
+    status, *used = facts(result)
+    return f"{WAITING if result.pending else status}: {', '.join(used)}, {seconds:.1f} s"
 
 
 def _took(row: Any) -> str:

@@ -71,11 +71,6 @@ def failing(message: str, hint: str, kinds: type[Exception] | tuple[type[Excepti
         raise CommandError(f"{message}: {reason}" if message else reason, hint) from error
 
 
-def count(number: int, noun: str) -> str:
-    """``1 step``, ``2,000 steps``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 # ---------------------------------------------------------------------------------------------------------- streams
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}

@@ -20,7 +20,7 @@ from kernai.durable.lease import end_run
 from kernai.durable.store import RUNNING, STATUSES, UNFINISHED, RunFilter
 from kernai.errors import KernaiError
 from kernai.events import RunStartRow, row_of
-from kernai.values.result import StopReason
+from kernai.values.result import StopReason, count
 
 _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": "yellow", "final": None}
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
@@ -61,7 +61,7 @@ def _runs(options: Namespace) -> int:
             if options.json:
                 output.write_json({"deleted": deleted})
             else:
-                output.write(f"{output.count(deleted, 'run')} deleted")
+                output.write(f"{count(deleted, 'run')} deleted")
             return OK
         found = store.store.runs(status=options.status, agent=options.agent, updated_before=options.older_than)
         infos = list(found if options.limit is None else found.page(options.limit))

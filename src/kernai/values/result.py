@@ -195,19 +195,20 @@ def _html_of(result: Result[Any]) -> Iterator[str]:
         yield f"<div><b>{type(result.error).__name__}</b>: {_shown(error_text(result.error))}</div>"
     for call in result.pending:
         yield f"<div>waits for a decision: <b>{_shown(str(call.call_id))}</b> {_shown(call.skill or 'the model')}</div>"
-    yield f"<div><small>{_shown(', '.join(_facts(result)))}</small></div>"
+    yield f"<div><small>{_shown(', '.join([*facts(result), f'run {result.run_id}']))}</small></div>"
     inside = "".join(map(_html_of_message, result.messages))
-    yield f"<details><summary>{_number(len(result.messages), 'message')}</summary>{inside}</details>"
+    yield f"<details><summary>{count(len(result.messages), 'message')}</summary>{inside}</details>"
 
 
-def _facts(result: Result[Any]) -> Iterator[str]:
+def facts(result: Result[Any]) -> Iterator[str]:
+    """How a run ended, and what it used."""
     yield f"{result.stop_reason}{', cut off' if result.truncated else ''}"
-    yield _number(result.steps, "step")
+    yield count(result.steps, "step")
+    yield count(result.usage.model_calls, "model call")
     if result.usage.total_tokens is not None:
-        yield _number(result.usage.total_tokens, "token")
+        yield count(result.usage.total_tokens, "token")
     if result.usage.cost is not None:
         yield f"${result.usage.cost:.4f}"
-    yield f"run {result.run_id}"
 
 
 def _html_of_message(message: Message) -> str:
@@ -221,13 +222,14 @@ def _html_of_message(message: Message) -> str:
     )
 
 
-def _number(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def count(number: int, noun: str) -> str:
+    """``1 step``, ``2,000 steps``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _shown(text: str) -> str:
     """A text cut and escaped, since a model's answer is data; without lone surrogates, which notebooks cannot store."""
     from html import escape  # few programs are notebooks
 
-    cut = f"\n… {_number(len(text) - MOST, 'more character')}" if len(text) > MOST else ""
+    cut = f"\n… {count(len(text) - MOST, 'more character')}" if len(text) > MOST else ""
     return escape(text[:MOST].encode("utf-8", "replace").decode() + cut)
