@@ -100,7 +100,16 @@ def test_the_kind_comes_from_the_mime_type() -> None:
         assert of_bytes(b"", mime_type).kind == kind
 
 
+@pytest.mark.parametrize("url, media", [
+    ("data:image/png;base64,iVBORw0KGgogcGF5bG9hZA==", of_bytes(PNG)), ("DATA:image/png;x=y;BASE64,iVBORw0KGgogcGF5bG9hZA%3D%3D", of_bytes(PNG)),
+    ("data:,a%20b,c", of_bytes(b"a b,c", "text/plain")), ("data:text/csv;charset=utf-8,a\n%0Ab", of_bytes(b"a\n\nb", "text/csv")),
+])
+def test_a_data_url_is_the_media_in_it(url: str, media: Media) -> None:
+    assert Media.from_url(url) == media
+
+
 def test_what_is_given_goes_before_what_is_guessed() -> None:
+    assert Media.from_url("data:;base64,AA==", mime_type="audio/wav", kind="document") == of_bytes(b"\0", "audio/wav", kind="document")
     assert Media.from_file("scan.png", mime_type="application/pdf").kind == "document"
     assert Media.from_file("scan.png", kind="document").mime_type == "image/png"
     media = Media.from_url("https://example.org/a", mime_type="image/webp", kind="video", metadata={"a": 1})
@@ -126,6 +135,8 @@ WRONG: list[tuple[Callable[[], Media], type[Exception], str]] = [
     (lambda: Media.from_bytes(b"", mime_type=b"image/png"), ValueError, "mime_type must look like"),  # type: ignore[arg-type]
     *((lambda wrong=wrong: Media.from_url(wrong), ValueError, r"url must have a scheme such as https:, got .*; for a file use Media.from_file")
       for wrong in ("", None, "photos/a.png?SECRET", "C:\\a.png", " https://x.org/a.png", "//x.org/a.png")),
+    (lambda: Media.from_url("data:image/png;base64,SECRET"), ValueError, "the payload of the data URL is not base64"),
+    (lambda: Media.from_url("data:png,SECRET"), ValueError, "mime_type must look like 'image/png', got 'png'"),
     (lambda: Media.from_file(b"a.png"), TypeError, "path must be text or a Path"),  # type: ignore[arg-type]
     (lambda: Media.from_file("."), ValueError, "path must be a regular file"),
     (lambda: MediaStore().put("media_1"), TypeError, "a MediaStore holds Media, got str"),  # type: ignore[arg-type]

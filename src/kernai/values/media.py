@@ -94,10 +94,16 @@ class Media(Value):
         cls, url: str, *, kind: str | None = None, mime_type: str | None = None,
         metadata: Mapping[str, object] | None = None,
     ) -> Media:
-        """Media at a URL, which kernai itself never fetches. The MIME type ignores query and fragment."""
+        """Media at a URL, which kernai never fetches, or in a data URL. The MIME type ignores query and fragment."""
         if not isinstance(url, str) or not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", url):
             shown = _without_query(url) if isinstance(url, str) else url
             raise ValueError(f"url must have a scheme such as https:, got {shown!r}; for a file use Media.from_file")
+        if held := re.fullmatch(r"(?is)data:([^;,]*)([^,]*),(.*)", url):
+            from urllib.parse import unquote_to_bytes
+
+            data = unquote_to_bytes(held[3])
+            data = _from_base64(data, "the data URL") if held[2].lower().endswith(";base64") else data
+            return cls.from_bytes(data, mime_type=mime_type or held[1] or "text/plain", kind=kind, metadata=metadata)
         return cls(*_typed(_without_query(url), kind, mime_type), "url", url, metadata or {})
 
     @classmethod
@@ -172,13 +178,7 @@ class Media(Value):
         kind = reference["kind"], reference.get("mime_type", FALLBACK_MIME)
         metadata = reference.get("metadata") or {}
         if isinstance(held, str):
-            from binascii import a2b_base64
-
-            try:
-                data = a2b_base64(held, strict_mode=True)
-            except ValueError as error:
-                raise ValueError(f"the payload of {reference.get('id')} is not base64: {error}") from error
-            return cls(*kind, "bytes", data, metadata)
+            return cls(*kind, "bytes", _from_base64(held, reference.get("id")), metadata)
         return cls(*kind, "url", url, metadata) if isinstance(url, str) else None
 
     @property
@@ -280,6 +280,15 @@ def _typed(name: str, kind: str | None, mime_type: str | None) -> tuple[Kind, st
         ending = re.search(r"[^/]\.([A-Za-z0-9]+)\Z", name)
         mime_type = MIME_TYPES.get(ending[1].lower() if ending else "", FALLBACK_MIME)
     return cast("Kind", kind_of(str(mime_type)) if kind is None else kind), mime_type
+
+
+def _from_base64(held: str | bytes, where: object) -> bytes:
+    from binascii import a2b_base64
+
+    try:
+        return a2b_base64(held, strict_mode=True)
+    except ValueError as error:
+        raise ValueError(f"the payload of {where} is not base64: {error}") from error
 
 
 def _without_query(url: str) -> str:
