@@ -24,6 +24,7 @@ from http.client import responses
 from typing import Any
 
 from kernai import ProviderError
+from kernai._util.api import check_count, check_seconds
 from kernai._util.redaction import Redactor
 from kernai.jsonio.json_data import loads
 
@@ -292,21 +293,15 @@ class RetryPolicy:
     """How often a failed call is retried, and how long to wait before each retry, in seconds.
 
     Without a hint from the vendor the wait before retry `n` (from 0) is between half and all of ``0.5 * 2 ** n``, and
-    at most 8. A hint longer than `max_retry_wait` fails at once. Invalid arguments raise `TypeError` or `ValueError`.
+    at most 8. A hint longer than `max_retry_wait` fails at once. Invalid arguments raise `ValueError`.
     """
 
     max_retries: int = 2
     max_retry_wait: float = 60.0
 
     def __post_init__(self) -> None:
-        for name, kinds, what in (
-            ("max_retries", int, "an int"), ("max_retry_wait", (int, float), "a number of seconds"),
-        ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, kinds):
-                raise TypeError(f"{name} must be {what}, got {value!r}")
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be at least 0 and finite, got {value!r}")
+        check_count("max_retries", self.max_retries, or_zero=True)
+        check_seconds("max_retry_wait", self.max_retry_wait, or_zero=True)
 
     def wait_before(
         self, attempt: int, error: ProviderError, draw: Callable[[], float] = random.random

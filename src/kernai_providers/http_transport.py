@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import NoneType
 
-from kernai._util.api import ForkSafeLock, check_type
+from kernai._util.api import ForkSafeLock, check_count, check_type
 from kernai_providers.network import BLOCK, Connection, Deadline, connection_class
 from kernai_providers.request_checks import Outgoing, routed
 from kernai_providers.transport import Request, StreamedResponse, TransportError, ends_for_certain, joined
@@ -149,11 +149,9 @@ class ConnectionPool:
     """
 
     def __init__(self, max_idle: int, idle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        if not isinstance(max_idle, int) or max_idle < 0:
-            raise ValueError(f"max_idle must be an int of at least 0, got {max_idle!r}")
         if not isinstance(idle_seconds, (int, float)) or not idle_seconds >= 0:
             raise ValueError(f"idle_seconds must be a number of at least 0, got {idle_seconds!r}")
-        self._max_idle = max_idle
+        self._max_idle = check_count("max_idle", max_idle, or_zero=True)
         self._idle_seconds = idle_seconds
         self._clock = clock
         self._lock = ForkSafeLock()

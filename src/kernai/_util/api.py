@@ -224,17 +224,19 @@ def check_methods(value: Any, wanted: str, *names: str) -> Any:
     return value
 
 
-def check_count(name: str, value: Any) -> Any:
-    """Returns `value`. Raises `ValueError` if it is not an int of at least 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive int, got {value!r}")
+def check_count(name: str, value: Any, *, or_zero: bool = False) -> Any:
+    """Returns `value`. Raises `ValueError` if it is not an int of at least 1, or 0 if that is allowed."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0 or not (value or or_zero):
+        raise ValueError(f"{name} must be {'0 or ' * or_zero}a positive int, got {value!r}")
     return value
 
 
-def check_seconds(name: str, value: Any) -> float:
-    """Returns the number of seconds. Raises `ValueError` unless it is above 0 and below `MOST_SECONDS`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST_SECONDS:
-        raise ValueError(f"{name} must be a number of seconds above 0 and below {MOST_SECONDS:,.0f}, got {value!r}")
+def check_seconds(name: str, value: Any, *, or_zero: bool = False) -> Any:
+    """Returns the number of seconds. Raises `ValueError` unless it is above 0, or 0 if allowed, and below the limit."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < MOST_SECONDS or not (value or or_zero):
+        least = "from" if or_zero else "above"
+        raise ValueError(f"{name} must be a number of seconds {least} 0 and below {MOST_SECONDS:,.0f}, got {value!r}")
     return value
 
 
