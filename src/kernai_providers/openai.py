@@ -227,8 +227,9 @@ class OpenAIReader(SseReader):
     def _on_choice(self, choice: Mapping[str, Any]) -> None:
         self._answered = True
         self.check_error(choice)  # some routers put it here
-        delta = choice.get("delta") or choice.get("message")  # from servers that wrap a whole answer as a stream
-        if isinstance(delta, dict):
+        # some servers wrap a whole answer as a stream; Perplexity repeats the answer so far beside each piece of it
+        delta = next(iter(objects([choice.get("delta"), choice.get("message")])), None)
+        if delta is not None:
             self._on_content(delta.get("content"))
             self.say(at(delta, "audio", "transcript"))
             for number, call in enumerate(objects(delta.get("tool_calls"))):

@@ -364,7 +364,8 @@ def test_content_in_parts_and_the_transcript_of_a_sound_are_text() -> None:
     ]  # fmt: skip
     deltas = [{"content": part} if part else {"content": None, "audio": {"transcript": "ße"}} for part in parts]
     chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-    said, response = whole("openai", wire("openai", [*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]))
+    ending = {"index": 0, "delta": {}, "message": {"content": "Größe 😀"}, "finish_reason": "stop"}  # Perplexity's
+    said, response = whole("openai", wire("openai", [*chunks, {"choices": [ending]}]))
     assert said == "Größe 😀"
     assert response.metadata["reasoning"] == "hm!"
 
