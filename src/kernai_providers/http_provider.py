@@ -13,12 +13,11 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import NoneType
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider, Tools
-from kernai._util.api import Closing, NotCopied, check_count, check_seconds, check_type
+from kernai._util.api import Closing, NotCopied, check_count, check_methods, check_seconds
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
@@ -119,10 +118,8 @@ class HttpProvider(Closing, NotCopied, Provider):
         self._timeouts = _timeouts(timeout)
         self._retries = RetryPolicy(max_retries=max_retries, max_retry_wait=max_retry_wait)
         self._max_response_bytes = check_count("max_response_bytes", max_response_bytes)
-        if isinstance(transport, type):
-            raise TypeError(f"transport must be an object, not a class: write {transport.__name__}()")
-        check_type(transport, (Transport, NoneType), "transport must have send and close")
-        self.transport: Transport = transport if transport is not None else HttpTransport()
+        transport = HttpTransport() if transport is None else transport
+        self.transport: Transport = check_methods(transport, "transport must have send and close", "send", "close")
 
     def close(self) -> None:
         """Closes idle connections. The provider may be used again."""
