@@ -226,6 +226,8 @@ class AnthropicReader(SseReader):
         kind = delta.get("type")
         if kind == "text_delta":
             self.say(delta.get("text"))
+        elif kind == "citations_delta":
+            self.metadata.setdefault("citations", []).append(delta.get("citation"))
         elif kind == "thinking_delta":
             self.think(delta.get("thinking"))
         elif kind == "input_json_delta" and index in self._newest:  # not for a tool that the vendor runs
@@ -241,8 +243,7 @@ class AnthropicReader(SseReader):
 
     def _on_end(self, found: Mapping[str, Any]) -> None:
         reason, details = at(found, "delta", "stop_reason"), at(found, "delta", "stop_details")
-        if isinstance(details, dict):
-            self.metadata["stop_details"] = details
+        self.note(found.get("delta"), stop_details="stop_details")
         if isinstance(reason, str):
             self.end_with(reason, FINISH_REASONS, at(details, "explanation"))
         self._on_usage(found.get("usage"))
@@ -256,8 +257,7 @@ class AnthropicReader(SseReader):
             if count is not None and (count or name not in self._usage):
                 self._usage[name] = count
         self.thought_tokens(count_of(at(usage, "output_tokens_details", "thinking_tokens")))
-        if isinstance(at(usage, "iterations"), list):
-            self.metadata["iterations"] = at(usage, "iterations")
+        self.note(usage, iterations="iterations")
         counted = self._usage.get
         self.cached_tokens = counted("cache_read_input_tokens")
         self.cache_write_tokens = counted("cache_creation_input_tokens")

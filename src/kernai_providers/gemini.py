@@ -160,7 +160,7 @@ class GeminiReader(SseReader):
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
             self.end_with(reason, FINISH_REASONS, candidate.get("finishMessage"))
-        self.note(candidate, continuation_token="continuationToken")  # noqa: S106 - a field's name
+        self.note(candidate, continuation_token="continuationToken", grounding="groundingMetadata")  # noqa: S106 - names
 
     def _on_call(self, part: Mapping[str, Any]) -> None:
         """Handles a call, which arrives as a whole. Its signature has to be sent back with it."""

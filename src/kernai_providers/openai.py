@@ -290,7 +290,8 @@ class OpenAIReader(SseReader):
                 self.say(part.get("text"))
 
     def _on_metadata(self, chunk: Mapping[str, Any]) -> None:
-        self.note(chunk, response_id="id", model="model")
+        # the last two are Perplexity's
+        self.note(chunk, response_id="id", model="model", citations="citations", search_results="search_results")
         usage = chunk.get("usage")
         if not isinstance(usage, dict):
             return

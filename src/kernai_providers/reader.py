@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from kernai import LlmResponse, NativeCall, ProviderError, Usage
 from kernai.values.llm_response import CUT, UNFINISHED, written
 from kernai.values.message import placeholder
-from kernai_providers.failures import MAX_CODE, MAX_RAW, REQUEST_IDS, failure_in_stream, one_line, redactor
+from kernai_providers.failures import MAX_CODE, MAX_RAW, REQUEST_IDS, at, failure_in_stream, one_line, redactor
 from kernai_providers.native import Toolbox
 
 
@@ -334,11 +334,12 @@ class Reader(ABC):
         if count is not None:
             self.metadata["reasoning_tokens"] = count
 
-    def note(self, found: Mapping[str, Any], **names: str) -> None:
-        """Copies text fields into the metadata; each keyword is our name for a field of the vendor."""
+    def note(self, found: object, **names: str) -> None:
+        """Copies fields into the metadata, except empty ones and numbers; each keyword is our name for a field."""
         for ours, theirs in names.items():
-            if isinstance(found.get(theirs), str) and found[theirs]:
-                self.metadata[ours] = found[theirs]
+            value = at(found, theirs)
+            if isinstance(value, (str, list, dict)) and value:
+                self.metadata[ours] = value
 
     def end_with(self, reason: str, known: Mapping[str, str], why: object = None) -> None:
         """Sets the finish reason.

@@ -32,7 +32,7 @@ from kernai_providers import (
     resolve,
 )
 from vendor_wires import WIRES
-from wire_format import Turn
+from wire_format import Turn, sse
 from wire_openai import OpenAIWire
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -293,11 +293,11 @@ def test_what_is_missing_has_the_code_of_the_table(code: str) -> None:
 
 #: what the streams of `vendor_wires` leave out
 RARE = {
-    "openai": OpenAIWire().deltas({"refusal": "No."}, finish="stop"),
+    "openai": [sse({"citations": ["x"], "search_results": [{}]}), *OpenAIWire().deltas({"refusal": "No."}, finish="stop")],
     "anthropic": vendor_wires.anthropic(
-        stop="refusal", stop_details={"explanation": "No."},
-        usage={"output_tokens_details": {"thinking_tokens": 1}, "iterations": []}),
-    "gemini": vendor_wires.gemini(finish="OTHER", finishMessage="No.", continuationToken="x"),
+        {"type": "content_block_delta", "delta": {"type": "citations_delta", "citation": {}}}, stop="refusal",
+        stop_details={"explanation": "No."}, usage={"output_tokens_details": {"thinking_tokens": 1}, "iterations": [{}]}),
+    "gemini": vendor_wires.gemini(finish="OTHER", finishMessage="No.", continuationToken="x", groundingMetadata={"x": 1}),
 }
 
 

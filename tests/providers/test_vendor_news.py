@@ -24,7 +24,7 @@ from kernai import (
 )
 from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider, ResponsesProvider, capabilities_of, resolve
 from vendor_wires import WIRES, anthropic, anthropic_text, gemini
-from wire_format import Turn
+from wire_format import Turn, sse
 from wire_openai import ENCRYPTED, ResponsesWire, responses
 
 
@@ -205,6 +205,21 @@ def test_an_answer_to_be_continued_is_cut_off_and_keeps_its_token() -> None:
 
 
 # --------------------------------------------------------------------------------------------------- all of them
+
+CITED = {"type": "web_search_result_location", "url": "https://a.test", "cited_text": "so"}
+FOUND, GROUNDING = {"title": "A", "url": "https://a.test"}, {"groundingChunks": [{"web": {"uri": "https://a.test"}}]}
+
+
+@pytest.mark.parametrize("vendor,body,sources", [
+    ("anthropic", anthropic(anthropic_text("So."), *[{
+        "type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "citation": CITED}}] * 2), {"citations": [CITED, CITED]}),
+    ("gemini", gemini({"text": "So."}, groundingMetadata=GROUNDING), {"grounding": GROUNDING}),
+    ("openai", [sse({"choices": [], "citations": ["https://a.test"], "search_results": [FOUND]}), *WIRES["openai"].stream(["So."])],  # Perplexity's
+     {"citations": ["https://a.test"], "search_results": [FOUND]}),
+])
+def test_the_sources_of_an_answer_are_kept(vendor: str, body: list[bytes], sources: dict[str, Any]) -> None:
+    response = answered(vendor, body)
+    assert (response.content, {**response.metadata, **sources}) == ("So.", response.metadata)
 
 
 @skill(register=False)

@@ -83,7 +83,6 @@ class AnthropicWire(Wire):
         return [
             _named("message_heartbeat", text="no"),
             _block_delta(0, "brand_new_delta", text="no", brand_new={"a": [1]}),
-            _block_delta(0, "citations_delta", citation={"cited_text": "no"}),
             b": a comment\n\n",
             _named("ping", brand_new=True),
         ]

@@ -63,7 +63,7 @@ class OpenAIWire(Wire):
     def unknown(self) -> list[bytes]:
         turn = Turn()
         return [
-            sse({"object": "chat.completion.citations", "citations": ["a"]}),
+            sse({"object": "chat.completion.related", "related_questions": ["a"]}),
             sse({"type": "keepalive", "content": "no"}, "brand.new"),
             b": a comment, as routers send while they wait\n\n",
             b"id: 7\nretry: 10\n\n",
