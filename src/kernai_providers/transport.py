@@ -78,17 +78,19 @@ class TransportError(Exception):
         return self.kind in ("connect", "timeout", "closed")
 
 
-@runtime_checkable
-class Response(Protocol):
-    """A response. Iterate over it once, then always call `finish` or `close`."""
+class Head(Protocol):
+    """The head of a response. Header names are in lower case; values of a repeated name are joined by a comma."""
 
     @property
     def status(self) -> int: ...
 
     @property
-    def headers(self) -> Mapping[str, str]:
-        """Names are in lower case; values of a repeated name are joined by a comma."""
-        ...
+    def headers(self) -> Mapping[str, str]: ...
+
+
+@runtime_checkable
+class Response(Head, Protocol):
+    """A response. Iterate over it once, then always call `finish` or `close`."""
 
     def __iter__(self) -> Iterator[bytes]:
         """Yields the decoded body as it arrives. Raises `TransportError` if the body ends early."""
@@ -115,14 +117,8 @@ class Transport(Protocol):
 
 
 @runtime_checkable
-class AsyncResponse(Protocol):
+class AsyncResponse(Head, Protocol):
     """A response for asyncio, otherwise like `Response`."""
-
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def headers(self) -> Mapping[str, str]: ...
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
