@@ -455,6 +455,7 @@ def test_a_call_still_waits_after_its_run_was_stopped(way: Way, ends: str) -> No
     assert run.execute(**stops).stop_reason in (ends, "interrupt")
     again.set()
     assert [call.call_id for call in run.resume().pending] == ["0.0"]
+    assert ([one.status for one in run.store.runs()], run.replay().stop_reason) == (["waiting"], "interrupt")
     assert run.resume(approvals={"0.0": ends == "cancelled"}).ok
 
 

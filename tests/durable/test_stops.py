@@ -47,7 +47,8 @@ def test_an_answer_beside_calls_that_were_broken_off_does_not_end_the_run(way: W
         raise Stop("final", "enough")
 
     paid, cancel = list[int](), threading.Event()
-    it = payer(paid, Skill("finish", execute=finish), Skill("last", execute=cancel.set), parallel_skills=True)
+    skills = Skill("finish", execute=finish, idempotent=True), Skill("last", execute=cancel.set)
+    it = payer(paid, *skills, parallel_skills=True)
     run = Stored(way, it, {"go": [command("pay") + command("finish") + command("last")]})
     assert run.execute(cancel=cancel).stop_reason == "cancelled"
     assert (run.resume(approvals={"0.0": True}).text, paid, run.replay().text) == ("enough", [1], "enough")

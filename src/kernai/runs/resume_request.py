@@ -43,7 +43,7 @@ from kernai.runs.plan_request import checked_agents, checked_plan
 from kernai.runs.run_request import ResumeOptions, RunRequest, UserInput, check_options, checked_context
 from kernai.values.context import Context
 from kernai.values.message import INPUT_PARTS, as_parts
-from kernai.values.result import Output_co, Result
+from kernai.values.result import Output_co, Result, StopReason
 from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class ResumeRequest(_RecordedRequest):
         if self._accept is not None:
             self._changes(run, self._accept)
         waits = root.is_parked and not durable.new_rows
-        if waits and end is not None:
+        if waits and end is not None and end.stop_reason == StopReason.INTERRUPT:
             delivery.record_nothing()
             durable.parked_result(run)
             return run, _ended(run)
