@@ -299,7 +299,7 @@ class InputAddedRow(Row, type="input_added", group="run"):
 
 
 class FinalRow(_TextRow, type="final", group="answer"):
-    """The text of the answer.
+    """The text of an answer in a `final` block. An answer in prose is only in `result`.
 
     Example: "Found."
     """

@@ -33,8 +33,8 @@ def test_a_core_block_type_cannot_be_claimed(name: str) -> None:
 
 @pytest.mark.parametrize("arguments, error, complaint", [
     *(((name, answer), ValueError, "name must be a non-blank string") for name in ("", " ", None, 5)),
-    (('a"b', answer), ValueError, "may not hold quotes or angle brackets"),
-    (("a<b", answer), ValueError, "may not hold quotes or angle brackets"),
+    (('a"b', answer), ValueError, "may not hold quotes, angle brackets"),
+    (("a<b", answer), ValueError, "may not hold quotes, angle brackets"),
     (("a\nb", answer), ValueError, "or control characters"),
     (("a", None), TypeError, r"handler must be a function of \(block, ctx\), got None"),
     (("a", lambda block: "x"), TypeError, r"handler must be a function of \(block, ctx\): too many positional arguments"),

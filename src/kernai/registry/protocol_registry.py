@@ -40,8 +40,7 @@ class Protocol(Value):
         if self.name in RESERVED_TYPES:
             raise ValueError(f"{self.name!r} is a core block type and cannot be claimed; take another name")
         if "'" in self.name or escape_attribute(self.name) != self.name:
-            unfit = "quotes or angle brackets or control characters"
-            raise ValueError(f"a protocol's name may not hold {unfit}, got {self.name!r}")
+            raise ValueError(f"protocol {self.name!r}: names may not hold quotes, angle brackets or control characters")
         check_function("handler", self.handler, "(block, ctx)", None, None, may_be_async=True)
         check_type(self.documentation, str | None, "documentation must be text or None")
 

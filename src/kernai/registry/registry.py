@@ -43,7 +43,7 @@ class Registry(NotCopied, Generic[Entry]):
     """Entries by name, in the order of registration. Thread-safe.
 
     A later entry replaces an earlier one with the same name. Readers see the state before or after a change, never one
-    in between. `version` grows with each change, so values derived from the registry can be cached until then.
+    in between. `version` grows with each change, so what is derived from the registry can be cached until it does.
     """
 
     def __init__(self) -> None:
