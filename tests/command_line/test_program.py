@@ -78,7 +78,7 @@ WRONG = {
     "a file that is not there": (["run", "nowhere.py", "x"], "kernai: error: cannot read nowhere.py: No such file or directory", "hint: name the agent as FILE.py"),
     "a folder for a file": (["parse", "."], "kernai: error: cannot read .: Is a directory", "hint: name a text file, or - for stdin"),
     "a question without an agent": (["run", "How many lamps?"], "kernai: error: no agent at 'How many lamps?'", "hint: a question comes after the agent"),
-    "no form of an agent": (["run", "agent", "x"], "kernai: error: no agent at 'agent'", "hint: name one as FILE.py, FILE.py:NAME or MODULE:NAME"),
+    "no form of an agent": (["run", "agent", "x"], "kernai: error: no agent at 'agent'", "hint: name one as FILE.py, FILE.py:NAME or MODULE:NAME, or make one: --system"),
     "an unknown module": (["run", "no_such_module:agent", "x"], "kernai: error: no module 'no_such_module'", "hint: modules are searched from the working directory"),
     "input that is no text": (["run", "a.py", "gr\udcfc"], "kernai: error: INPUT: character 2 is not valid", "hint: pipe it in as UTF-8"),
     "blank input": (["run", "a.py", " "], "kernai: error: there is no input", "hint: give it as the second argument"),

@@ -177,7 +177,7 @@ def _find_agent(target: str) -> Agent[Any]:
     """Finds the agent at `target`. This executes the code of the file or module."""
     place, _, name = (target, "", "") if _is_file(target) else target.rpartition(":")
     if not _is_file(place) and not (name and _MODULE.fullmatch(place)):
-        raise CommandError(f"no agent at {target!r}", f"name one as {AGENT_FORMS}")
+        raise CommandError(f"no agent at {target!r}", NAME_ONE)
     module = _load(place)
     if name:
         named: object = module
