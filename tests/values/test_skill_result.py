@@ -238,7 +238,7 @@ def test_a_result_is_a_value_that_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize("options, said", [
-    ({"media": ["path.png"]}, "media may hold Media only, got str"),
+    ({"media": ["path.png"]}, "media may hold Media only, got str"), ({"media": PurePosixPath("a.png")}, "media may hold Media only, got Pure"),
     ({"metadata": [1]}, "metadata must be a mapping, got list"),
 ])
 def test_a_wrong_argument_is_a_type_error(options: dict[str, Any], said: str) -> None:

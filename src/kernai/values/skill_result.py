@@ -40,7 +40,7 @@ class SkillResult(Replaceable):
         metadata: Mapping[str, object] | None = None,
     ) -> None:
         given = ((text,) if text else ()) if isinstance(text, str) else SkillResult.of(text).parts
-        found = (media,) if isinstance(media, Media) else tuple(media or ())
+        found = tuple(media or ()) if media is None or isinstance(media, Iterable) else (media,)
         for one in found:
             check_type(one, Media, "media may hold Media only", "; build it with Media.from_...")
         check_type(metadata, Mapping | None, "metadata must be a mapping")
