@@ -17,7 +17,7 @@ from typing import Annotated, Any, Dict, List, Literal, NotRequired, Tuple, Type
 
 import pydantic
 import pytest
-from annotated_types import Ge, Gt, Le, Lt, Predicate
+from annotated_types import Ge, Gt, Le, Lt, Not, Predicate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -258,7 +258,7 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Ticket, "t", "x", "Ticket object with title", 'string "t"'),
     (Even, {"number": 3}, "x", "number must be even", 'object with key "number"'),
     (Even, {"number": 5}, "x", "number must be even", 'object with key "number"'),
-    (Annotated[int, Predicate(sys.exit)], 5, "x", "that passes exit", "5"),
+    (Annotated[int, Predicate(sys.exit)], 5, "x", "that passes exit", "5"), (Annotated[int, Not(bool)], 5, "x", "that does not pass bool", "5"),
     (Node, {"name": "a", "children": [{"name": "b", "parent": {}}]}, "x.children[0].parent.name", "string", "nothing"),
     (Media, "media_000000000000", "x", "the id of a media in this conversation", "string"),
     (Media, "/etc/passwd", "x", "the id of a media", 'string "/etc/passwd"'),

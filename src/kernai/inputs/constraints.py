@@ -51,7 +51,7 @@ class Constraint(NamedTuple):
         if self.keyword not in _PREDICATES:
             return condition(self.keyword, _source(self.value) if self.keyword == "pattern" else plain(self.value))
         check = getattr(self.value, "__name__", "a check").replace("<lambda>", "a check")
-        return f"that passes {'not ' if self.keyword == 'Not' else ''}{check}"
+        return f"that {'does not pass' if self.keyword == 'Not' else 'passes'} {check}"
 
     def accepts(self, value: Any) -> bool:
         """Whether a converted value satisfies it. A predicate that raises refuses the value."""
