@@ -153,13 +153,14 @@ def look_up(ctx: SkillContext[Desk]) -> str:
 
 def test_what_the_host_trusts_counts_from_the_next_response_on_and_after_a_resume() -> None:
     again = call("pay", recipient="acc-77")
-    made = agent(call("look_up") + again, again, "<final>And?</final>", call("pay", recipient="acc-5"), call("pay", recipient="acc-5", note="2"),
-                 skills=[*SKILLS, look_up])
+    made = agent(call("read_mail"), call("look_up") + again * 2, again, "<final>And?</final>", call("pay", recipient="acc-5"),
+                 call("pay", recipient="acc-5", note="2"), skills=[*SKILLS, look_up])
     store = MemoryStore()
-    first = execute(made, "Pay my account.", store=store, run_id="r", context=Desk())
-    assert asked(first) == [("recipient", "acc-77", MADE_UP)]
-    second = resume(made, "r", store=store, approvals={first.pending[0].call_id: False}, context=Desk())
-    assert (second.text, PAID) == ("And?", ["acc-77"])
+    result = execute(made, "Pay my account.", store=store, run_id="r", context=Desk())
+    for _ in range(2):
+        assert asked(result) == [("recipient", "acc-77", MADE_UP)]
+        result = resume(made, "r", store=store, approvals={result.pending[0].call_id: False}, context=Desk())
+    assert (result.text, PAID) == ("And?", ["acc-77"])
     desk = Desk()
     desk.trust("acc-5")
     assert resume(made, "r", input="And the other one.", store=store, context=desk).text == "done"
