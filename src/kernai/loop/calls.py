@@ -163,10 +163,6 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             yield Spawn(index, call.effect)
             running.add(index)
         yield from join_all()
-        stops = [call.stop for call in calls.values() if call.stop is not None]
-        stops.sort(key=lambda stop: stop.is_final)  # an answer counts if nothing else ends the run
-        if stops and not stops[0].is_final:
-            raise stops[0]
     except GeneratorExit:  # other calls wait for a decision, or the driver has abandoned the run
         inject_all()
         raise
@@ -181,7 +177,10 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             if _keeps_outcomes(run):
                 inject_all()
         raise
-    inject_all()
+    stops = [call.stop for call in calls.values() if call.stop is not None]
+    stops.sort(key=lambda stop: stop.is_final)  # an answer counts if nothing else ends the run
+    if not stops or stops[0].is_final or _keeps_outcomes(run):
+        inject_all()
     if stops:
         raise stops[0]
 
