@@ -192,8 +192,9 @@ def test_clearing_the_cancel_event_does_not_resume_the_run(way: Way) -> None:
 
 
 @WAYS
+@pytest.mark.parametrize("max_steps", [1, 10])
 @pytest.mark.parametrize("parallel", [False, True], ids=["alone", "beside another"])
-def test_a_call_that_ends_because_the_run_must_stop_counts_as_interrupted(way: Way, parallel: bool) -> None:
+def test_a_call_that_ends_because_the_run_must_stop_counts_as_interrupted(way: Way, parallel: bool, max_steps: int) -> None:
     recorder, cancel = Recorder(), threading.Event()
 
     @skill(register=False)
@@ -207,9 +208,8 @@ def test_a_call_that_ends_because_the_run_must_stop_counts_as_interrupted(way: W
         return "fine"
 
     calls = command("buy") + (command("look") if parallel else "")
-    result, _ = way(
-        lambda *_: calls, agent={"skills": [buy, look], "parallel_skills": parallel}, recorder=recorder, cancel=cancel
-    )
+    options = {"skills": [buy, look], "parallel_skills": parallel, "max_steps": max_steps}
+    result, _ = way(lambda *_: calls, agent=options, recorder=recorder, cancel=cancel)
     assert result.stop_reason == "cancelled"
     [failed] = [event for event in recorder.for_event("skill_error") if event.data["skill"] == "buy"]
     assert failed.data["interrupted"] is True

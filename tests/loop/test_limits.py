@@ -68,6 +68,9 @@ def test_each_limit_stops_a_run_with_its_reason_and_is_named(limits: Limits, rea
     assert isinstance(result.error, MaxStepsReachedError) == (reason is StopReason.MAX_STEPS)
     assert result.error.reason == reason
     assert says in str(result.error)
+    replayed = kernai.replay(agent, recording=recorder.entries).result
+    assert replayed is not None
+    assert type(replayed.error) is type(result.error)
     with pytest.raises(LimitReachedError) as caught:
         kernai.run(agent, "Go.", limits=limits)
     assert caught.value.result is not None

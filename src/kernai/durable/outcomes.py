@@ -8,7 +8,15 @@ from typing import Any
 
 from kernai import events
 from kernai.blocks.block import NativeCall, error_block, neutralize, result_block, result_parts
-from kernai.errors import LimitReachedError, ProviderError, RunCancelledError, RunStoppedError, SkillInputError, Stop
+from kernai.errors import (
+    LimitReachedError,
+    MaxStepsReachedError,
+    ProviderError,
+    RunCancelledError,
+    RunStoppedError,
+    SkillInputError,
+    Stop,
+)
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import LISTINGS
 from kernai.loop.effects import Cancelled, LimitStop, NotBegun
@@ -123,7 +131,9 @@ def stop(row: events.ResultRow) -> BaseException:
 def stop_error(row: events.ResultRow) -> RunStoppedError:
     """The error of a stopped run's result."""
     reason, text = row.stop_reason, str(row.error)
-    return RunCancelledError(text) if reason == StopReason.CANCELLED else LimitReachedError(text, reason)
+    if reason == StopReason.CANCELLED:
+        return RunCancelledError(text)
+    return (MaxStepsReachedError if reason == StopReason.MAX_STEPS else LimitReachedError)(text, reason)
 
 
 def message(recorded: Mapping[str, Any], media: MediaStore) -> Message:

@@ -136,6 +136,7 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
                 accepted = _finished(run, stop)
             if accepted is not None:
                 return run.finish(StopReason.FINAL, accepted.text)
+        run.gate.check()  # as at the start of a step: the last one may have been broken off
         # the error of a sub-run is read by another model, which can do neither
         advice = "" if run.scope else ": raise Agent(max_steps=...), or continue with history=result.messages"
         raise MaxStepsReachedError(f"the agent used all its {most} steps without a final answer{advice}")
