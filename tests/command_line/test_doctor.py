@@ -61,7 +61,7 @@ def test_names_of_keys_are_shown_but_never_their_values(here: Here) -> None:
     assert done.stdout.startswith("python\n  ok  Python ")
     assert "ok  openai         OPENAI_API_KEY is set\n" in done.stdout
     assert "!!  gemini         GEMINI_API_KEY is set, but blank\n" in done.stdout
-    assert "ok  HTTPS_PROXY    http://proxy:8080/x\n" in done.stdout
+    assert "ok  https proxy    http://proxy:8080\n" in done.stdout
     assert done.stdout.count("to fix: GEMINI_API_KEY is blank: give it a value or unset it\n") == 1  # two adapters read it
     assert done.returncode == 1
     everything = here("doctor", "--json", env=env)
@@ -78,14 +78,17 @@ ADDRESSES = {
 }
 
 
-@pytest.mark.parametrize("variable, address", [
-    *((variable, address) for variable in ("OLLAMA_HOST", "LOCAL_BASE_URL") for address in ADDRESSES.values()),
-    *(("https_proxy", f"http://user:{SECRET}@{host}") for host in ("[bad", "h\u2100x")),
+@pytest.mark.parametrize("variable, address, named", [
+    *((variable, address, variable) for variable in ("OLLAMA_HOST", "LOCAL_BASE_URL") for address in ADDRESSES.values()),
+    *(
+        ("https_proxy", address.format(f"user:{SECRET}@"), "the environment's proxy for https")
+        for address in ("http://{}[bad", "http://{}h\u2100x", "http://{}proxy:port", "socks4://{}proxy:1", "http://{}")
+    ),
 ])
-def test_a_password_in_a_url_is_never_shown(doctor: Doctor, variable: str, address: str) -> None:
+def test_a_wrong_url_is_to_be_fixed_and_its_password_never_shown(doctor: Doctor, variable: str, address: str, named: str) -> None:
     given: Any = {variable: address}
     shown = doctor(**given)
-    assert f"to fix: {variable} " in shown
+    assert f"to fix: {named} " in shown
     assert SECRET not in shown
 
 

@@ -25,6 +25,7 @@ from kernai.command_line.output import NO, OK
 from kernai.command_line.program import SUMMARIES, Argument, Command, command_of
 from kernai.errors import KernaiError
 from kernai_providers.http_transport import HttpTransport
+from kernai_providers.request_checks import Endpoint, proxy_for
 from kernai_providers.transport import Request, Timeouts, TransportError
 from kernai_providers.vendors import VENDORS, resolve
 
@@ -48,7 +49,6 @@ USUAL = (
     ("llamacpp", "http://127.0.0.1:8080/v1"),
     ("lmstudio", "http://127.0.0.1:1234/v1"),
 )
-_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 _SERVER_TIMEOUT = 1.0
 _MOST_MODELS = 5
 
@@ -121,18 +121,13 @@ def check_keys() -> Iterator[Finding]:
 
 
 def check_proxies() -> Iterator[Finding]:
-    """Reports the proxies for requests to vendors, without their passwords."""
-    for name in _PROXIES:
-        for variable in (name.lower(), name):
-            value = os.environ.get(variable, "").strip()
-            if value:
-                try:
-                    shown = shown_url(value if "://" in value else f"http://{value}")
-                    yield Finding("network", variable, shown, good=True)
-                except ValueError:  # the error's text may contain the password
-                    problem = f"{variable} must be an address such as http://proxy:8080"
-                    yield Finding("network", variable, "is not a valid address", good=False, problem=problem)
-                break
+    """Reports the proxies that requests to vendors go through, without their passwords."""
+    for scheme in ("https", "http"):
+        try:
+            if proxy := proxy_for(Endpoint(scheme, "vendor.example", 443)):
+                yield Finding("network", f"{scheme} proxy", f"{proxy.scheme}://{proxy.peer}", good=True)
+        except TransportError as error:
+            yield Finding("network", f"{scheme} proxy", "is not a valid address", good=False, problem=str(error))
 
 
 def check_programs() -> Iterator[Finding]:
