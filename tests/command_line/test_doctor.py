@@ -79,7 +79,10 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize("variable, address, named", [
-    *((variable, address, variable) for variable in ("OLLAMA_HOST", "LOCAL_BASE_URL") for address in ADDRESSES.values()),
+    *(
+        (variable, address, f"the environment variable {variable}")
+        for variable in ("OLLAMA_HOST", "LOCAL_BASE_URL") for address in ADDRESSES.values()
+    ),
     *(
         ("https_proxy", address.format(f"user:{SECRET}@"), "the environment's proxy for https")
         for address in ("http://{}[bad", "http://{}h\u2100x", "http://{}proxy:port", "socks4://{}proxy:1", "http://{}")
@@ -89,6 +92,14 @@ def test_a_wrong_url_is_to_be_fixed_and_its_password_never_shown(doctor: Doctor,
     given: Any = {variable: address}
     shown = doctor(**given)
     assert f"to fix: {named} " in shown
+    assert SECRET not in shown
+
+
+def test_a_key_that_the_vendor_cannot_be_used_with_is_shown_with_the_reason(doctor: Doctor) -> None:
+    shown = doctor(AZURE_OPENAI_API_KEY=SECRET, GROQ_API_KEY=f"{SECRET}\u00e9")
+    assert "--  azure          AZURE_OPENAI_API_KEY is set, but azure needs resource=" in shown
+    assert "!!  groq           GROQ_API_KEY is set, but " in shown
+    assert "to fix: the environment variable GROQ_API_KEY contains a character that no key has" in shown
     assert SECRET not in shown
 
 

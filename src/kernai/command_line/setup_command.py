@@ -23,9 +23,9 @@ from kernai._util.redaction import one_line, shown_url
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK
 from kernai.command_line.program import SUMMARIES, Argument, Command, command_of
-from kernai.errors import KernaiError
+from kernai.errors import KernaiError, error_text
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.request_checks import Endpoint, proxy_for
+from kernai_providers.request_checks import Endpoint, MissingSettingError, proxy_for
 from kernai_providers.transport import Request, Timeouts, TransportError
 from kernai_providers.vendors import VENDORS, resolve
 
@@ -109,12 +109,19 @@ def check_extras() -> Iterator[Finding]:
 
 
 def check_keys() -> Iterator[Finding]:
-    """Reports the variables that hold vendors' keys. A blank variable is a problem."""
+    """Reports the variables that hold vendors' keys, and what else keeps `resolve` from using the vendor."""
     for vendor in VENDORS:
         variables = [name for name in vendor.variables if name in os.environ]
         held = [name for name in variables if os.environ[name].strip()]
         if held:
-            yield Finding("keys", vendor.name, f"{held[0]} is set", good=True)
+            problem, wrong = None, ""
+            try:
+                resolve(f"{vendor.name}/any")[0].close()
+            except (KernaiError, ValueError) as error:
+                wrong = f", but {error_text(error)}"
+                if not isinstance(error, MissingSettingError):  # a region, for example, may be given in Python
+                    problem = error_text(error)
+            yield Finding("keys", vendor.name, f"{held[0]} is set{wrong}", good=not wrong, problem=problem)
         elif variables:
             problem = f"{variables[0]} is blank: give it a value or unset it"
             yield Finding("keys", vendor.name, f"{variables[0]} is set, but blank", good=False, problem=problem)
@@ -169,10 +176,9 @@ def check_servers() -> list[Finding]:
             if is_set or name == "ollama":
                 with resolve(f"{name}/any", api_key="none is sent")[0] as provider:  # it reads the variable
                     servers.append(Server(name, provider.base_url, variable if is_set else None))
-        except (KernaiError, ValueError):
-            # the value is not shown, because it may contain a password
-            problem = f"{variable} must be an address such as http://127.0.0.1:8000, without user, password and query"
-            findings.append(Finding("servers", name, f"{variable} is not a valid address", good=False, problem=problem))
+        except (KernaiError, ValueError) as error:  # its text does not show the value, which may contain a password
+            text = f"{variable} is not a valid address"
+            findings.append(Finding("servers", name, text, good=False, problem=error_text(error)))
     named = {server.url for server in servers}
     servers += [Server(name, url) for name, url in USUAL if url not in named]
     with ThreadPoolExecutor(max_workers=len(servers) or 1) as pool:
