@@ -376,7 +376,7 @@ FISH = "source ./script; complete -C {line}"
 TYPED = {
     "kernai re": ["resume", "replay"],
     "kernai run --mo": ["--model", "--model-capabilities"],
-    "kernai chat --model an": ["anthropic/"],
+    "kernai chat --model g": ["gemini-openai/", "gemini/", "gguf/", "groq/"],
     "kernai resume agent.py --in-flight ''": ["fail", "skip", "retry"],
     "kernai completion ''": ["bash", "fish", "zsh"],
     "kernai doctor --js": ["--json"],

@@ -27,7 +27,7 @@ from kernai.errors import KernaiError, error_text
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.request_checks import Endpoint, MissingSettingError, proxy_for
 from kernai_providers.transport import Request, Timeouts, TransportError
-from kernai_providers.vendors import VENDORS, resolve
+from kernai_providers.vendors import IN_PROCESS, VENDORS, resolve
 
 #: the packages of each extra in pyproject.toml; a test compares the two
 EXTRAS = {
@@ -241,8 +241,8 @@ def _complete(options: Namespace) -> int:
 
 
 def _values(one: Action) -> str:
-    vendors = [f"{vendor.name}/" for vendor in VENDORS] if one.metavar == "VENDOR/NAME" else one.choices
-    return " ".join(vendors or [])
+    vendors = [f"{vendor.name}/" for vendor in (*VENDORS, *IN_PROCESS.values())]
+    return " ".join(vendors if one.metavar == "VENDOR/NAME" else one.choices or [])
 
 
 def _positional(arguments: list[Action]) -> str:
