@@ -118,9 +118,9 @@ def test_the_hint_for_a_file_with_relative_imports_is_to_give_its_module(here: H
 
 
 @pytest.mark.parametrize("arguments", [(), ("-",), ("--quiet", "-"), ("-", "--max-steps", "3")])
-def test_input_from_stdin_loses_its_last_line_break(here: Here, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_input_from_stdin_loses_its_byte_order_mark_and_last_line_break(here: Here, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     write(tmp_path, "agent.py", ECHO)
-    done = here("run", "agent.py", *arguments, input="two\nlines\n")
+    done = here("run", "agent.py", *arguments, input="\ufefftwo\nlines\n")
     assert done.stdout == "You said: two\nlines\n"
 
 

@@ -203,18 +203,18 @@ def _to_stderr(text: str) -> None:
 
 
 def read_text(source: str) -> str:
-    """The text of a file, or of stdin for ``-``. Raises `CommandError` if it cannot be read."""
+    """The text of a file, or of stdin for ``-``, without a byte order mark. Raises `CommandError` if that fails."""
     name = "stdin" if source == "-" else source
     try:
         with failing(f"cannot read {name}", A_TEXT):
             if source == "-":
-                return "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8")
+                return "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8-sig")
             with open(source, "rb") as file:
                 found = os.fstat(file.fileno())
                 has_an_end = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
                 if not has_an_end and not os.path.samestat(found, os.fstat(0)):  # stdin may be a terminal
                     raise CommandError(f"cannot read {source}: it is neither a file nor a pipe", A_TEXT)
-                return file.read().decode("utf-8")
+                return file.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise CommandError(f"cannot read {name}: byte {error.start} is not UTF-8 text", "save it as UTF-8") from error
 
