@@ -336,12 +336,12 @@ def retry_after_of(headers: Mapping[str, str], body: object, now: float) -> floa
     `x-ratelimit-reset`, in a header or in the body. Negative, infinite and absurd numbers are ignored. `now` is in
     seconds since 1970.
     """
-    milliseconds = _number(headers.get("retry-after-ms", "").strip())
+    milliseconds = headers.get("retry-after-ms", "").strip()
     delays = [_text(detail.get("retryDelay")) for detail in _read_body(body).details]
     moment = str(at(body, "error", "metadata", "headers", "X-RateLimit-Reset") or headers.get("x-ratelimit-reset"))
     left = int(moment) / 1000 - now if _MOMENT.fullmatch(moment) else 0.0
     hints = (
-        None if milliseconds is None else milliseconds / 1000,
+        float(milliseconds) / 1000 if _NUMBER.fullmatch(milliseconds) else None,
         _header_seconds(headers.get("retry-after", "").strip(), now),
         max((float(found[1]) for found in map(_DURATION.fullmatch, delays) if found), default=None),
         left if left > 0 else None,
@@ -351,19 +351,14 @@ def retry_after_of(headers: Mapping[str, str], body: object, now: float) -> floa
 
 def _header_seconds(value: str, now: float) -> float | None:
     # repeated headers, such as a proxy's and the vendor's, are joined by ", "; no vendor writes "1,5"
-    seconds = [_number(one) for one in value.split(", ")]
-    known = [one for one in seconds if one is not None]
-    if len(known) == len(seconds):
-        return max(known)
+    seconds = value.split(", ")
+    if all(map(_NUMBER.fullmatch, seconds)):
+        return max(map(float, seconds))
     with suppress(ValueError, TypeError, IndexError, OverflowError):  # in a format of RFC 9110, section 5.6.7, or none
         moment = parsedate_to_datetime(value)
         moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         return max(0.0, moment.timestamp() - now)
     return None
-
-
-def _number(text: str) -> float | None:
-    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def _seconds(value: float) -> str:
