@@ -98,7 +98,7 @@ WRONG = {
     "a URL that is none": (["run", "x", "--system", "y", "--model", "local/m", "--base-url", "here"], "kernai: error: --model: ", "hint: "),
     "a file of skills that is not there": (["skills", "nowhere.py"], "kernai: error: no file 'nowhere.py'", "hint: name a Python file, or a pattern"),
     "a folder of skills": (["skills", "."], "kernai: error: no file '.'", "hint: name the files in the folder: './*.py'"),
-    "a recording without an end": (["view", "/dev/zero"], "kernai: error: /dev/zero is not a recording: it is neither a file nor a pipe", "hint: "),
+    "a recording without an end": (["view", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: "),
     "a page of no recording": (["view", "gone.json"], "kernai: error: cannot read gone.json: No such file or directory", "hint: "),
     "a page over the recording": (["view", "run.jsonl", "-o", "run.jsonl"], "kernai: error: -o: run.jsonl is the recording itself", "hint: name another file"),
     "a page over a folder": (["view", "run.jsonl", "-o", "folder.json"], "kernai: error: cannot write folder.json: it is not a regular file", "hint: name another file with -o"),

@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import signal
-import stat
 import sys
 import threading
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from kernai._util.redaction import one_line, printable
 from kernai.errors import error_text
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import jsonable
+from kernai.recording.recorder import read_whole
 
 OK, NO, USAGE, PROVIDER, WAITING = range(5)
 #: 128 + SIGINT, SIGPIPE, SIGTERM, as a shell reports them for any program
@@ -207,14 +207,8 @@ def read_text(source: str) -> str:
     name = "stdin" if source == "-" else source
     try:
         with failing(f"cannot read {name}", A_TEXT):
-            if source == "-":
-                return "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8-sig")
-            with open(source, "rb") as file:
-                found = os.fstat(file.fileno())
-                has_an_end = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
-                if not has_an_end and not os.path.samestat(found, os.fstat(0)):  # stdin may be a terminal
-                    raise CommandError(f"cannot read {source}: it is neither a file nor a pipe", A_TEXT)
-                return file.read().decode("utf-8-sig")
+            raw = (b"" if sys.stdin is None else sys.stdin.buffer.read()) if source == "-" else read_whole(source)
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise CommandError(f"cannot read {name}: byte {error.start} is not UTF-8 text", "save it as UTF-8") from error
 

@@ -6,6 +6,7 @@ raises, the driver logs that, and the run continues.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -126,15 +127,20 @@ class JsonlSink(Closing, NotCopied):
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """Returns the text of a recording's file. Raises `KernaiError` if it is not text."""
-    with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # a device may never end
-            raise KernaiError(f"{os.fspath(path)} is not a recording: it is neither a file nor a pipe")
-        raw = file.read()
     try:
-        return raw.decode("utf-8-sig")  # some editors begin a file with a byte order mark
+        return read_whole(path).decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         raise KernaiError(f"{os.fspath(path)} is not a recording: byte {error.start} is not UTF-8 text") from error
+
+
+def read_whole(path: str | os.PathLike[str]) -> bytes:
+    """Returns the contents of a file, a pipe or stdin. Raises `OSError` for any other device, which may never end."""
+    with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
+        found = os.fstat(file.fileno())
+        has_an_end = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
+        if not has_an_end and not os.path.samestat(found, os.fstat(0)):  # stdin may be a terminal
+            raise OSError(errno.EINVAL, "it is neither a file nor a pipe", path)
+        return file.read()
 
 
 def read_lines(text: str, name: str) -> Iterator[dict[str, Any]]:
