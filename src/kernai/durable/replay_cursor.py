@@ -101,7 +101,8 @@ class ReplayCursor(Gate):
         return super().why_stopped() if end is None else outcomes.stop_error(end)
 
     def child_context(self, run: Run, scope: str, task_id: str | None) -> Context:
-        one = self.rows[self._written()] if self.is_on_record() and not self._history.of(scope) else None
+        has_begun = self._history.of(scope) or scope in self._history.facts.decided
+        one = self.rows[self._written()] if self.is_on_record() and not has_begun else None
         if one is not None and one.call == scope and isinstance(one.row, (events.SkillErrorRow, events.TaskErrorRow)):
             is_exit = getattr(one.row, "exception", None) == SystemExit.__name__  # which would have ended the run here
             failed = outcomes.error(one.row, ends=is_exit or getattr(one.row, "stop_reason", None) is not None)
