@@ -238,6 +238,16 @@ def test_a_decision_takes_precedence_over_a_time_that_has_come(way: Way) -> None
 
 
 @EACH_WAY
+def test_a_decision_that_is_made_while_the_call_is_about_to_be_woken_is_not_lost(way: Way) -> None:
+    acts = Acts(way, PAST)
+    acts.execute()
+    length = len(acts.load())
+    with pytest.raises(kernai.RunConflictError, match=r"somebody has just decided on 0\.0\. Nothing was written; resume it again"):
+        acts.resume(on_event=lambda event: acts.store.decide("r", "0.0", "no") if event.type == "run_resumed" else None)
+    assert (len(acts.load()), acts.resume().text, len(acts.seen)) == (length, "done", 1)
+
+
+@EACH_WAY
 def test_a_call_that_needs_approval_is_not_made_when_its_time_has_come(way: Way) -> None:
     made: list[str] = []
 

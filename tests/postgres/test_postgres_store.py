@@ -25,7 +25,7 @@ class AsRunsDo(PostgresStore):
 
     def append(self, run_id: str, *given: Any, **terms: Any) -> Lease | None:
         if terms.get("lease") is not None:
-            terms.setdefault("info", self._change(run_id, lambda head: head.info, writes=False).after(given[1]))
+            terms.setdefault("info", self._change(run_id, lambda head: head.shown(), writes=False).after(given[1]))
         return super().append(run_id, *given, **terms)
 
 

@@ -160,6 +160,8 @@ class Head:
             self.check_free()
         if first_seq != self.entries:
             self._misplaced(first_seq)
+        if self.decisions:
+            self._use_up(entries, self.decisions if info is None else info.decisions)
         if claim is not None:
             self.claim(*claim)
         elif lease is not None:
@@ -168,8 +170,8 @@ class Head:
             self.holder = self.cancel = None
         self.info = self.info.after(entries) if info is None else info
         self.entries, self.writer = ends, writer
-        if self.decisions:
-            self._use_up(entries)
+        if self.info.status == StopReason.CLOSED:
+            self.decisions = {}
         return True
 
     def _misplaced(self, first_seq: int) -> NoReturn:
@@ -187,12 +189,15 @@ class Head:
         """The lease that an append returns: the one it was made under, with any request to cancel."""
         return self.lease() if claim is not None or (lease is not None and self.cancel is not None) else lease
 
-    def _use_up(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            if entry.get("event") in (ApprovalGivenRow.type, InFlightRow.type):
-                self.decisions.pop(entry["data"]["call_id"], None)
-        if self.info.status == StopReason.CLOSED:
-            self.decisions.clear()
+    def _use_up(self, entries: Iterable[Entry], known: Mapping[str, Any]) -> None:
+        """Removes the decisions that the entries record. Raises `RunConflictError` for one that is not in `known`."""
+        recorded = (ApprovalGivenRow.type, InFlightRow.type)
+        used = {entry["data"]["call_id"] for entry in entries if entry.get("event") in recorded} & self.decisions.keys()
+        late = [call_id for call_id in used if self.decisions[call_id] != known.get(call_id)]
+        if late:
+            why = f"somebody has just decided on {', '.join(sorted(late))}"
+            raise RunConflictError(f"run {self.info.run_id!r}: {why}. Nothing was written; resume it again")
+        self.decisions = {call_id: one for call_id, one in self.decisions.items() if call_id not in used}
 
     def decide(self, call_id: str, decision: Decision) -> None:
         waiting = {call.call_id: call for call in self.info.pending}

@@ -365,8 +365,9 @@ class RunStore(Store, Protocol):
 
         Raises `ValueError` if it is invalid for this call.
 
-        The append that records the decision removes it. If the run is ``blocked`` on the call, True repeats the call;
-        False or a text does not, and the model reads the text.
+        The append that records the decision removes it; if its `info` lacks it, because its worker has not read it, the
+        append raises `RunConflictError`. If the run is ``blocked`` on the call, True repeats the call; False or a text
+        does not, and the model reads the text.
         """
 
     def drop_decision(self, run_id: str, call_id: str, why: str) -> None:
