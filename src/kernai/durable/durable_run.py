@@ -156,19 +156,18 @@ class DurableRun:
 
     def _use(self, approvals: Mapping[str, Decision]) -> None:
         """Keeps the rows of new decisions until the resume writes them. Raises `DecisionError` if one is invalid."""
-        runs = {call_id: self.scopes[call_id.rpartition("/")[0]].run for call_id in approvals}
         for call_id, decision in approvals.items():
+            run = self.scopes[call_id.rpartition("/")[0]].run
             try:
                 if decision.params is not None:
                     waiting = self.history.facts.waiting[call_id]
-                    edited(runs[call_id], waiting.skill or "", waiting.params, decision)
+                    edited(run, waiting.skill or "", waiting.params, decision)
             except (SkillInputError, ValueError) as error:
                 raise DecisionError(call_id, str(error)) from error
-        for call_id, decision in approvals.items():
             row = decision.row(call_id)
-            if (trust := runs[call_id].trust) is not None:
-                trust.restore([row])
-            self.write_unrecorded(runs[call_id], row)
+            if run.trust is not None:
+                run.trust.restore([row])
+            self.write_unrecorded(run, row)
 
     def continued(self) -> Work:
         """Returns the rest of the run, for a driver. It starts by recording the resume and the new rows.

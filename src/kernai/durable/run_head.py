@@ -85,13 +85,10 @@ class Head:
 
     def shown(self) -> RunInfo:
         """The run's summary, as `runs` returns it."""
-        leased = self.is_busy()
-        status = self.info.status
-        if leased:
-            status = RUNNING
-        elif status == RUNNING:
+        lease = self.lease() if self.is_busy() else None
+        status = RUNNING if lease is not None else self.info.status
+        if lease is None and status == RUNNING:
             status = ABANDONED
-        lease = self.lease() if leased else None
         return replace(  # with copies, since the caller may change them
             self.info, status=status, lease=lease, number=self.number, length=self.entries, tags=dict(self.info.tags),
             pending=tuple(map(replace, self.info.pending)), decisions=copied(self.decisions),
