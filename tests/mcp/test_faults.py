@@ -77,6 +77,8 @@ def test_a_call_without_a_whole_answer_ends_at_its_timeout_and_the_server_still_
         assert "did not answer tools/call of 'hang_safely' within 1 s; it printed something other than a JSON-RPC message" in half
         assert "[env TOKEN] cut in the midd" in half
         assert "may have done it" not in half  # it may be repeated
+        unnamed = '{"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": "no s3cret-value"}}'
+        assert "it sent an error that names no request: 'no [env TOKEN]'" in str(call(adapter, "hang", prints=unnamed).error)
         assert call(adapter, "pid").text == process
 
 

@@ -39,6 +39,7 @@ RETRY_SECONDS = 30.0
 #: seconds until a server that has stopped reporting changed tools is asked again to report them
 LISTEN_AGAIN_SECONDS = 10.0
 MAX_PAGES = 100
+NOISE_CHARACTERS = 120
 #: The HTTP statuses for a session that the server does not know any more: 404 in the specification (2025-11-25, basic,
 #: transports, "Session Management"), 400 from the reference servers. In both cases the request was not executed.
 UNKNOWN_SESSION = (400, 404)
@@ -109,8 +110,8 @@ class Session:
         #: set when nothing more will be received from the server, or the session is to end
         self.end_reached = asyncio.Event()
         self.redactor = redactor
-        #: the first output of the server that was not a message
-        self.noise: str | None = None
+        #: the first output of each kind that answers no request: it may have been the answer that is missing
+        self.noise: dict[str, str] = {}
         #: HTTP error statuses received while the connection was opened
         self.statuses: list[int] = []
         self.stderr = StderrTail(redactor.text)
@@ -133,16 +134,15 @@ class Session:
     def is_usable(self) -> bool:
         return self.is_open and not self.end_reached.is_set()
 
-    def noise_lines(self) -> list[str]:
-        """A line about the first unreadable output, if any: it may have been the answer that is missing."""
-        said = "it printed something other than a JSON-RPC message to standard output"
-        return [f"{said}: {self.noise!r}"] if self.noise else []
+    def note(self, kind: str, text: str) -> None:
+        """Notes output of the server that answers no request."""
+        self.noise.setdefault(kind, f"{kind}: {self.redactor.text(text)[:NOISE_CHARACTERS]!r}")
 
     def details(self) -> list[str]:
         """Details that help to understand a failure. Untrusted, because they contain the server's text."""
         found = [f"it answered with {status_text(one)}" for one in self.statuses[-1:]]
         said = "\n".join(self.stderr.lines())
-        return [*found, *self.noise_lines(), *([f"its standard error ended with:\n{said}"] if said else [])]
+        return [*found, *self.noise.values(), *([f"its standard error ended with:\n{said}"] if said else [])]
 
     def end(self) -> None:
         self.end_reached.set()
@@ -358,7 +358,7 @@ class Connection:
         """Whether the request may have run before the connection was lost. Raises `McpError` if it was not lost."""
         session, statuses = attempt.session, attempt.statuses
         if attempt.timeout.expired():
-            late = "; ".join([f"did not answer {what} within {self.config.timeout:g} s", *session.noise_lines()])
+            late = "; ".join([f"did not answer {what} within {self.config.timeout:g} s", *session.noise.values()])
             effect = ". It was asked to stop, but may have done it anyway: check before you repeat it"
             raise McpUnavailableError(f"server {self.name!r} {late}{'' if repeatable else effect}") from None
         code = error.code if isinstance(error, MCPError) else None

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 MAX_STDERR, LEAST_STDERR = 65536, 16384
 #: characters and lines of standard error that an error shows
 STDERR_CHARACTERS, STDERR_LINES = 4096, 8
-NOISE_CHARACTERS = 120
 #: seconds; a stream may be silent for long, and each call has its own timeout
 _NEVER = 7 * 24 * 3600.0
 _GUARD = Path(__file__).with_name("guard.py")
@@ -81,9 +80,18 @@ class _Watched:
     async def __aiter__(self) -> AsyncGenerator[Any]:
         try:
             async for item in self._stream:
-                yield self._answer_to(item) if isinstance(item, Exception) else _with_code_of_server(item)
+                yield self._answer_to(item) if isinstance(item, Exception) else self._with_code_of_server(item)
         finally:
             self._session.end_reached.set()
+
+    def _with_code_of_server(self, item: Any) -> Any:
+        """The message. In an error of the server, -32000 is replaced: the SDK itself uses it for a lost connection."""
+        error = getattr(item.message, "error", None)
+        if error is not None and error.code == CONNECTION_CLOSED and not error.message.startswith("SSE stream "):
+            error.code = INTERNAL_ERROR
+        if error is not None and item.message.id is None:  # of no use to the SDK, which drops it
+            self._session.note("it sent an error that names no request", error.message)
+        return item
 
     def _answer_to(self, item: Any) -> Any:
         """Returns the error response for an unreadable message, or the message itself if it is not a response."""
@@ -94,20 +102,12 @@ class _Watched:
             text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
             if text.startswith("\ufeff"):  # some servers begin their output with a byte order mark
                 return SessionMessage(jsonrpc_message_adapter.validate_json(text[1:], by_name=False))
-        self._session.noise = self._session.noise or self._session.redactor.text(text)[:NOISE_CHARACTERS]
+        self._session.note("it printed something other than a JSON-RPC message to standard output", text)
         answered = _answered_id(text)
         if answered is None:
             return item
         error = ErrorData(code=PARSE_ERROR, message=f"its answer cannot be read: {why_unreadable(str(item))}")
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answered, error=error))
-
-
-def _with_code_of_server(item: Any) -> Any:
-    """The message. In an error of the server, -32000 is replaced: the SDK itself uses it for a lost connection."""
-    error = getattr(item.message, "error", None)
-    if error is not None and error.code == CONNECTION_CLOSED and not error.message.startswith("SSE stream "):
-        error.code = INTERNAL_ERROR
-    return item
 
 
 def why_unreadable(error: str) -> str:
