@@ -23,6 +23,9 @@ MOST_CHARACTERS, MOST_FILES = 100_000, 200
 _FRONT_MATTER = re.compile(r"---[^\S\n]*\n(.*?)^---[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 #: a name and its text, which continues in lines that are indented or blank
 _FIELD = re.compile(r"^([A-Za-z][\w-]*):[ \t]*(.*(?:\n(?:[ \t].*)?)*)", re.MULTILINE)
+#: comments after a text in quotes, and in a text without
+_AFTER_QUOTE = re.compile(r"""(?<=['"])\s+#[^'"]*\Z""")
+_COMMENT = re.compile(r"(?:^|[ \t])#.*", re.MULTILINE)
 _NAME = re.compile(r"[^\s/\\<>\"']{1,64}")
 
 
@@ -153,8 +156,9 @@ def _fields(head: str) -> dict[str, str]:
     """Returns the top-level texts of YAML front matter: plain, quoted, or over several lines. Lists are ignored."""
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(head):
-        first, *more = map(str.strip, value.split("\n"))
-        is_block = first[:1] in ("|", ">")
+        is_block = value.startswith(("|", ">"))
+        comment = _AFTER_QUOTE if value.startswith(("'", '"')) else _COMMENT
+        first, *more = map(str.strip, (value if is_block else comment.sub("", value)).split("\n"))
         text = " ".join(filter(None, more if is_block else [first, *more]))
         fields[name] = text if is_block else _unquoted(text)
     return fields
