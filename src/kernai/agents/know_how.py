@@ -23,8 +23,8 @@ MOST_CHARACTERS, MOST_FILES = 100_000, 200
 _FRONT_MATTER = re.compile(r"---[^\S\n]*\n(.*?)^---[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 #: a name and its text, which continues in lines that are indented or blank
 _FIELD = re.compile(r"^([A-Za-z][\w-]*):[ \t]*(.*(?:\n(?:[ \t].*)?)*)", re.MULTILINE)
-#: comments after a text in quotes, and in a text without
-_AFTER_QUOTE = re.compile(r"""(?<=['"])\s+#[^'"]*\Z""")
+#: a text in quotes, perhaps with a comment after it, and comments in a text without quotes
+_QUOTED = re.compile(r"""(['"])(.*)\1(?:\s+#[^'"]*)?""", re.DOTALL)
 _COMMENT = re.compile(r"(?:^|[ \t])#.*", re.MULTILINE)
 _NAME = re.compile(r"[^\s/\\<>\"']{1,64}")
 
@@ -156,17 +156,15 @@ def _fields(head: str) -> dict[str, str]:
     """Returns the top-level texts of YAML front matter: plain, quoted, or over several lines. Lists are ignored."""
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(head):
-        is_block = value.startswith(("|", ">"))
-        comment = _AFTER_QUOTE if value.startswith(("'", '"')) else _COMMENT
-        first, *more = map(str.strip, (value if is_block else comment.sub("", value)).split("\n"))
+        is_block, is_quoted = value.startswith(("|", ">")), value.startswith(("'", '"'))
+        first, *more = map(str.strip, (value if is_block or is_quoted else _COMMENT.sub("", value)).split("\n"))
         text = " ".join(filter(None, more if is_block else [first, *more]))
         fields[name] = text if is_block else _unquoted(text)
     return fields
 
 
 def _unquoted(text: str) -> str:
-    if len(text) > 1 and text[0] == text[-1] == "'":
-        return text[1:-1].replace("''", "'")
-    if len(text) > 1 and text[0] == text[-1] == '"':
-        return re.sub(r'\\(["\\])', r"\1", text[1:-1])
-    return text
+    quoted = _QUOTED.fullmatch(text)
+    if quoted is None:
+        return text
+    return quoted[2].replace("''", "'") if quoted[1] == "'" else re.sub(r'\\(["\\])', r"\1", quoted[2])
