@@ -88,23 +88,24 @@ class ConstrainedType(WrapperType):
     def __init__(self, inner: InputType, constraints: Sequence[Constraint]) -> None:
         super().__init__(inner)
         self.constraints = constraints
-        if isinstance(inner, TextType):  # the usual example may violate the bounds
-            self.inner = inner.shown_by(str(self._fitting_sample(sample_of(inner.schema))))
+        self._is_text_type = isinstance(underlying(inner), TextType)
 
     def convert(self, value: object, validation: Validation) -> Any:
-        before = len(validation.faults)
+        faults, before = validation.faults, len(validation.faults)
         made = self.inner.convert(value, validation)
-        if len(validation.faults) == before and not self._accepts(made):
+        is_refused = len(faults) > before
+        if (is_refused and self._is_text_type) or (not is_refused and not self._accepts(made)):
+            faults[before:] = []  # the example in the fault of a date, say, may violate the bounds
             validation.refuse(self.label, value)
         return made
 
     @Once
     def schema(self) -> Schema:
-        made, is_text_type = dict(self.inner.schema), isinstance(underlying(self.inner), TextType)
+        made = dict(self.inner.schema)
         for keyword, value in self.constraints:
             is_endless = isinstance(value, float) and not math.isfinite(value)
             # JSON Schema has no predicates, no infinity and no bounds on dates
-            if keyword not in _PREDICATES and not is_endless and not is_text_type:
+            if keyword not in _PREDICATES and not is_endless and not self._is_text_type:
                 _tighten(made, keyword, _source(value) if keyword == "pattern" else value)
         made[WORDS] = ", ".join([label_of(self.inner.schema), *(one.words for one in self.constraints)])
         self.schema = made  # set first, since an alias may contain itself, and faults of a sample name its type
@@ -112,6 +113,8 @@ class ConstrainedType(WrapperType):
         better = self._fitting_sample(sample)
         if better is not sample:
             made["examples"] = [better]
+        if self._is_text_type:
+            made[WORDS] = made[WORDS].replace(f'"{sample}"', f'"{better}"', 1)
         return made
 
     def _accepts(self, made: Any) -> bool:

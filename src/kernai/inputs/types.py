@@ -15,7 +15,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
@@ -267,13 +266,6 @@ class TextType(InputType):
         self._shape = re.compile(shape, re.DOTALL)
         self._sources = sources
         self._excluded = excluded
-
-    def shown_by(self, example: str) -> TextType:
-        """The same type with another example."""
-        other = copy(self)
-        other.label = self.label.replace(self.schema["examples"][0], example)
-        other.schema = {**self.schema, "examples": [example], WORDS: other.label}
-        return other
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, self.kind) and not isinstance(value, self._excluded):
