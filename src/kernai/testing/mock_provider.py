@@ -69,7 +69,7 @@ class MockProvider(NotCopied, Provider):
             self._given = 0
             self._answer: Answer | None = None
             self._counter: TokenCounter | None = None
-            self._failures: dict[int, Exception | type[Exception]] = {}
+            self._failures: dict[int, Exception] = {}
             self.calls: list[MockCall] = []
         return self
 
@@ -100,13 +100,13 @@ class MockProvider(NotCopied, Provider):
         return self
 
     def fail_on_step(self, step: int, error: Exception | type[Exception] = ProviderError) -> Self:
-        """Raises `error`, an exception or its class, at call number `step`."""
-        given: object = error
-        if not isinstance(given, Exception) and not (isinstance(given, type) and issubclass(given, Exception)):
-            raise TypeError(f"error must be an exception or its class, got {given!r}")
+        """Raises `error` at call number `step`: an exception, or its class if it needs no arguments."""
+        made: object = error() if isinstance(error, type) and issubclass(error, Exception) else error
+        if not isinstance(made, Exception):
+            raise TypeError(f"error must be an exception or its class, got {error!r}")
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise ValueError(f"step must be the number of a call from 0 on, got {step!r}")
-        self._failures[step] = error
+        self._failures[step] = made
         return self
 
     def check(self) -> None:
@@ -170,8 +170,7 @@ class MockProvider(NotCopied, Provider):
             if self.strict and failure is None and answer is None:
                 text = self._next(messages)
         if failure is not None:
-            # a copy, since a run attaches its result to the exception that ended it
-            raise failure() if isinstance(failure, type) else copied(failure)
+            raise copied(failure)  # since a run attaches its result to the exception that ended it
         answered = text if answer is None else answer(messages, model)
         response = LlmResponse(answered) if isinstance(answered, str) else answered
         check_type(response, LlmResponse, "on_call's function must give text or an LlmResponse")
