@@ -128,6 +128,13 @@ class RunCancelledError(RunStoppedError):
     """The run was cancelled from outside."""
 
 
+def stopped(reason: str, text: str) -> RunStoppedError:
+    """Returns the error of a run that was stopped for `reason`."""
+    if reason == StopReason.CANCELLED:
+        return RunCancelledError(text)
+    return (MaxStepsReachedError if reason == StopReason.MAX_STEPS else LimitReachedError)(text, reason)
+
+
 class ReplayDivergenceError(KernaiError):
     """The agent decides differently from the recording; nothing was changed.
 

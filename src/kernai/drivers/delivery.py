@@ -161,16 +161,13 @@ class ThreadsDelivery(EventDelivery):
                     try:
                         self.write(event)
                     finally:
-                        self._notify(event)
+                        for call in self.calls_for(event):
+                            self._call(event, call)
             finally:
                 self._inside -= 1
             nested = self._inside > 0
         if self._channel is not None and not nested:
             self._channel.wait_until_taken()
-
-    def _notify(self, event: Row) -> None:
-        for call in self.calls_for(event):
-            self._call(event, call)
 
     @calls_out
     def _call(self, event: Row, call: Callable[[], Any]) -> None:

@@ -8,15 +8,7 @@ from typing import Any
 
 from kernai import events
 from kernai.blocks.block import NativeCall, error_block, neutralize, result_block, result_parts
-from kernai.errors import (
-    LimitReachedError,
-    MaxStepsReachedError,
-    ProviderError,
-    RunCancelledError,
-    RunStoppedError,
-    SkillInputError,
-    Stop,
-)
+from kernai.errors import LimitReachedError, ProviderError, RunStoppedError, SkillInputError, Stop, stopped
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import LISTINGS
 from kernai.loop.effects import Cancelled, LimitStop, NotBegun
@@ -130,10 +122,7 @@ def stop(row: events.ResultRow) -> BaseException:
 
 def stop_error(row: events.ResultRow) -> RunStoppedError:
     """The error of a stopped run's result."""
-    reason, text = row.stop_reason, str(row.error)
-    if reason == StopReason.CANCELLED:
-        return RunCancelledError(text)
-    return (MaxStepsReachedError if reason == StopReason.MAX_STEPS else LimitReachedError)(text, reason)
+    return stopped(row.stop_reason, str(row.error))
 
 
 def message(recorded: Mapping[str, Any], media: MediaStore) -> Message:

@@ -358,19 +358,15 @@ class Run:
 
         `is_given`: the caller wrote the task.
         """
-        child = self._child(self.task_agents.get(task.id), task_scope(self.scope, self.step, task.id), task.id)
-        if child.trust is not None:
-            child.trust.begin_sub_run(self.needs_trust(), task, is_given=is_given)
-        return child
+        scope = task_scope(self.scope, self.step, task.id)
+        return self._child(self.task_agents.get(task.id), scope, task, is_given=is_given)
 
     def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
-        child = self._child(agent, call_id, self.task_id)
-        if child.trust is not None:
-            child.trust.begin_sub_run(self.needs_trust())
-        return child
+        return self._child(agent, call_id)
 
-    def _child(self, other: Agent[Any] | None, scope: str, task_id: str | None) -> Run:
+    def _child(self, other: Agent[Any] | None, scope: str, task: Task | None = None, *, is_given: bool = False) -> Run:
         """Creates a run one level deeper, of another agent or of the same one."""
+        task_id = self.task_id if task is None else task.id
         context = self.gate.child_context(self, scope, task_id)
         if context.media_store is not self.context.media_store:
             # the parent's conversation refers to media of sub-runs by id, so all runs share one store
@@ -390,6 +386,8 @@ class Run:
             middleware=self.middleware if other is None or other.middleware is None else other.middleware,
         )
         child.quoted.begin_sub_run(self.quoted)
+        if child.trust is not None:
+            child.trust.begin_sub_run(self.needs_trust(), task, is_given=is_given)
         if self.stop is not None:
             child._mark(self.stop)
         return child
