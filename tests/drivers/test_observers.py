@@ -64,7 +64,13 @@ def test_stop_from_a_callback_ends_the_run_with_its_reason(way: Way, kind: str, 
     SEEN.clear()
     recorder, store = Recorder(), MemoryStore()
     model = agent("Look: " + command("look"), command("look"), "<final>done</final>")
-    result = way(model, on_event=raising(kind, Stop("guardrail", "not that")), recorder=recorder, store=store, run_id="r")
+    stops = iter([Stop("guardrail", "not that")])
+
+    def on_event(event: Event) -> None:
+        if event.type == kind or recorder.for_event(kind):
+            raise next(stops, Stop("loop", "too late"))
+
+    result = way(model, on_event=on_event, recorder=recorder, store=store, run_id="r")
     assert (result.stop_reason, str(result.error), result.text) == ("guardrail", "not that", None)
     assert len(SEEN) == calls
     assert recorder.entries[-1].type == "result"

@@ -349,6 +349,13 @@ def test_a_blank_result_is_sent_as_a_text_that_says_so() -> None:
     assert "(empty)" in json.dumps(list(ADAPTERS["anthropic"]("k").native_messages(turn, Model("m"))))
 
 
+@pytest.mark.parametrize("is_error, response", [(False, {"result": "3"}), (True, {"error": "3"})])
+def test_gemini_gets_an_error_under_another_key_than_a_result(is_error: bool, response: dict[str, str]) -> None:
+    turn = UserTurn([ToolResult(Call("c", "look", {}), "3", [], is_error=is_error)])
+    (message,) = ADAPTERS["gemini"]("k").native_messages(turn, Model("m"))
+    assert message["parts"][0]["functionResponse"]["response"] == response
+
+
 @pytest.mark.parametrize("vendor", VENDORS)
 @pytest.mark.parametrize("blank", ["", " \n"])
 def test_a_blank_input_is_a_message_all_the_same_even_without_instructions(vendor: str, blank: str) -> None:
@@ -499,7 +506,8 @@ def test_a_compatible_vendor_gets_ids_and_an_order_of_roles_that_it_takes_and_no
     (said, heard, *rest) = bodies[1]["messages"][-4:]
     assert [one["role"] for one in (said, heard, *rest)] == ["assistant", "tool", "assistant", "user"]
     assert said["tool_calls"][0]["id"] == heard["tool_call_id"]
-    assert (len(heard["tool_call_id"]), said["content"]) == (9, None)  # Mistral refuses text beside calls
+    (text,) = provider.native_messages(AssistantTurn("Hm.", []), model)
+    assert (len(heard["tool_call_id"]), said["content"], text["content"]) == (9, None, "Hm.")  # Mistral refuses text beside calls
     assert "strict" not in bodies[0]["tools"][0]["function"]
 
 
@@ -653,7 +661,7 @@ def test_a_strict_schema_closes_objects_and_makes_what_may_be_left_out_nullable(
     assert [closed["properties"]["x"]["anyOf"][1], closed["$defs"]["L"]] == [made, made]
     assert strict(loose, nullable=False) is None
     assert strict({"type": "object", "additionalProperties": {"type": "string"}}) is None
-    assert strict({"allOf": [{}]}) is None
+    assert strict({"allOf": [{}]}) is strict({"type": "string", "not": {}}) is None
     assert without_nulls({"a": None, "b": None}, [loose], {}, is_strict=True) == {"a": None}
     listed = {"properties": {"each": {"type": "array", "items": loose}, "any": {"type": "array"}}}
     assert without_nulls({"each": [{"a": "x", "b": None}], "any": [None]}, [listed], {}, is_strict=True) == {"each": [{"a": "x"}], "any": [None]}

@@ -106,6 +106,7 @@ PARTS: list[tuple[object, tuple[str | Media, ...]]] = [
     (Item, (str(Item),)),
     (ValueError("oops"), ("oops",)),
     ({"a": 1}, ('{"a": 1}',)),
+    ({3, 1, 2}, ("[1, 2, 3]",)),
     ([1, "a", None], ('[1, "a", null]',)),
     (Pair("a", "b"), ('["a", "b"]',)),
     (Item("é", date(2024, 1, 2), [Item("b")]),
