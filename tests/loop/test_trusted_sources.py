@@ -36,7 +36,7 @@ def returning(name: str, value: Any, **flags: Any) -> Skill:
 
 SKILLS: list[str | Skill] = [
     pay, look_up, returning("saved", [ANN], directory=True), returning("make", {"id": ANN}, creates="id"),
-    returning("entries", [{"id": ANN, "title": "rent"}], directory=("id", "title")), returning("read", "Hello."),
+    returning("entries", [5, {"id": 5}, {"id": ANN, "title": "rent"}], directory=("id", "title")), returning("read", "Hello."),
 ]
 
 
