@@ -124,7 +124,7 @@ class AsyncioDriver(Driver):
     def _error_of(self, raised: BaseException, effect: Effect) -> BaseException:
         task = asyncio.current_task()
         store_failed = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
-        if task is None or not self._cancellations(task) or store_failed:
+        if store_failed or not self._cancellations(task):
             return self.outcome_error(raised, effect, is_spawned=task in (self._tasks or ()))
         self._delivery.hurry()
         if isinstance(effect, Commit):  # the announced call has not begun, so it had no effect
@@ -136,9 +136,10 @@ class AsyncioDriver(Driver):
         self._root_is_cancelled = self._root_is_cancelled or task is self._root_task
         return raised
 
-    def _cancellations(self, task: asyncio.Task[Any]) -> int:
+    def _cancellations(self, task: asyncio.Task[Any] | None) -> int:
         """How often one of the run's tasks was cancelled since the run began."""
-        return max(task.cancelling() - (self._cancelled_before if task is self._root_task else 0), 0)
+        before = self._cancelled_before if task is self._root_task else 0
+        return 0 if task is None else max(task.cancelling() - before, 0)
 
     async def _flush(self, outbox: Outbox) -> NotPerformed | None:
         """Delivers the waiting rows. If delivering one fails, the rest are still delivered, and the run ends."""
@@ -245,8 +246,7 @@ class AsyncioDriver(Driver):
         try:
             spawned.completion = Completion(spawned.key, await self._drive(spawned))
         except BaseException as error:  # noqa: BLE001 - recorded by the parent
-            task = asyncio.current_task()
-            if task is None or not self._cancellations(task) or not isinstance(error, asyncio.CancelledError):
+            if not isinstance(error, asyncio.CancelledError) or not self._cancellations(asyncio.current_task()):
                 self.spawned_failed(error)
             spawned.completion = Completion(spawned.key, error=error)
 

@@ -17,19 +17,17 @@ from typing import TYPE_CHECKING, Any
 from kernai.errors import Control, Stop, as_failure
 from kernai.events import Event, ResultRow, Row, TaskEndedRow
 from kernai.interrupts import calls_out
-from kernai.loop.root import Outbox
 from kernai.recording.recorder import MemorySink, Recorder
 
 if TYPE_CHECKING:
     from kernai.drivers.run_stream import Channel
     from kernai.durable.journal import Journal
-    from kernai.loop.root import Cancellation
+    from kernai.loop.root import Cancellation, Outbox
     from kernai.loop.run_state import Run
     from kernai.recording.log import EventLog
 
 _TYPE = attrgetter("type")
 Callback = Callable[[Event], Any]
-TaskHook = Callable[..., Any]
 #: of runs without a recorder: drops the rows that are appended
 _NOWHERE: deque[Row] = deque(maxlen=0)
 #: the arguments of `on_task_complete`
@@ -44,7 +42,7 @@ class EventDelivery:
 
     def __init__(
         self, log: EventLog, recorder: Recorder | None, cancellation: Cancellation, callbacks: Sequence[Callback] = (),
-        on_task_complete: TaskHook | None = None,
+        on_task_complete: Callable[..., Any] | None = None,
     ) -> None:
         self._log = log
         self._cancellation = cancellation

@@ -113,7 +113,8 @@ class DurableScope:
         if isinstance(effect, effects.Join):
             return self._recorded_end()
         if isinstance(effect, CallModel) and effect.call_id in wasted:
-            self.run.count_failed(wasted[effect.call_id])
+            self.run.meter.add(wasted[effect.call_id])
+            self.run.root.budget.spend_usage(wasted[effect.call_id])
         if isinstance(effect, (CallModel, effects.CallBuiltin)) and following is not None:
             return reading(following, self._answer, effect, following)
         assert isinstance(effect, (effects.CallBuiltin, *_COMMITTED, SubRun))

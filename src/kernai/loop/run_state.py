@@ -25,7 +25,7 @@ from kernai.registry.skill_context import SkillContext
 from kernai.values.limits import UsageMeter
 from kernai.values.media import Media
 from kernai.values.message import By, InputPart, Message, Outside, Part, joined
-from kernai.values.result import Result, StopReason, Usage
+from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent
@@ -345,11 +345,6 @@ class Run:
         """Raises `ProviderError` if there is no provider, and no middleware that could answer instead."""
         if not self.middleware and not self.gate.is_decided():
             raise ProviderError(NO_PROVIDER)
-
-    def count_failed(self, used: Usage) -> None:
-        """Counts the usage of failed model calls, for the result and against the limits."""
-        self.meter.add(used)
-        self.root.budget.spend_usage(used)
 
     # -------------------------------------------------------------------------------------------------- sub-runs
 

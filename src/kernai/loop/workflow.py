@@ -30,7 +30,6 @@ from kernai.values.message import Message
 from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
-    from kernai.agents.agent import Agent
     from kernai.loop.run_state import Run
 
 RESULT_NAME = "tasks"
@@ -73,7 +72,8 @@ def run_workflow(
 def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
     """Runs the caller's plan as the run's first step; returns the results as JSON."""
     run.gate.check()
-    if run.provider is None and not all(_has_provider(run.task_agents.get(task.id)) for task in plan.tasks):
+    own = [run.task_agents.get(task.id) for task in plan.tasks]
+    if run.provider is None and not all(one and (one.provider is not None or one.middleware) for one in own):
         run.require_provider()  # otherwise each task would fail, but not the run
     run.steps = 1  # the next step is the model's, if the conversation continues
     run.messages.append(planned(plan.to_dict()))
@@ -85,10 +85,6 @@ def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
     results = workflow.scheduler.ordered_results()
     run.output = {task_id: workflow.values.get(task_id, result) for task_id, result in results.items()}
     return json.dumps(results, ensure_ascii=False)
-
-
-def _has_provider(own: Agent[Any] | None) -> bool:
-    return own is not None and (own.provider is not None or bool(own.middleware))
 
 
 def planned(plan: Mapping[str, Any]) -> Message:
@@ -168,17 +164,14 @@ class RunningTasks:
             outcome = self._data_of(task_id, result)
             row: TaskEndedRow = TaskCompleteRow(task_id, result.text, duration)
         else:
-            broken_off = None
+            marks: dict[str, Any] = {}
+            text = "the task ended without an answer" if error is None else error_text(error)
             if error is not None and (broken_off := how_broken_off(error)) is not None:
                 run.stops(error, ends=False)
-            text = "the task ended without an answer" if error is None else error_text(error)
-            text = text if broken_off is None else "the run was stopped"
+                text, marks[broken_off] = "the run was stopped", True
             outcome = failure(RuntimeError(text))
             self.failed.add(task_id)
-            row = TaskErrorRow(
-                task_id, text, duration, not_run=broken_off == "not_run" or None,
-                interrupted=broken_off == "interrupted" or None,
-            )
+            row = TaskErrorRow(task_id, text, duration, **marks)
         row.input = self.scheduler.running[task_id].input
         run.write(row)
         self.scheduler.finish(task_id, outcome)
