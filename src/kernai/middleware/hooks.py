@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from kernai.middleware.chain import Flow
     from kernai.values.result import Result
 
-#: how often `on_error` may repeat a call; then the call fails
-MOST_RETRIES = 100
 _HOOKS = ("on_run_start", "on_run_end", "before_model", "after_model", "before_tool", "after_tool", "on_error")
 
 
@@ -41,10 +39,10 @@ class Hooks:
     """A middleware whose methods are hooks. Subclass it, write the hooks that you need, and put an instance into
     `Agent(middleware=[...])`.
 
-    A tool is a skill or a protocol. `on_error` returns ``"retry"`` (at most 100 times), ``"fail"`` (the run ends),
-    ``"skip"`` or None (the model reads the error of a call; a model call fails), ``"fallback"`` (for a model call: a
-    `fallback()` earlier in the list calls its provider), or an `LlmResponse` or `SkillResult` to use as the outcome;
-    anything else raises a `TypeError`. Hooks are plain functions. If a hook raises, its call fails with that error.
+    A tool is a skill or a protocol. `on_error` returns ``"retry"``, ``"fail"`` (the run ends), ``"skip"`` or None (the
+    model reads the error of a call; a model call fails), ``"fallback"`` (for a model call: a `fallback()` earlier in
+    the list calls its provider), or an `LlmResponse` or `SkillResult` to use as the outcome; anything else raises a
+    `TypeError`. Hooks are plain functions. If a hook raises, its call fails with that error.
 
     A method with almost a hook's name, or with other arguments than the hook's, raises a `TypeError` when the class is
     defined. A before- or after-hook that returns a value, or sets the outcome of the other kind of call, raises one at
@@ -86,7 +84,7 @@ class Hooks:
                     setattr(ctx, outcome, (yield ctx.effect))
                 except Exception as error:
                     wanted = self.on_error(ctx, error)
-                    if wanted == "retry" and attempt < MOST_RETRIES:
+                    if wanted == "retry":
                         attempt += 1
                         continue
                     if wanted == "fail" and not is_model:
@@ -96,7 +94,7 @@ class Hooks:
                             f"{type(self).__name__}.on_error returned 'fallback', but no fallback() is before it in "
                             f"the list: {error_text(error)}"
                         ) from error
-                    if wanted in (None, "skip", "fail", "retry"):
+                    if wanted in (None, "skip", "fail"):
                         raise
                     if not isinstance(wanted, LlmResponse if is_model else SkillResult):
                         others = "'fallback', None or an LlmResponse" if is_model else "None or a SkillResult"
