@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import signal
 import subprocess
 import sys
@@ -67,6 +68,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         for name, value in (environment() if env is None else env).items():
             if name.isupper() and not name.startswith(("PYTHON", "PATH", "HOME", "TMP")):
                 monkeypatch.setenv(name, value)
+        monkeypatch.setattr(logging.root, "handlers", [])  # pytest's own
         data = io.BytesIO(input if isinstance(input, bytes) else input.encode())
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data, encoding="utf-8") if keys is None else keys)
         with contextlib.redirect_stdout(screen or sys.stdout):

@@ -90,6 +90,14 @@ def test_the_first_difference_of_each_scope_is_shown_with_the_event_before_it(he
     assert as_json(here("diff", "a.jsonl", "a.jsonl", "--json").stdout)["same"] is True
 
 
+def test_a_line_that_a_crash_cut_off_is_left_out_with_a_warning(here: Here, tmp_path: Path) -> None:
+    lines = record(tmp_path / "one.jsonl", 1).read_text(encoding="utf-8").splitlines()
+    path = str(write(tmp_path, "two.jsonl", "\n".join([*lines[:-1], lines[-1][:-9], ""])))
+    done = here("diff", path, path)
+    assert (done.returncode, done.stdout) == (0, f"the same: {len(lines) - 1} events\n")
+    assert f'two.jsonl line={len(lines)} reason="this line was cut off, and is left out"\n' in done.stderr
+
+
 def test_the_order_in_which_parallel_work_ended_is_ignored(tmp_path: Path, events: list[dict[str, Any]]) -> None:
     def move(name: str, changed: list[dict[str, Any]]) -> None:
         at = [i for i, event in enumerate(changed) if event["event"] == name]

@@ -7,6 +7,7 @@ traceback if ``--debug`` is given.
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import os
 import signal
@@ -25,6 +26,7 @@ from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, OK, USAGE, CommandError, Terminated
 from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, described, error_text
 from kernai.interrupts import INTERRUPTS
+from kernai.recording.log import NAME
 
 #: Each command is in a module of this package: `run` in `run_command`, for example, unless `_MODULES` names another.
 SUMMARIES = {
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # found before the command line is parsed, so that errors in it can show a traceback, too
     debug = "--debug" in given[: given.index("--") if "--" in given else None]
     try:
-        with _sigterm_raises():
+        with _sigterm_raises(), _warnings_shown():
             status = _run(given, debug=debug)
         sys.stdout.flush()
         return status
@@ -90,6 +92,24 @@ def _sigterm_raises() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGTERM, before)
         INTERRUPTS.look()
+
+
+class _Warnings(logging.Handler):
+    """Shows warnings that belong to no run, such as what a damaged recording lacks. Commands show how a run goes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "run_id" not in getattr(record, "kernai", ()) and not logging.root.handlers:  # the agents' file may set some
+            output.note(f"warning: {record.getMessage()}", "yellow")
+
+
+@contextmanager
+def _warnings_shown() -> Iterator[None]:
+    logger, handler = logging.getLogger(NAME), _Warnings(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _run(arguments: list[str], *, debug: bool) -> int:
