@@ -98,12 +98,13 @@ class Media(Value):
         if not isinstance(url, str) or not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", url):
             shown = _without_query(url) if isinstance(url, str) else url
             raise ValueError(f"url must have a scheme such as https:, got {shown!r}; for a file use Media.from_file")
-        if held := re.fullmatch(r"(?is)data:([^;,]*)([^,]*),(.*)", url):
+        head, comma, payload = url.partition(",")
+        if comma and head[:5].lower() == "data:":
             from urllib.parse import unquote_to_bytes
 
-            data = unquote_to_bytes(held[3])
-            data = _from_base64(data, "the data URL") if held[2].lower().endswith(";base64") else data
-            return cls.from_bytes(data, mime_type=mime_type or held[1] or "text/plain", kind=kind, metadata=metadata)
+            data, (given, *parameters) = unquote_to_bytes(payload), head[5:].lower().split(";")
+            data = _from_base64(data, "the data URL") if "base64" in parameters[-1:] else data
+            return cls.from_bytes(data, mime_type=mime_type or given or "text/plain", kind=kind, metadata=metadata)
         return cls(*_typed(_without_query(url), kind, mime_type), "url", url, metadata or {})
 
     @classmethod
