@@ -138,7 +138,8 @@ def read_whole(path: str | os.PathLike[str]) -> bytes:
     with open(path, "rb") as file:  # noqa: PTH123 - `path` may be any os.PathLike
         found = os.fstat(file.fileno())
         has_an_end = stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)
-        if not has_an_end and not os.path.samestat(found, os.fstat(0)):  # stdin may be a terminal
+        is_stdin = file.fileno() > 0 and os.path.samestat(found, os.fstat(0))  # 0 if stdin was closed before
+        if not has_an_end and not is_stdin:  # stdin may be a terminal
             raise OSError(errno.EINVAL, "it is neither a file nor a pipe", path)
         return file.read()
 
