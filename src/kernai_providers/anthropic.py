@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai_providers.failures import at
+from kernai_providers.failures import at, objects
 from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, HttpProvider, inline, known, media_reference, one_text
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, is_recursive
 from kernai_providers.reader import SseReader, count_of, key_of, sum_of
@@ -227,7 +227,7 @@ class AnthropicReader(SseReader):
         if kind == "text_delta":
             self.say(delta.get("text"))
         elif kind == "citations_delta":
-            self.metadata.setdefault("citations", []).append(delta.get("citation"))
+            self.metadata.setdefault("citations", []).extend(objects([delta.get("citation")]))
         elif kind == "thinking_delta":
             self.think(delta.get("thinking"))
         elif kind == "input_json_delta" and index in self._newest:  # not for a tool that the vendor runs

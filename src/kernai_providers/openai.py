@@ -228,8 +228,8 @@ class OpenAIReader(SseReader):
         self._answered = True
         self.check_error(choice)  # some routers put it here
         # some servers wrap a whole answer as a stream; Perplexity repeats the answer so far beside each piece of it
-        delta = next(iter(objects([choice.get("delta"), choice.get("message")])), None)
-        if delta is not None:
+        delta = choice.get("delta") or (None if self.has_text else choice.get("message"))
+        if isinstance(delta, dict):
             self._on_content(delta.get("content"))
             self.say(at(delta, "audio", "transcript"))
             for number, call in enumerate(objects(delta.get("tool_calls"))):

@@ -368,6 +368,9 @@ def test_content_in_parts_and_the_transcript_of_a_sound_are_text() -> None:
     said, response = whole("openai", wire("openai", [*chunks, {"choices": [ending]}]))
     assert said == "Größe 😀"
     assert response.metadata["reasoning"] == "hm!"
+    empty: tuple[Any, ...] = ({}, None)
+    for delta in empty:
+        assert whole("openai", wire("openai", [{"choices": [{**ending, "delta": delta}]}]))[0] == said
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
