@@ -72,7 +72,7 @@ def test_names_and_descriptions_are_in_the_system_message(folders: Path) -> None
     ("# a comment\nname: a\nmetadata:\n  author: x\n  description: no\ndescription: d", "d"),
     ("name: a\ndescription: '", "'"), ("name: a\ndescription: d\nallowed-tools:\n  - Read\n  - Bash(git:*)", "d"),
     ("name: a # short\ndescription: C# in\n  one # day\n  # or #2", "C# in one"), ('name: "a" # b\ndescription: |  # c\n  Do # this', "Do # this"),
-    ('name: a\ndescription: "Do # this" # c', "Do # this"), ("name: a \r\ndescription: Créer\u2014vite \r", "Créer\u2014vite"),
+    ('name: a\ndescription: "Do # this" # c', "Do # this"), ("name: a\ndescription:\n  'Mends # 5' # c", "Mends # 5"), ("name: a \r\ndescription: Créer\u2014vite \r", "Créer\u2014vite"),
 ])
 def test_heads_are_read_as_people_write_them(tmp_path: Path, head: str, description: str) -> None:
     (tmp_path / "SKILL.md").write_bytes(f"\ufeff---\n{head}\n---\nbody".encode())

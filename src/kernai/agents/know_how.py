@@ -156,7 +156,7 @@ def _fields(head: str) -> dict[str, str]:
     """Returns the top-level texts of YAML front matter: plain, quoted, or over several lines. Lists are ignored."""
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(head):
-        is_block, is_quoted = value.startswith(("|", ">")), value.startswith(("'", '"'))
+        is_block, is_quoted = value.startswith(("|", ">")), value.lstrip().startswith(("'", '"'))
         first, *more = map(str.strip, (value if is_block or is_quoted else _COMMENT.sub("", value)).split("\n"))
         text = " ".join(filter(None, more if is_block else [first, *more]))
         fields[name] = text if is_block else _unquoted(text)
