@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
-from annotated_types import Predicate
+from annotated_types import Gt, Predicate
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -281,7 +281,7 @@ def test_a_single_input_of_any_structure_accepts_json_that_does_not_name_it(
     *(({"x": int}, content, '{"x": 1}') for content in ('{"x": "five"}', '{"x": "1.5"}', '{"x": [5]}', '{"status": 1}')),
     *(({"x": list[str]}, content, '{"x": ["..."]}') for content in ("[1]", '["a"')),
     ({"x": Literal["a"]}, '{"x": 5}', '{"x": "a"}'), ({"x": str}, '{"x": 3.10}', '{"x": "..."}'),
-    ({"x": Decimal}, '{"x": 3.10}', '{"x": "3.1"}'),
+    ({"x": Decimal}, '{"x": 3.10}', '{"x": "3.1"}'), ({"x": Annotated[Decimal, Gt(20)]}, '{"x": 4}', '{"x": "21"}'),
 ])
 def test_json_with_another_structure_or_with_wrong_quotes_is_an_error_that_shows_the_call_to_copy(
     inputs: dict[str, Any], content: str, shown: str

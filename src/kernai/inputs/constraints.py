@@ -111,10 +111,11 @@ class ConstrainedType(WrapperType):
         self.schema = made  # set first, since an alias may contain itself, and faults of a sample name its type
         sample = sample_of(made)
         better = self._fitting_sample(sample)
+        if self._is_text_type:
+            better = str(better)  # near an int as the bound of a Decimal, it is an int
+            made[WORDS] = made[WORDS].replace(f'"{sample}"', f'"{better}"', 1)
         if better is not sample:
             made["examples"] = [better]
-        if self._is_text_type:
-            made[WORDS] = made[WORDS].replace(f'"{sample}"', f'"{better}"', 1)
         return made
 
     def _accepts(self, made: Any) -> bool:
