@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -101,9 +102,11 @@ class MockProvider(NotCopied, Provider):
 
     def fail_on_step(self, step: int, error: Exception | type[Exception] = ProviderError) -> Self:
         """Raises `error` at call number `step`: an exception, or its class if it needs no arguments."""
-        made: object = error() if isinstance(error, type) and issubclass(error, Exception) else error
+        made: object = error
+        with suppress(TypeError):
+            made = error() if isinstance(error, type) else error
         if not isinstance(made, Exception):
-            raise TypeError(f"error must be an exception or its class, got {error!r}")
+            raise TypeError(f"error must be an exception, or its class if it needs no arguments, got {error!r}")
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise ValueError(f"step must be the number of a call from 0 on, got {step!r}")
         self._failures[step] = made
