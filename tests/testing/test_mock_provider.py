@@ -134,6 +134,7 @@ MAKE: Any = MockProvider  # the mistakes below are those a type checker would se
 
 @pytest.mark.parametrize("make,error,message", [
     (lambda: MAKE(["a", "b"]), TypeError, r"got list: write MockProvider\(\*texts\)"),
+    (lambda: MAKE(lambda messages, model: "a"), TypeError, r"got function: write MockProvider\(\)\.on_call\(function\)"),
     (lambda: ask(MAKE().on_call(lambda *_: 5)), TypeError, "must give text or an LlmResponse, got int"),
     (lambda: MAKE(chunk_size=0), ValueError, "chunk_size"),
     (lambda: ask(MAKE().with_token_counter(lambda *_: None)), TypeError, "must return a dict, .*, got None"),

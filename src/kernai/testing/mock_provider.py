@@ -208,6 +208,7 @@ def _checked(answers: Iterable[str | LlmResponse]) -> list[str | LlmResponse]:
     for answer in answers:
         if not isinstance(answer, (str, LlmResponse)):
             hint = ": write MockProvider(*texts)" if isinstance(answer, (list, tuple)) else ""
+            hint = ": write MockProvider().on_call(function)" if callable(answer) else hint
             raise TypeError(f"the answers of MockProvider are texts, got {type(answer).__name__}{hint}")
     return list(answers)
 
