@@ -141,7 +141,7 @@ def test_in_a_pipe_the_beginning_of_an_answer_that_failed_is_on_stderr(capsys: p
     assert capsys.readouterr() == ("", "So:\n4\n")
 
 
-C, TERM = signal.SIGINT, signal.SIGTERM
+C, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 TYPED: dict[str, tuple[Keys, int, str]] = {
     "lines up to the end": (Keys("one\n", "two\n"), 0, "You said: one\nYou said: two\n"),
     "quit": (Keys("one\n", "/quit\n", "two\n"), 0, "You said: one\n"),
@@ -149,6 +149,7 @@ TYPED: dict[str, tuple[Keys, int, str]] = {
     "two of them with a line between": (Keys(C, "one\n", C, "two\n"), 0, "You said: one\nYou said: two\n"),
     "two in a row": (Keys("one\n", C, C, "two\n"), 130, "You said: one\n"),
     "SIGTERM": (Keys("one\n", TERM, "two\n"), 143, "You said: one\n"),
+    "a closed terminal": (Keys("one\n", HUP, "two\n"), 143, "You said: one\n"),
     "an unknown command": (Keys("/nope\n", "one\n"), 0, "You said: one\n"),
     "a Ctrl-C that waits for a pipe": (Keys("one\n", C, "two\n", tty=False), 130, "You said: one\n"),
     "SIGTERM that waits for a pipe": (Keys("one\n", TERM, "two\n", tty=False), 143, "You said: one\n"),

@@ -225,13 +225,17 @@ def test_an_error_that_cannot_be_written_has_its_exit_status(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("arguments", [["run", "f.py", "x"], ["run", "f:agent", "x"], ["skills", "f.py"]], ids=" ".join)
-@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_program_while_it_loads_a_file(
+@pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_a_signal_ends_the_program_while_it_loads_a_file_unless_it_is_ignored(
     here: Here, tmp_path: Path, arguments: list[str], number: int, status: int
 ) -> None:
     write(tmp_path, "f.py", f"import signal\nsignal.raise_signal({number})\nopen('loaded', 'w').close()\n")
     assert here(*arguments).returncode == status
     assert not (tmp_path / "loaded").exists()
+    before = signal.signal(number, signal.SIG_IGN)  # as `nohup` does with SIGHUP
+    here(*arguments)
+    signal.signal(number, before)
+    assert (tmp_path / "loaded").exists()
 
 
 def test_a_sigterm_that_arrives_while_an_object_is_freed_ends_the_program_afterwards(

@@ -37,7 +37,7 @@ STATUSES = {
     WAITING: "the run is waiting for a person's decision",
     INTERRUPTED: "interrupted with Ctrl-C",
     PIPE_CLOSED: "the reader of the output has closed it",
-    TERMINATED: "terminated by SIGTERM",
+    TERMINATED: "terminated by SIGTERM, or because the terminal was closed",
 }
 
 DEBUG_HINT = "--debug shows the traceback"
@@ -58,7 +58,7 @@ class CommandError(Exception):
 
 
 class Terminated(BaseException):
-    """Raised for SIGTERM, as `KeyboardInterrupt` is for Ctrl-C."""
+    """Raised for SIGTERM and SIGHUP, as `KeyboardInterrupt` is for Ctrl-C."""
 
 
 @contextlib.contextmanager

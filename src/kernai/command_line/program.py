@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # found before the command line is parsed, so that errors in it can show a traceback, too
     debug = "--debug" in given[: given.index("--") if "--" in given else None]
     try:
-        with _sigterm_raises(), _warnings_shown():
+        with _termination_raises(), _warnings_shown():
             status = _run(given, debug=debug)
         sys.stdout.flush()
         return status
@@ -77,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """In this block, SIGTERM ends a run in the same way as Ctrl-C, so that its recording is complete."""
+def _termination_raises() -> Iterator[None]:
+    """In this block, SIGTERM and a closed terminal end a run as Ctrl-C does, so that its recording is complete."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -86,11 +86,15 @@ def _sigterm_raises() -> Iterator[None]:
     def terminate(number: int, frame: FrameType | None) -> None:
         INTERRUPTS.arrived(number, frame, Terminated())
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    signals = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+    before = {one: old for one in signals if (old := signal.getsignal(one)) != signal.SIG_IGN}  # `nohup` ignores SIGHUP
+    for one in before:
+        signal.signal(one, terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
         INTERRUPTS.look()
 
 
