@@ -109,6 +109,7 @@ WRONG = {
     "a port that is none": (["view", "run.jsonl", "--follow", "--port", "70000"], "kernai: error: argument --port: must be a whole number from 1 to 65535, got '70000'", "hint: "),
     "a page that follows": (["view", "run.jsonl", "--follow", "-o", "x"], "kernai: error: -o and --follow exclude each other", "hint: "),
     "a file that is written at the end": (["view", "later.json", "--follow"], "kernai: error: --follow needs JSON lines, and a .json is written", "hint: record to a .jsonl"),
+    "a folder that is followed": (["view", ".", "--follow"], "kernai: error: cannot read .: Is a directory", "hint: "),
     "help for no command": (["help", "rnu"], "kernai: error: unknown command 'rnu'", "hint: did you mean `kernai run`?"),
     "a file without an end": (["parse", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: name a text file, or - for stdin"),
     "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: kernai run AGENT ... --record FILE makes a recording"),

@@ -65,7 +65,8 @@ def _follow(recording: Source, options: Namespace, title: str, folder: str) -> i
     if recording.path.lower().endswith(".json"):
         raise CommandError("--follow needs JSON lines, and a .json is written when the run has ended",
                            "record to a .jsonl; other JSON lines can be followed under such a name")
-    if first_bytes(recording.path)[:1] not in (b"", b"{") or is_address(recording.path):
+    is_folder = os.path.isdir(recording.path or ".")
+    if is_folder or first_bytes(recording.path)[:1] not in (b"", b"{") or is_address(recording.path):
         recording.events()  # raises an error that says what the file is
     with failing(f"--port: cannot listen on port {options.port}", "leave --port out to take any free one"):
         server = FollowServer(recording.path, port=options.port or 0, title=title, media_folder=folder)
