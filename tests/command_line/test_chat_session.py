@@ -31,7 +31,7 @@ from kernai import (
 )
 from kernai.command_line import main, stores
 from kernai.command_line.chat_command import ChatSession
-from kernai.command_line.narrator import Narrator, PipedTurn, TurnView
+from kernai.command_line.narrator import Narrator, TurnView
 from kernai.command_line.output import CommandError, interruptible
 from kernai.events import KINDS, ModelFailedRow
 from kernai.interrupts import INTERRUPTS
@@ -123,7 +123,7 @@ def test_a_call_is_shown_after_the_text_of_its_response(capsys: pytest.CaptureFi
     assert capsys.readouterr().err.splitlines() == ["Let me see.", "A moment.", "  the model asked for /skills"]
 
 
-@pytest.mark.parametrize("kind_of_view, shown", [(PipedTurn, "second\n"), (TurnView, "fir\nsecond")], ids=["piped", "on a terminal"])
+@pytest.mark.parametrize("kind_of_view, shown", [(Narrator, ""), (TurnView, "fir\nsecond")], ids=["piped", "on a terminal"])
 def test_retracted_text_is_not_part_of_the_answer_and_new_text_starts_a_line(
     kind_of_view: Any, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,7 +135,7 @@ def test_retracted_text_is_not_part_of_the_answer_and_new_text_starts_a_line(
 
 
 def test_in_a_pipe_the_beginning_of_an_answer_that_failed_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    view = PipedTurn()
+    view = Narrator()
     view(Event("model_failed", ModelFailedRow("down", "ProviderError", "So: <final>4", None, None).fields()))
     view(Event("result", {"text": None, "stop_reason": "error", "steps": 1, "usage": {}, "error": "down"}))
     assert capsys.readouterr() == ("", "So:\n4\n")
@@ -318,8 +318,8 @@ def test_a_decision_on_a_call_is_shown_with_its_scope_who_made_it_and_why(
 
 def test_an_answer_that_the_vendor_cut_off_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     end = {"text": "The sea is", "stop_reason": "final", "steps": 1, "usage": {}, "error": None, "truncated": True}
-    PipedTurn()(Event("result", end))
-    assert capsys.readouterr() == ("The sea is\n", "  the vendor cut the answer off\n")
+    Narrator()(Event("result", end))
+    assert capsys.readouterr() == ("", "  the vendor cut the answer off\n")
 
 
 def test_a_long_value_is_cut_to_the_width_of_the_terminal(

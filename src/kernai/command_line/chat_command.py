@@ -15,7 +15,7 @@ from typing import Any, Literal
 from kernai._util.private_file import write_private
 from kernai.agents.agent import Agent
 from kernai.command_line import agents, output, stores
-from kernai.command_line.narrator import LOUDNESS, Narrator, PipedTurn, TurnView, failure_of, summary
+from kernai.command_line.narrator import LOUDNESS, Narrator, TurnView, failure_of, summary, write_answer
 from kernai.command_line.output import INTERRUPTED, OK, CommandError, failing
 from kernai.command_line.program import Argument, Command, explained
 from kernai.command_line.recording import Recording
@@ -267,12 +267,10 @@ class ChatSession:
         except InFlightError as error:
             self._ask("in_flight", error.calls, {})
             return
-        kind = TurnView if output.is_terminal(sys.stdout) else PipedTurn
+        kind = TurnView if output.is_terminal(sys.stdout) else Narrator
         with output.stdout_is_stderr() as out:  # stdout is for what the model says, not for what its skills print
             view = kind(out, verbose=self.options.verbose, quiet=self.options.quiet)
             failure = self._show(events, view)
-            if isinstance(failure, BrokenPipeError):
-                raise failure
             view.end_line()
         result: Result[Any] | None = None
         with suppress(KernaiError):  # it has no result if it was interrupted before it began
@@ -313,7 +311,9 @@ class ChatSession:
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
         elif not result.ok:
             raise failure_of(result) from result.error
-        elif not view.shown_text:
+        elif (result.text or "").strip():
+            write_answer(result, view)
+        else:
             output.note("(an empty answer)")
 
 

@@ -97,15 +97,24 @@ _MORE: Lines = {
 }
 
 
-class Narrator:
-    """An `on_event` callback that writes a line to stderr for each call, task and correction.
+#: events that may follow a response before it is known whether its text is the answer
+_BEFORE_VERDICT = (
+    events.BlocksParsedRow, events.PlanRow, events.JsonRow, events.PlanRejectedRow, events.ForgedBlockRow,
+    events.BlockIncompleteRow, events.FinalRow, events.DialectCallRow,
+)
 
-    `steps` adds a line for each step, `verbose` adds more events and longer values, and `quiet` turns all lines off.
-    Subclasses also write what the model says to `out` (stdout).
+
+class Narrator:
+    """An `on_event` callback that writes to stderr what the model says beside its answer, and a line for each call,
+    task and correction.
+
+    `steps` adds a line for each step, `verbose` adds more events and longer values, and `quiet` turns everything off.
     """
 
-    #: the model's last text, if it was shown
-    shown_text = ""
+    #: the texts of the latest response that are on stdout
+    shown: Sequence[str] = ()
+    #: the prose and the final blocks of the latest response, or of the piece that came before it failed
+    _texts: Sequence[Part] = ()
 
     def __init__(
         self, out: TextIO | None = None, *, steps: bool = False, verbose: bool = False, quiet: bool = False
@@ -139,11 +148,21 @@ class Narrator:
         """Ends an unfinished line on stdout, so that the next output starts on a new line."""
 
     def _show(self, row: events.Row) -> None:
-        """Shows what the model says."""
+        """Shows what the model says. If its text is an answer in a final block, only the rest of it is shown."""
+        if isinstance(row, (events.LlmResponseRow, events.ModelFailedRow)):
+            self._texts = [one for one in parts_of(row.content) if one.block is None or one.block.type == "final"]
+        elif not isinstance(row, _BEFORE_VERDICT):
+            if isinstance(row, events.ResultRow) and row.stop_reason == StopReason.FINAL:
+                finals = [one for one in self._texts if one.block is not None]
+                self._texts = [one for one in self._texts if finals and one is not finals[0]]
+            for one in self._texts:
+                if (text := one.content.strip(_WHITE_SPACE)) and not self._quiet:
+                    output.note(text)
+            self._texts = ()
 
 
 class TurnView(Narrator):
-    """For a person at a terminal: shows text as it arrives, without block markup and surrounding white space."""
+    """For a terminal: writes text to `out` (stdout) as it arrives, without block markup and surrounding white space."""
 
     _block = ""
     _space = ""  # trailing white space, not written unless more text follows
@@ -151,6 +170,8 @@ class TurnView(Narrator):
 
     def _show(self, row: events.Row) -> None:
         match row:
+            case events.MessagesSentRow():
+                self.shown = []
             case events.TextChunkRow():
                 self._say(row.text)
             case events.BlockStartRow():
@@ -158,12 +179,12 @@ class TurnView(Narrator):
                 self.end_line()
             case events.BlockContentRow() if self._block == "final":
                 self._say(row.text)
+            case events.BlockEndRow() | events.ModelRestartedRow():
+                self.end_line()
             case events.BlocksParsedRow():
                 self.end_line()
                 if not self._quiet and {"final", "command"} <= {block["type"] for block in row.fields()}:
                     output.note("  the model answered before it saw the results; that answer is set aside", "yellow")
-            case events.ModelRestartedRow():
-                self.end_line()
 
     def _say(self, text: str) -> None:
         text = self._space + text
@@ -172,7 +193,7 @@ class TurnView(Narrator):
         shown = text.rstrip(_WHITE_SPACE)
         self._space = text[len(shown):]
         if shown:
-            self.shown_text = self.shown_text + shown if self._in_line else shown
+            self.shown = [*self.shown[:-1], self.shown[-1] + shown] if self._in_line else [*self.shown, shown]
             self._in_line = True
             self._out.write(printable(shown))
             self._out.flush()
@@ -185,43 +206,13 @@ class TurnView(Narrator):
             self._out.flush()
 
 
-#: events that may follow a response before it is known whether its text is the answer
-_BEFORE_VERDICT = (
-    events.BlocksParsedRow, events.PlanRow, events.JsonRow, events.PlanRejectedRow, events.ForgedBlockRow,
-    events.BlockIncompleteRow, events.FinalRow, events.DialectCallRow,
-)
-
-
-class PipedTurn(Narrator):
-    """For a program: writes only the answer to stdout, as soon as it is known to be one, and other text to stderr."""
-
-    #: the prose and the final blocks of the latest response, or of the piece that came before it failed
-    _texts: Sequence[Part] = ()
-
-    def _show(self, row: events.Row) -> None:
-        match row:
-            case events.LlmResponseRow() | events.ModelFailedRow():
-                self._texts = [one for one in parts_of(row.content) if one.block is None or one.block.type == "final"]
-            case events.ResultRow(stop_reason=StopReason.FINAL):
-                self._answer(str(row.text).strip(_WHITE_SPACE))
-            case _ if not isinstance(row, _BEFORE_VERDICT):
-                self._note_texts()
-
-    def _answer(self, answer: str) -> None:
-        """Writes the answer to stdout. If it was a final block, prose and other such blocks go to stderr."""
-        finals = [one for one in self._texts if one.block is not None]
-        self._texts = [one for one in self._texts if finals and one is not finals[0]]
-        self._note_texts()
-        self.shown_text = answer
-        if answer:
-            self._out.write(answer + "\n")
-            self._out.flush()
-
-    def _note_texts(self) -> None:
-        for one in self._texts:
-            if (shown := one.content.strip(_WHITE_SPACE)) and not self._quiet:
-                output.note(shown)
-        self._texts = ()
+def write_answer(result: Result[Any], view: Narrator) -> None:
+    """Writes the answer to stdout, with a line break at its end, unless the view has shown it."""
+    text = result.text or ""  # for a program unchanged, for a terminal without control characters
+    if not text or text.strip() not in view.shown:
+        text = printable(text) if output.is_terminal(sys.stdout) else text
+        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        sys.stdout.flush()
 
 
 def summary(result: Result[Any], seconds: float) -> str:
@@ -284,9 +275,8 @@ def carried_out(
         output.note(summary(result, time.monotonic() - started))
     if options.json:
         output.write_json(result.to_dict())
-    elif result.ok and (not view.shown_text or view.shown_text != (result.text or "").strip()):  # not shown already
-        text = result.text or ""  # for a program unchanged, for a terminal without control characters
-        sys.stdout.write((printable(text) if output.is_terminal(sys.stdout) else text) + "\n")
+    elif result.ok:
+        write_answer(result, view)
     if not result.ok and not result.pending:
         raise failure_of(result, recording, again) from result.error
     if recording is not None:
