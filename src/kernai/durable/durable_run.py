@@ -22,6 +22,7 @@ from kernai.durable.scope import DurableScope
 from kernai.errors import (
     Control,
     InFlightError,
+    KernaiError,
     Pause,
     RunConflictError,
     RunStoppedError,
@@ -365,7 +366,7 @@ class DurableRun:
             raise effects.Parked
         if self._root.journal is None:
             error = StoreNeededError(f"the run waits for a decision on {self._waiting()}")
-            run.finish(StopReason.ERROR, error=error)
+            self.parked_result(run, error)
             raise error
         if self.is_left:
             yield effects.Commit()
@@ -375,14 +376,15 @@ class DurableRun:
         yield effects.Commit()
         return result
 
-    def parked_result(self, run: Run) -> Result[Any]:
+    def parked_result(self, run: Run, error: KernaiError | None = None) -> Result[Any]:
         """The result of a run that waits. It includes the usage of the sub-runs that wait with it."""
         self.scopes[""].work.close()  # adds the outcomes of calls that were made to the messages
         for other in run.root.runs.values():
             if other is not run:
                 run.meter.add(other.meter.usage())
-        why = f"the run waits for a decision on {self._waiting()}: resume(..., approvals={{call_id: True}})"
-        error = RunStoppedError(why)
+        if error is None:
+            why = f"the run waits for a decision on {self._waiting()}: resume(..., approvals={{call_id: True}})"
+            error = RunStoppedError(why)
         if self._is_input_left:
             error.add_note(INPUT_LEFT)
         return run.finish(StopReason.INTERRUPT, error=error, pending=tuple(self.pending))
