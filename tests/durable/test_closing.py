@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import KernaiError, Limits, MemoryStore, RunConflictError, RunStoppedError
+from kernai import KernaiError, Limits, MemoryStore, RunConflictError, RunStoppedError, Skill
 from kernai.durable.lease import end_run
 from kernai.testing.run_store_rules import started
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, payer, share_of
@@ -28,8 +28,11 @@ def paying(way: Way) -> tuple[Stored, list[Any]]:
 
 @EACH_WAY
 def test_a_waiting_run_that_is_closed_has_ended(way: Way) -> None:
-    run, paid = paying(way)
+    paid: list[Any] = []
+    look = Skill("look", execute=lambda: "seen")
+    run = Stored(way, payer(paid, look, parallel_skills=True), {"go": [command("/tasks") + command("pay") + command("look")]})
     waiting = run.execute()
+    assert "seen" in waiting.messages[-1].text
     run.store.block("r", "no worker has its agent")
     run.store.close("r", "the customer has cancelled")
     assert [(one.status, one.why) for one in run.store.runs()] == [("closed", None)]
@@ -39,7 +42,7 @@ def test_a_waiting_run_that_is_closed_has_ended(way: Way) -> None:
     with pytest.raises(RunStoppedError):
         result.unwrap()
     with pytest.raises(ValueError, match="no call of this run waits"):
-        run.resume(approvals={"0.0": True})
+        run.resume(approvals={"0.1": True})
     assert run.replay().stop_reason == "closed"
     assert (len(run.load()), paid) == (length, [])
 

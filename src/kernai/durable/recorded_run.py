@@ -250,20 +250,21 @@ class RecordedRun:
             messages.append(message({**recorded, **signature}, media))
         answer: list[Message] = []
         #: after the last response: one of them may have ended the run with an answer
-        calls: list[Outcome] = []
+        calls: list[events.CallBegunRow | Outcome] = []
+        final: list[Message] = []
         finish_reason = None
         for _, row in self.scopes[""]:
             if isinstance(row, events.MessagesSentRow):
-                answer, calls = [], []
+                answer, calls, final = [], [], []
             elif isinstance(row, events.LlmResponseRow):
                 answer, finish_reason = [response(row).message()], row.finish_reason
-            elif isinstance(row, Outcome):
+            elif isinstance(row, (events.CallBegunRow, Outcome)):
                 calls.append(row)
             elif isinstance(row, events.FinalRow) and (calls or not answer):
-                is_native = bool(answer) and answer[0].blocks is not None
-                answer += [payload(one, media, at if is_native else None) for at, one in enumerate(_in_order(calls))]
-                answer.append(Message("assistant", final_block(row.text)))
-        messages += answer
+                final = [Message("assistant", final_block(row.text))]
+        is_native = bool(answer) and answer[0].blocks is not None
+        answer += [payload(one, media, at if is_native else None) for at, one in _outcomes(calls)]
+        messages += answer + final
         # a plan from the caller: the root called no model
         if not sent and self.start.plan is not None and end.text is not None:
             results = result_block(RESULT_NAME, neutralize(end.text)) + self._failed_tasks(end.text)
@@ -317,14 +318,18 @@ class RecordedRun:
         return [parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, kinds)]
 
 
-def _in_order(calls: Iterable[Outcome]) -> list[Outcome]:
-    """The outcomes of a response's calls in the order of the calls. Those of built-in commands have no number."""
-    by_number: dict[int, Outcome] = {
-        int(one.call_id.rpartition(".")[2]): one for one in calls if isinstance(one, events.CallEndedRow)
+def _outcomes(calls: Iterable[events.CallBegunRow | Outcome]) -> list[tuple[int, Outcome]]:
+    """The outcomes of a response's calls, by the number of the call. Those of built-in commands are numbered here."""
+    last: dict[int, events.CallBegunRow | Outcome] = {
+        int(one.call_id.rpartition(".")[2]): one for one in calls
+        if isinstance(one, (events.CallBegunRow, events.CallEndedRow))
     }
-    free = (number for number in count() if number not in by_number)
-    by_number |= {next(free): one for one in calls if not isinstance(one, events.CallEndedRow)}
-    return [by_number[number] for number in sorted(by_number)]
+    free = (number for number in count() if number not in last)
+    last |= {next(free): one for one in calls if isinstance(one, (events.BuiltinResultRow, events.BuiltinErrorRow))}
+    return [
+        (number, one) for number, one in sorted(last.items())
+        if isinstance(one, Outcome) and not getattr(one, "not_run", None)
+    ]
 
 
 def _dropped_by(one: Recorded) -> Sequence[int]:
