@@ -130,7 +130,7 @@ class DurableRun:
         self._definition = recorded.definition
         self._in_flight, self._verdicts = in_flight, verdicts
         facts = history.facts
-        made = {call: replace(decision, asked=facts.asked.get(call)) for call, decision in approvals.items()}
+        made = {call: replace(decision, asked=facts.waiting[call].metadata) for call, decision in approvals.items()}
         self.decisions = facts.approvals | made
         # skills that are called again change the host's state again, from its beginning
         self._state = HostState({} if self.check_skill is not None else facts.contexts)
@@ -177,26 +177,15 @@ class DurableRun:
         """
         root = self.scopes[""]
         run = root.run
-        self._write_resume(run)
-        run.outbox.waiting.extend(self.new_rows)
-        self.new_rows.clear()
-        return self._middleware(run, None, root.live())
-
-    def waiting_on(self) -> Work:
-        """Ends a run that waits for the same decisions as before, if that end is not recorded."""
-        run = self.scopes[""].run
-        self._write_resume(run)
-        result = self.parked_result(run)
-        yield effects.Commit()
-        return result
-
-    def _write_resume(self, run: Run) -> None:
         changed = {name: rules._asdict() for name, scope in self.scopes.items() if (rules := scope.new_rules())}
         definition = run.definition()
         run.write(RunResumedRow(
             self.history.length, self.history.dropped, format=RECORDING_FORMAT, rules=changed or None,
             definition=None if definition == self._definition else definition, metadata=run.metadata or None,
         ))
+        run.outbox.waiting.extend(self.new_rows)
+        self.new_rows.clear()
+        return self._middleware(run, None, root.live())
 
     def waits_to_begin(self, sub_run: SubRun) -> bool:
         """Whether the sub-run is the call of an agent that did not begin in the recording, so it may need approval."""

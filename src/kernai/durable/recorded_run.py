@@ -79,8 +79,6 @@ class Facts:
         self.in_flight: dict[str, events.InFlightRow] = {}
         #: by call id, all decisions so far, in order
         self.decided: dict[str, list[Decision]] = {}
-        #: the metadata of each call's last pause
-        self.asked: dict[str, Mapping[str, Any]] = {}
         #: the calls that were approved since the last resume
         self._approved: set[str] = set()
         #: by scope, the last saved state of the host's context
@@ -100,12 +98,11 @@ class Facts:
             for known in (self.waiting, self.approvals, self.in_flight):
                 known.pop(call, None)
         elif isinstance(row, events.ApprovalRequestedRow):
-            self.waiting[row.call_id] = waiting = PendingCall.from_dict(row.fields())
-            self.asked[row.call_id] = waiting.metadata
+            self.waiting[row.call_id] = PendingCall.from_dict(row.fields())
             self.approvals.pop(row.call_id, None)
         elif isinstance(row, events.ApprovalGivenRow):
-            decision = Decision(row.decision, row.by, asked=self.asked.get(row.call_id))
-            self.waiting.pop(row.call_id, None)
+            waited = self.waiting.pop(row.call_id, None)
+            decision = Decision(row.decision, row.by, asked=None if waited is None else waited.metadata)
             self.approvals[row.call_id] = decision
             self._approved.add(row.call_id)
             self.decided.setdefault(row.call_id, []).append(decision)

@@ -229,6 +229,8 @@ class DurableScope:
             if added is not None:
                 run.write(added)
         try:
+            if self.is_parked:
+                raise Parked
             yield from self._continue()
         except Parked:
             self.work.close()

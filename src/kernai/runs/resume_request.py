@@ -184,14 +184,14 @@ class ResumeRequest(_RecordedRequest):
             return self.begin(delivery)
         if self._accept is not None:
             self._changes(run, self._accept)
-        waits = root.is_parked and not durable.new_rows
-        if waits and end is not None and end.stop_reason == StopReason.INTERRUPT:
+        was_waiting = end is not None and end.stop_reason == StopReason.INTERRUPT
+        if root.is_parked and was_waiting and not durable.new_rows:
             delivery.record_nothing()
             durable.parked_result(run)
             return run, _ended(run)
         self._begin_journal(
             delivery, run.root, seq=len(recorded.all), stored=self._stored, info=self._info, sent=recorded.sent())
-        return run, durable.waiting_on() if waits else durable.continued()
+        return run, durable.continued()
 
     def _checked_approvals(self, given: Any) -> dict[str, Decision]:
         waiting = self._recorded.waiting
