@@ -237,7 +237,7 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (dict[str, int], {"a b": "c"}, 'x["a b"]', "integer", 'string "c"'),
     (dict[str, int], {1: 2}, 'x["1"]', "text as a key", "integer 1"),
     (int | str, 1.5, "x", "integer or string", "number 1.5"),
-    (int | None, "one", "x", "integer or null", 'string "one"'),
+    (int | None, "one", "x", "integer or null", 'string "one"'), (int | Literal["all"], "one", "x", 'integer or "all"', 'string "one"'),
     (list[int] | list[str], [1, "a"], "x[1]", "integer", "(read as list of integer)"),
     (Set | Append, {"op": "append", "value": 5, "at": 1}, "x.value", "string", "(read as Append object)"),
     (Set | Append, {"op": "remove", "value": 5}, "x.op", '"set"', "(read as Set object)"),
@@ -290,6 +290,7 @@ AS_STRINGS: list[tuple[Any, object, object]] = [
     (int, "3", 3), (int, " -12\n", -12), (float, "5", 5.0), (float, "1.5e3", 1500.0), (bool, "true", True),
     (int | None, "3", 3), (float | int, "3", 3), (list[int], ["1", 2], [1, 2]), (dict[str, bool], {"a": "false"}, {"a": False}),
     (tuple[int, str], ["1", "1"], (1, "1")), (Literal[1, 2], "2", 2), (list[int | None], ["1", None], [1, None]),
+    (int | Literal["all"], "3", 3), (int | Literal["all"], "all", "all"), (date | bool, "true", True),
     # strings wherever they are allowed
     (str, "3", "3"), (int | str, "3", "3"), (Any, "3", "3"), (list[int] | list[str], ["1"], ["1"]),
     (Literal[1, "1"], "1", "1"), (dict[str, int] | dict[str, str], {"a": "1"}, {"a": "1"}),

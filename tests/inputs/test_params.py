@@ -82,7 +82,7 @@ def test_other_text_for_several_inputs_or_none_is_under_input() -> None:
 @pytest.mark.parametrize("annotation, content, expected", [
     (int, "-3", -3), (Annotated[int, Predicate(bool)], "-3", -3), (int, " \n5\t", 5), (int | None, "5", 5), (int | float, "5", 5), (float | int | None, "5", 5),
     (float, "5", 5.0), (float, "-1e3", -1000.0), (int | float, "5.0", 5.0),
-    (bool, " false ", False), (bool | None, "true", True), (bool | int, "1", 1), (Literal[1, 2], "2", 2), (Literal[True], "true", True),
+    (bool, " false ", False), (bool | None, "true", True), (bool | int, "1", 1), (Literal[1, 2], "2", 2), (Literal[True], "true", True), (int | Literal["all"], "5", 5),
 ])  # fmt: skip
 def test_a_bare_literal_becomes_a_number_or_boolean_if_that_is_the_only_input(
     annotation: Any, content: str, expected: object

@@ -145,7 +145,7 @@ class UnionType(InputType):
                 return made, []
             trials.append((member, faults))
         # a string becomes a number only if no member accepts the string; "5" is an int first
-        if validation.repair and not (isinstance(value, str) and str in self.natural):
+        if validation.repair:
             for member in sorted(members, key=lambda one: isinstance(one, FloatType)):
                 made, faults = validation.tried(member, value, repair=True)
                 if not faults:
@@ -154,7 +154,7 @@ class UnionType(InputType):
 
     def _faults(self, value: object, trials: list[tuple[InputType, list[Fault]]]) -> list[Fault]:
         """The faults to report if no member fits, given the faults of the members of the value's own JSON type."""
-        if len(trials) == 1:
+        if len(trials) == 1 and isinstance(underlying(trials[0][0]), ModelType):
             return trials[0][1]
         # a fault without a path: a value of a wrong type, or a record whose own check refuses it
         inside = {one: found for one, found in trials if one.natural == {dict} or all(fault.path for fault in found)}

@@ -166,7 +166,8 @@ class InputType:
     def from_text(self, text: str) -> Any:
         """The number or boolean that plain text means as the only input, else NO_VALUE."""
         natural = self.natural
-        value = NO_VALUE if str in natural else literal_of(text)
+        is_text = str in natural and (self.exact is str or self.takes(text))
+        value = NO_VALUE if is_text else literal_of(text)
         if type(value) is int and int not in natural:
             with suppress(OverflowError):
                 value = float(value)
