@@ -89,7 +89,9 @@ SKILLS: list[kernai.Skill] = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="kernai skills as an MCP server; over stdio unless --http is given")
+    parser = argparse.ArgumentParser(
+        description="kernai skills as an MCP server; over stdio unless --http is given", allow_abbrev=False
+    )
     parser.add_argument("--http", action="store_true", help="serve over streamable HTTP")
     parser.add_argument("--host", help="the address to listen on; any other than 127.0.0.1 needs a token")
     parser.add_argument("--port", type=int, help="the port to listen on, 8000; 0 takes any free one")

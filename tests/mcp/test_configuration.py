@@ -77,7 +77,8 @@ WRONG = [
     ({"servers": {"it": {**STDIO, "env": ["A=b"]}}}, "key 'env': must be a mapping from names to texts, got a list"),
     ({"servers": {"it": {**STDIO, "env": {"A=B": "c"}}}}, "key 'env': 'A=B' cannot be a name there"),
     ({"servers": {"it": {**STDIO, "env": {"A": "\0"}}}}, "key 'env.A': contains a NUL character"),
-    ({"servers": {"it": {"url": "http://[::1"}}}, "key 'url': must begin with http:// or https:// and name a host"),
+    *(({"servers": {"it": {"url": wrong}}}, "key 'url': must begin with http:// or https:// and name a host; a port must be from 1")
+      for wrong in ("http://[::1", "http://h:65536/mcp", "http://h:mcp")),
     ({"servers": {"it": {"url": "http://h", "headers": {"a b": "c"}}}}, "key 'headers': 'a b' is not a valid name for an HTTP header"),
     ({"servers": {"it": {"url": "http://h", "headers": {"A": "b\nc"}}}}, "key 'headers.A': must be printable ASCII on one line"),
     ({"servers": {"it": {**STDIO, "timeout": 0}}}, "key 'timeout': must be more than 0 seconds and finite, got 0"),
@@ -177,6 +178,11 @@ def test_a_file_that_cannot_be_used_is_an_error_that_names_it(name: str, text: s
     tracemalloc.stop()
     assert complaint in str(caught.value)
     assert peak < 20_000_000
+
+
+def test_load_refuses_what_is_no_path() -> None:
+    with pytest.raises(TypeError, match="path must be a file's path, got dict; kernai"):
+        load({"servers": {}})  # type: ignore[arg-type]
 
 
 def test_aliases_and_merges_of_yaml_save_repetition(tmp_path: Path) -> None:

@@ -317,6 +317,7 @@ def test_a_guarded_tool_called_through_the_protocol_is_refused_with_the_skill_to
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"server": "gone"}, McpConfigError, "there is no server 'gone'; the servers are: bank"),
+    ({"server": ["bank"]}, McpConfigError, r"there is no server \['bank'\]"),
     ({"trusted": {"send": ["recipient"]}}, McpConfigError, "server 'bank' has no tool 'send'"),
     ({"only": ["send"]}, McpConfigError, "server 'bank' has no tool 'send'; it has send_money, send_all, latest_mail"),
     ({"trusted": {"send_money": ["recipent"]}}, McpConfigError, "has no such input; did you mean 'recipient'"),

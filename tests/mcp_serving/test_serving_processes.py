@@ -194,7 +194,7 @@ def test_the_example_serves_over_both_transports(environment: dict[str, str]) ->
 
 
 @pytest.mark.parametrize("arguments,code,words", [
-    (["--help"], 0, "--token"), (["--port", "1"], 2, "--host and --port are for --http"),
+    (["--help"], 0, "--token"), (["--port", "1"], 2, "--host and --port are for --http"), (["--http", "--tok", "x"], 2, "--tok"),
     (["--http", "--host", "0.0.0.0"], 2, "so it needs token="), (["--http", "--token", "a b"], 2, "token must be"),
 ])
 def test_the_example_explains_its_options(

@@ -204,6 +204,7 @@ def test_a_wrong_option_of_a_server_is_an_error_that_names_it(served: Any, optio
 
 @pytest.mark.parametrize("options,kind,message", [
     ({"transport": "sse"}, ValueError, "transport must be 'stdio'"),
+    ({"transports": "http"}, TypeError, "unknown option 'transports'; did you mean 'transport'"),
     ({"token": "x"}, ValueError, "token is for transport='http'"),
     ({"on_ready": print}, ValueError, "on_ready is for transport='http'"),
     ({"transport": "http", "on_ready": 5}, TypeError, "on_ready must be a function of the URL, got int"),

@@ -328,7 +328,8 @@ wrong: Any = "text"
     (lambda: agent_with(Script(FINAL), compact(1), retry(1), timeout), r"timeout makes a middleware: write timeout\(\.\.\.\)"),
     *[(lambda most=one: compact(most), "max_tokens must be a positive int") for one in (0, wrong)],
     *[(lambda given=one: redact(*given), says) for one, says in (
-        ((5,), "pattern must be a text or a compiled pattern, got int"), ((re.compile(b"x"),), "bytes pattern"), (("x", 5), "int"),
+        ((5,), "pattern must be a text or a compiled pattern, got int"), ((re.compile(b"x"),), "bytes pattern"),
+        (("x", 5), "replacement must be text, got int"),
         (("(",), r"redact cannot use '\(': missing \)"), (("x", r"\1"), r"redact cannot use '.*1': invalid group reference"))],
     (lambda: Pause(5), "reason must be text, got int"),  # type: ignore[arg-type]
     (lambda: Pause("x", wrong), "metadata must be a mapping or None, got str"),

@@ -113,7 +113,7 @@ class Adapter:
         skill's; another `McpError` if the server cannot list its tools. This method blocks: in async code, call it with
         `asyncio.to_thread`.
         """
-        if server not in self._connections:
+        if server not in self.servers:
             others = likely(str(server), self._connections, "the servers are:")
             raise McpConfigError(f"there is no server {server!r}{others}")
         check_type(prefix, str, "prefix must be text")
@@ -243,11 +243,11 @@ def setup(
     function that makes one. `Options` describes the other options. Raises `McpConfigError`, a ValueError that names the
     server, the key and the fix.
     """
-    checked_options(options, Options)
-    for asked in ("sampling", "elicitation"):
+    checked_options(options, Options, "client")
+    for asked, other in (("sampling", ""), ("elicitation", " or 'pause'")):
         callback = options.get(asked)
-        if callback is not None and not callable(callback) and (asked, callback) != ("elicitation", "pause"):
-            raise TypeError(f"{asked} must be a function of (context, params), got {callback!r}")
+        if callback is not None and not callable(callback) and not (other and callback == "pause"):
+            raise TypeError(f"{asked} must be a function of (context, params){other}, got {callback!r}")
     sources = {} if client is None else client
     check_type(sources, Mapping, "client must be a mapping from server names to servers or clients",
                ": write client={'NAME': it}")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from kernai._util.api import likely
+from kernai._util.api import check_type, likely
 from kernai._util.redaction import Redactor, shown_url
 from kernai.jsonio.json_data import loads
 from kernai.mcp.errors import McpConfigError
@@ -183,10 +183,10 @@ def _pairs(key: str, value: Any) -> dict[str, str]:
 
 
 def _url(key: str, value: Any) -> str:
-    with suppress(ValueError):  # for an unpaired bracket
-        if re.match(r"https?://[^/?#\s]+[^\s]*\Z", _text(key, value), re.IGNORECASE) and urlsplit(value):
+    with suppress(ValueError):  # for an unpaired bracket, and a port that cannot be one
+        if re.match(r"https?://[^/?#\s]+[^\s]*\Z", _text(key, value), re.IGNORECASE) and urlsplit(value).port != 0:
             return str(value)
-    raise _FaultError(key, "must begin with http:// or https:// and name a host")
+    raise _FaultError(key, "must begin with http:// or https:// and name a host; a port must be from 1 to 65535")
 
 
 def _headers(key: str, value: Any) -> dict[str, str]:
@@ -302,7 +302,7 @@ def _replaced(found: re.Match[str], environment: Mapping[str, str], place: str) 
 
 def read_file(path: str | os.PathLike[str]) -> Any:
     """Reads the value in a file, without expanding it. Raises `McpConfigError` with the faulty line."""
-    file = Path(path)
+    file = Path(check_type(path, str | os.PathLike, "path must be a file's path", "; kernai.mcp.setup takes a mapping"))
     readers: dict[str, Callable[[str], Any]] = {
         ".yml": _yaml, ".yaml": _yaml, ".json": partial(loads, unique_keys=True), ".toml": tomllib.loads,
     }

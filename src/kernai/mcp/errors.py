@@ -25,9 +25,13 @@ class McpClosedError(McpError):
     """The adapter cannot be used any more: build a new one with `kernai.mcp.setup` or `kernai.mcp.load`."""
 
 
-def checked_options(options: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """Returns a copy of `options`. Raises `TypeError` for one that `known`, a `TypedDict`, lacks."""
+def checked_options(options: Mapping[str, Any], known: type, *parameters: str) -> dict[str, Any]:
+    """Returns a copy of `options`. Raises `TypeError` for one that `known`, a `TypedDict`, lacks.
+
+    The error may also suggest one of the other `parameters`.
+    """
     for name in options:
         if name not in known.__annotations__:
-            raise TypeError(f"unknown option {name!r}{likely(name, known.__annotations__, 'known:')}")
+            others = likely(name, (*parameters, *known.__annotations__), "known:")
+            raise TypeError(f"unknown option {name!r}{others}")
     return {**options}

@@ -83,6 +83,7 @@ def serve(
     if _get_running_loop() is not None:
         raise RuntimeError("serve() blocks, and an event loop is running here: use kernai.mcp.serving.Server")
     check_type(on_ready, Callable | None, "on_ready must be a function of the URL")
+    given = checked_options(options, ServeOptions, "transport", "on_ready")
     if transport != "stdio":
         Server(source, **options).run(on_ready or _show)
         return
@@ -91,7 +92,7 @@ def serve(
         raise ValueError(
             f"{only_http[0]} is for transport='http': over stdio the only client is the process that started the server"
         )
-    Serving(partial(serve_stdio, Tools(source, **checked_options(options, ServeOptions)))).serve_to_end()
+    Serving(partial(serve_stdio, Tools(source, **given))).serve_to_end()
 
 
 class Server(Serving):

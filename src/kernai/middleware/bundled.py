@@ -140,6 +140,7 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     `progress` events, media, or, unless this is inside of `retry`, the reasons in `model_waiting` events.
     """
     check_type(pattern, (str, re.Pattern), "pattern must be a text or a compiled pattern")
+    check_type(replacement, str, "replacement must be text")
     try:
         found = re.compile(pattern)
         found.sub(replacement, "")  # raises an error for a wrong replacement
