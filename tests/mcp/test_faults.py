@@ -72,11 +72,11 @@ def test_a_call_without_a_whole_answer_ends_at_its_timeout_and_the_server_still_
     with raw_adapter(timeout=1, env={"TOKEN": "s3cret-value"}) as adapter:
         process = call(adapter, "pid").text
         hung = str(call(adapter, "hang").error)
-        assert "did not answer tools/call of 'hang' within 1 s. It was asked to stop, but may have done" in hung
+        assert "did not answer tools/call of 'hang' within 1 s. Nobody knows whether this one took effect" in hung
         half = str(call(adapter, "hang_safely", prints='{"jsonrpc": "2.0", "result": "s3cret-value cut in the midd').error)
         assert "did not answer tools/call of 'hang_safely' within 1 s; it printed something other than a JSON-RPC message" in half
         assert "[env TOKEN] cut in the midd" in half
-        assert "may have done it" not in half  # it may be repeated
+        assert "took effect" not in half  # it may be repeated
         unnamed = '{"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": "no s3cret-value"}}'
         assert "it sent an error that names no request: 'no [env TOKEN]'" in str(call(adapter, "hang", prints=unnamed).error)
         assert call(adapter, "pid").text == process
@@ -417,7 +417,8 @@ def test_a_listing_with_too_many_pages_is_cut_off_with_a_warning(
     assert "a server has more tools than fit on 3 pages" in caplog.text
 
 
-DEEP, ODD = (f"its answer cannot be read: it {one}" for one in ("nests too deeply", "does not follow the protocol"))
+IN_DOUBT = ". Nobody knows whether this one took effect: check that before you repeat it"
+DEEP, ODD = (f"its answer cannot be read: it {one}{IN_DOUBT}" for one in ("nests too deeply", "does not follow the protocol"))
 
 
 def nested(levels: int) -> str:
@@ -480,6 +481,7 @@ def test_an_answer_over_http_may_be_large_but_not_nest_too_deeply(kind: str) -> 
 @pytest.mark.parametrize("status, code, message, restarts", [
     (200, -32000, "server 'it' failed at tools/call of 'answer': no disk", 0),
     (400, -32602, "server 'it' failed at tools/call of 'answer': no disk (HTTP status 400)", 0),
+    (504, -32603, f"server 'it' failed at tools/call of 'answer': no disk (HTTP status 504){IN_DOUBT}", 0),
     # reference servers do not know a session any more
     (400, -32000, "server 'it' was started again and died again during tools/call of 'answer': no disk\n", 1),
 ])

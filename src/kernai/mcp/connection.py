@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
+import httpx2
 import mcp_types
 from mcp import Client, MCPError
 from mcp_types import Tool
@@ -45,6 +46,9 @@ NOISE_CHARACTERS = 120
 UNKNOWN_SESSION = (400, 404)
 #: None, for an error that no server sent; and the codes with which a server that knows the session refuses a request
 KNOWN_SESSION = (None, mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND)
+#: the codes of an answer that cannot be read: the server may have done what it was asked to do
+UNREADABLE = (None, mcp_types.PARSE_ERROR)
+IN_DOUBT = ". Nobody knows whether this one took effect: check that before you repeat it"
 #: the protocol's names for what a server may offer
 KINDS = ("tools", "resources", "prompts")
 #: the parts of a tool's definition that a model or a policy may rely on
@@ -314,10 +318,9 @@ class Connection:
             if in_doubt or is_second:
                 died = "was started again and died again" if is_second else "died"
                 again = "starts it again" if self.config.url is None else "connects to it again"
-                effect = " Nobody knows whether this one took effect: check that before you repeat it"
                 raise McpUnavailableError(
-                    f"server {self.name!r} {died} during {what}: {reason}\nThe next call {again}."
-                    f"{effect if in_doubt else ''}"
+                    f"server {self.name!r} {died} during {what}: {reason}\nThe next call {again}"
+                    f"{IN_DOUBT if in_doubt else '.'}"
                 )
             restarted.add(self.name)
             emit({"mcp": "restart", "server": self.name, "error": reason})
@@ -359,8 +362,7 @@ class Connection:
         session, statuses = attempt.session, attempt.statuses
         if attempt.timeout.expired():
             late = "; ".join([f"did not answer {what} within {self.config.timeout:g} s", *session.noise.values()])
-            effect = ". It was asked to stop, but may have done it anyway: check before you repeat it"
-            raise McpUnavailableError(f"server {self.name!r} {late}{'' if repeatable else effect}") from None
+            raise McpUnavailableError(f"server {self.name!r} {late}{'' if repeatable else IN_DOUBT}") from None
         code = error.code if isinstance(error, MCPError) else None
         # since revision 2026-07-28 there are no sessions that a restarted server could not know any more
         has_sessions = self.config.transport == "streamable_http" and not session.is_modern
@@ -371,7 +373,9 @@ class Connection:
             return True
         status = f" ({status_text(statuses[-1])})" if statuses else ""
         reason = reason_of(error, self.redactor.text)
-        raise McpError(f"server {self.name!r} failed at {what}: {reason}{status}") from None
+        is_answer = code not in UNREADABLE and max(statuses, default=0) < httpx2.codes.INTERNAL_SERVER_ERROR
+        effect = "" if repeatable or is_answer else IN_DOUBT
+        raise McpError(f"server {self.name!r} failed at {what}: {reason}{status}{effect}") from None
 
     async def _end_failed(self, session: Session) -> str:
         """Ends a session that failed or was lost, and returns the reason, as far as it is known."""
