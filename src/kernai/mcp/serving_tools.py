@@ -34,6 +34,7 @@ import kernai
 from kernai._util.api import check_count, check_type, close_matches
 from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool, in_worker
 from kernai.agents.agent import Agent
+from kernai.blocks.parser import parse
 from kernai.drivers.background_loop import outcome_of
 from kernai.errors import SkillInputError, as_failure, described, error_text
 from kernai.events import Event, ProgressRow, SkillExecuteRow
@@ -284,11 +285,11 @@ class _Call:
             self.emit(f"step {event.step}: {row.skill}")
 
     def _for_clients(self, error: SkillInputError) -> str:
-        """The faults, and an example of right arguments instead of the block that a model in kernai would write."""
-        table = served_table(self.skill)
+        """The faults, and right arguments instead of the block that a model in kernai would write."""
         faults, _, usage = str(error).rpartition("\nUsage: ")
-        if usage == table.usage:
-            return f"{faults}\nRight arguments: {json.dumps(table.sample(), ensure_ascii=False)}"
+        for call in parse(usage).blocks if faults else ():
+            if call.name == self.skill.name:
+                return f"{faults}\nRight arguments: {call.content or '{}'}"
         return faults or usage  # from another skill that this one has called; its usage means nothing to the client
 
 
