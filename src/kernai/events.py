@@ -1126,7 +1126,7 @@ class Event(Replaceable):
         block: int | None = None,
         stop: str | None = None,
     ) -> None:
-        row = _fitting(type, data, block)
+        row = _fitting({"event": type, "data": data, "block": block})
         row.place = (step, depth, task_id, scope, run_id, stop)
         row.at = time.time() if timestamp is None else timestamp
         self._row = row
@@ -1154,9 +1154,7 @@ class Event(Replaceable):
     @classmethod
     def from_dict(cls, entry: Mapping[str, Any]) -> Event:
         """The inverse of `to_dict`."""
-        step, depth, task_id, scope, run_id, stop = _place_of(entry)
-        at, block = entry.get("timestamp"), entry.get("block")
-        return cls(entry["event"], entry.get("data"), step, depth, task_id, scope, run_id, at, block=block, stop=stop)
+        return cls.of(_fitting(entry))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Event):
@@ -1169,17 +1167,14 @@ class Event(Replaceable):
         return f"Event({self.type!r}, step={self.step}, scope={self.scope!r}, data={self.data!r})"
 
 
-def _fitting(type: str, data: Any, block: int | None) -> Row:
-    """Creates a row of this kind if the data matches it, else a `CustomRow`."""
-    custom, kind = CustomRow(type, copied(data), block), KINDS.get(type)
-    if kind is None or (block is not None and not issubclass(kind, (_BlockTagRow, BlockContentRow))):
-        return custom
+def _fitting(entry: Mapping[str, Any]) -> Row:
+    """Creates the row of an entry whose data may not match its kind: then it is a `CustomRow`."""
+    data, block = copied(entry.get("data")), entry.get("block")
+    custom = CustomRow(entry["event"], data, block)
+    custom.place, custom.at = _place_of(entry), entry.get("timestamp") or time.time()
     try:
-        row = kind.read(copied(data))
+        row = row_of({**entry, "data": data})
     except (ValueError, TypeError):
         return custom
-    if row.json() != jsonable(data):  # for example because a None field is left out
-        return custom
-    if isinstance(row, (_BlockTagRow, BlockContentRow)):
-        row.block = block
-    return row
+    # different for example because a None field is left out
+    return row if row.json() == jsonable(data) and row.block == block else custom

@@ -267,6 +267,15 @@ def test_whole_messages_after_short_ones_are_shortened_alike(run: Recorder) -> N
         assert list(map(Shortening().entry, [*short[:at], *whole[at:]])) == short
 
 
+def test_events_read_from_the_lines_of_a_recording_are_recorded_again_as_they_were(tmp_path: Path, run: Recorder) -> None:
+    entries = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    entries.insert(-1, {**Event("context_saved", {"till": 3}, run_id="r", timestamp=1).to_dict(), "shared": ["till"]})
+    with JsonlSink(tmp_path / "again.jsonl") as sink:
+        for entry in entries:
+            sink.record(Event.from_dict(entry))
+    assert [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()] == entries
+
+
 def test_a_file_that_a_crash_or_an_editor_has_left_is_read_too(tmp_path: Path, run: Recorder) -> None:
     path = tmp_path / "run.jsonl"
     whole = path.read_bytes()

@@ -330,7 +330,7 @@ class MessageDelta:
         self._sent = {} if sent is None else sent
 
     def entry(self, row: Row) -> dict[str, Any]:
-        if not isinstance(row, MessagesSentRow):
+        if not isinstance(row, MessagesSentRow) or row.since is not None:  # read from an entry that is reduced already
             if isinstance(row, (RunStartRow, ResultRow)):
                 # a new run with the same id starts with empty conversations; an ended run sends nothing more
                 self.forget(row)
