@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +41,6 @@ def running_loop() -> asyncio.AbstractEventLoop:
 class AsyncioDelivery(EventDelivery):
     """Delivers events on the event loop on which it was created."""
 
-    #: the tasks that deliver what was emitted during an effect; created on first use, since most runs need none
-    _flushing: dict[Outbox, asyncio.Task[None]] | None = None
     _closed = False
     #: when to stop awaiting callbacks, by the event loop's clock; None unless the run was cancelled
     _deadline: float | None = None
@@ -52,12 +50,10 @@ class AsyncioDelivery(EventDelivery):
         if self._observed:
             #: held while an event is delivered, so that callbacks are called one at a time
             self._order = asyncio.Lock()
+        #: the tasks that deliver to observers what was emitted during an effect
+        self._flushing: dict[Outbox, asyncio.Task[None]] = {}
         self._loop = running_loop()
         self._thread = threading.get_ident()
-
-    def caught_up(self, outbox: Outbox) -> Awaitable[None]:
-        """The value that `on_chunk` returns to a provider's `acall`, for the run with this outbox."""
-        return CaughtUp(self, outbox) if self._observed else _NOBODY
 
     async def flush(self, outbox: Outbox) -> None:
         """Delivers the waiting rows. If cancelled, the rest stays in the outbox."""
@@ -82,35 +78,39 @@ class AsyncioDelivery(EventDelivery):
 
     def interrupt(self) -> None:
         """Cancels deliveries in progress, because the run was cancelled and an observer may never return."""
-        for task in (self._flushing or {}).values():
+        for task in self._flushing.values():
             task.cancel()
 
     async def settle(self) -> None:
         """Waits for deliveries in progress. Later events from workers are dropped, since the run has ended."""
-        while busy := [task for task in (self._flushing or {}).values() if not task.done()]:
+        while busy := [task for task in self._flushing.values() if not task.done()]:
             await asyncio.wait(busy)
         self._closed = True
 
-    def _deliver_soon(self, event: Row, outbox: Outbox) -> asyncio.Task[None]:
-        """Delivers an event in order and as soon as possible, in a task, for the event loop cannot wait for it here."""
-        if outbox.is_kept or (event.role == "live" and not self._observed):  # a live event is at most logged
+    def _deliver_soon(self, event: Row, outbox: Outbox) -> asyncio.Task[None] | None:
+        """Delivers an event in order: at once, or in a task if there are observers, for it may have to await them."""
+        if not self._observed:
+            self.write_all(outbox)
             self.write(event)
-        else:
-            outbox.waiting.append(event)
-        self._flushing = self._flushing or {}
+            return None
+        outbox.waiting.append(event)
         task = self._flushing.get(outbox)
         if task is None or task.done():
             task = self._flushing[outbox] = self._loop.create_task(self.flush(outbox))
         return task
 
     def _deliver_and_wait(self, event: Row, run: Run) -> None:
-        begun: list[asyncio.Task[None]] = []
+        begun: asyncio.Task[None] | None = None
         delivered = threading.Event()
 
         def begin() -> None:  # on the event loop, where the run cannot end at the same time
+            nonlocal begun
             if not self._closed and run.result is None:
-                begun.append(self._deliver_soon(event, run.outbox))
-                begun[0].add_done_callback(lambda _: delivered.set())
+                begun = self._deliver_soon(event, run.outbox)
+            if begun is None:
+                delivered.set()
+            else:
+                begun.add_done_callback(lambda _: delivered.set())
 
         # the event loop is closed, or the run was cancelled, which the worker notices at its next chunk
         with suppress(RuntimeError, asyncio.CancelledError):
@@ -118,7 +118,8 @@ class AsyncioDelivery(EventDelivery):
             while not delivered.wait(POLL):
                 if self._closed:  # an event loop that ends with the run may never begin the delivery
                     return
-            begun[0].result()
+            if begun is not None:
+                begun.result()
 
     async def _deliver(self, event: Row) -> None:
         self.write(event)
@@ -150,14 +151,8 @@ class CaughtUp:
 
     __slots__ = ("_delivery", "_outbox")
 
-    def __init__(self, delivery: AsyncioDelivery | None = None, outbox: Outbox | None = None) -> None:
-        self._delivery = delivery
-        self._outbox = outbox
+    def __init__(self, delivery: AsyncioDelivery, outbox: Outbox) -> None:
+        self._delivery, self._outbox = delivery, outbox
 
     def __await__(self) -> Generator[Any, None, None]:
-        if self._delivery is not None and self._outbox is not None:
-            yield from self._delivery.flush(self._outbox).__await__()
-
-
-#: for runs without observers
-_NOBODY = CaughtUp()
+        return self._delivery.flush(self._outbox).__await__()

@@ -19,6 +19,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.worker_pool import WorkerPool, in_worker
+from kernai.drivers.asyncio_delivery import AsyncioDelivery, CaughtUp
 from kernai.drivers.background_loop import outcome_of
 from kernai.drivers.driver import POLL, Driver, Stack, answered, end_failed
 from kernai.loop.effects import (
@@ -38,7 +39,6 @@ from kernai.loop.effects import (
 from kernai.registry.provider import Provider
 
 if TYPE_CHECKING:
-    from kernai.drivers.asyncio_delivery import AsyncioDelivery
     from kernai.loop.root import Cancellation, Outbox
 
 #: a sync skill's call is brief if it takes less than this, in seconds. Waking the event loop takes a quarter of it
@@ -56,7 +56,7 @@ class AsyncioDriver(Driver):
 
     _pool: WorkerPool | None = None
     _store: WorkerPool | None = None
-    _tasks: set[asyncio.Task[None]] | None = None
+    _tasks: frozenset[asyncio.Task[None]] = frozenset()
     _watch: _Watch | None = None
     _hold = 0.0  # how long the event loop may wait for the next sync skill
     _root_task: asyncio.Task[Any] | None = None
@@ -91,7 +91,7 @@ class AsyncioDriver(Driver):
 
     def stop(self) -> None:
         super().stop()
-        for task in self._tasks or ():
+        for task in self._tasks:
             if not task.cancelling():
                 task.cancel()
         self._delivery.interrupt()
@@ -125,10 +125,10 @@ class AsyncioDriver(Driver):
         task = asyncio.current_task()
         store_failed = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
         if store_failed or not self._cancellations(task):
-            return self.outcome_error(raised, effect, is_spawned=task in (self._tasks or ()))
+            return self.outcome_error(raised, effect, is_spawned=task in self._tasks)
         self._delivery.hurry()
         if isinstance(effect, Commit):  # the announced call has not begun, so it had no effect
-            if task not in (self._tasks or ()):
+            if task not in self._tasks:
                 return self.delivery_failed(raised)
             self.stop()
             return NotPerformed()
@@ -197,7 +197,7 @@ class AsyncioDriver(Driver):
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         try:
-            stream.caught_up = self._delivery.caught_up(run.outbox)
+            stream.caught_up = CaughtUp(self._delivery, run.outbox)
             if type(provider).acall is Provider.acall:
                 call = partial(provider.call, effect.messages, effect.model, generation, stream)
                 answer: Awaitable[Any] = self._in_worker(call, in_place=effect.timeout is None)
@@ -237,8 +237,7 @@ class AsyncioDriver(Driver):
             stack.completions = asyncio.Queue()
         task = asyncio.ensure_future(self._drive_spawned(spawned))
         stack.spawned = [*stack.spawned, task]
-        self._tasks = self._tasks or set()
-        self._tasks.add(task)
+        self._tasks |= {task}
         task.add_done_callback(partial(self._spawned_ended, spawned, stack))
 
     async def _drive_spawned(self, spawned: Stack) -> None:
@@ -252,8 +251,7 @@ class AsyncioDriver(Driver):
 
     def _spawned_ended(self, spawned: Stack, stack: Stack, task: asyncio.Task[None]) -> None:
         """Queues the completion of spawned work. A task that was cancelled before it began gets a new one."""
-        if self._tasks is not None:
-            self._tasks.discard(task)
+        self._tasks -= {task}
         stack.completions.put_nowait(spawned.completion or Completion(spawned.key, error=NotPerformed()))
 
     async def _end_spawned(self, stack: Stack) -> None:
