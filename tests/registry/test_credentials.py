@@ -121,6 +121,8 @@ def test_an_undeclared_key_is_an_error_that_says_how_to_declare_it() -> None:
         context(settings={"api_key": "x"}).setting("api_key")
     with pytest.raises(KernaiError, match="declares no credential 'x': add"):
         SkillContext(skill_with()).credential("x")
+    with pytest.raises(TypeError, match=r"must be a mapping, or have resolve\(skill, key\), got int"):
+        context(credentials=3).credential("api_key")
 
 
 def test_a_protocols_handler_has_neither_credentials_nor_settings() -> None:

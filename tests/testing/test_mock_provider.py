@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import kernai
 from kernai import Agent, GenerationOptions, LlmResponse, Message, MockProvider, Models, ProviderError, Recorder, Usage
 from kernai.middleware import fallback, retry
+from kernai.testing import ByHand
 from kernai.testing.contracts import at_once
 from tests.loop.loop_cases import command, echo, plan, task
 from tests.ways import WAYS, Way
@@ -130,6 +132,7 @@ def test_a_function_answers_what_it_is_asked_until_reset_forgets_it_with_all_cal
 
 
 MAKE: Any = MockProvider  # the mistakes below are those a type checker would see
+BY_HAND: Any = partial(ByHand, Agent(instructions="x", provider=MockProvider()))
 
 
 @pytest.mark.parametrize("make,error,message", [
@@ -145,6 +148,10 @@ MAKE: Any = MockProvider  # the mistakes below are those a type checker would se
     (lambda: MAKE().fail_on_step(-1), ValueError, "step must be the number of a call"),
     (lambda: MAKE().fail_on_step(True), ValueError, "step must be the number of a call"),
     (lambda: MAKE().with_token_counter(3), TypeError, "with_token_counter must be a plain function of .*, got 3"),
+    (lambda: BY_HAND().run(3), TypeError, "the input may hold str and Media, not int"),
+    (lambda: BY_HAND(context={}), TypeError, "context must be a Context, got dict"),
+    (lambda: BY_HAND(limits=3), TypeError, "limits must be a Limits, got int"),
+    (lambda: BY_HAND(provider="gpt"), TypeError, "provider must be a kernai.Provider, got str"),
 ])  # fmt: skip
 def test_a_mistake_in_a_test_is_reported_at_once(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

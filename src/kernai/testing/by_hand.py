@@ -25,13 +25,14 @@ from kernai.middleware.chain import wrap
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
 from kernai.registry.protocol_registry import ProtocolRegistry
-from kernai.registry.provider import Provider
+from kernai.registry.provider import Provider, check_provider
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.registry.skill_registry import SkillRegistry
+from kernai.runs.run_request import checked_context
 from kernai.values.context import Context
 from kernai.values.limits import Budget, Limits
 from kernai.values.media import Media
-from kernai.values.message import Message
+from kernai.values.message import INPUT_PARTS, Message, as_parts
 from kernai.values.result import Result
 
 Order = Callable[[Sequence[Any]], Any]
@@ -66,7 +67,7 @@ class ByHand:
         self.warnings: list[tuple[str, dict[str, Any]]] = []
         self.listening = listening
         clock = Clock(wall=lambda: 0.0, monotonic=monotonic or map(float, count()).__next__)
-        limits = limits or Limits()
+        limits = Limits() if limits is None else check_type(limits, Limits, "limits must be a Limits")
         cancellation = Cancellation(clock, None if cancelled is None else SimpleNamespace(is_set=cancelled))
         cancellation.begin(limits.timeout)
         log: Any = SimpleNamespace(warn=lambda name, **fields: self.warnings.append((name, fields)), trace=None)
@@ -74,12 +75,12 @@ class ByHand:
             "run-1", Budget(limits), cancellation, config=config, skills=skills, protocols=protocols, wrap=wrap,
             log=log,
         )
-        context = Context() if context is None else context
+        context = checked_context(context)
         self.kept: Any = None
         self.outbox = Outbox(self)
         self.state = Run(
-            agent, self.root, self.outbox, context, agent.provider if provider is None else provider, agent.model,
-            context.depth, context.task_id,
+            agent, self.root, self.outbox, context, agent.provider if provider is None else check_provider(provider),
+            agent.model, context.depth, context.task_id,
         )
         self._driver = _Driver(self, order)
         self.state.messages.extend(history)
@@ -87,7 +88,7 @@ class ByHand:
     def work(self, *content: str | Media) -> effects.Work:
         """The loop's generator, for a test that sends the outcomes itself."""
         self.root.runs[self.state.scope] = self.state  # the end of an earlier `run` has removed it
-        return wrap(self.state, None, run_loop(self.state, content))
+        return wrap(self.state, None, run_loop(self.state, as_parts(content, "the input", INPUT_PARTS)))
 
     def run(self, *content: str | Media) -> Result[Any]:
         """Performs every effect until the loop ends."""
