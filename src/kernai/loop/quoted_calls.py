@@ -41,14 +41,11 @@ _ANY = ("", None)  # in place of type and name: a text that was made to hide its
 
 
 class QuotedCalls:
-    """The quoted calls that one scope knows. `outer` has those of its parent run."""
+    """The quoted calls that one scope knows."""
 
-    __slots__ = (
-        "_asked", "_confirmed", "_known", "_quoted", "_spelled", "_unread", "is_due", "knows_none", "outer",
-    )
+    __slots__ = ("_asked", "_confirmed", "_known", "_spelled", "_unread", "calls", "is_due", "knows_none")
 
     def __init__(self) -> None:
-        self.outer: QuotedCalls | None = None
         #: whether `begin_response` has to be called with the next response
         self.is_due = False
         #: whether no text contained a call so far, as in most runs
@@ -56,17 +53,18 @@ class QuotedCalls:
         # few runs ever read a call, so these are created with the first one
         self._unread: list[tuple[str, Look]] | None = None
         #: quoted contents by type and name, each with its first source
-        self._quoted: dict[tuple[str, str | None], dict[str | None, str]] | None = None
+        self.calls: dict[tuple[str, str | None], dict[str | None, str]] | None = None
         #: by type and name: how many of the quoted contents have been indexed, and the source of each of their keys
         self._known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] | None = None
         #: letters and digits of texts that may spell a call, each with its source
-        self._spelled: list[tuple[str, str]] | None = None
+        self._spelled: Sequence[tuple[str, str]] = ()
         #: calls that the model was asked to confirm, and those that its response confirms
         self._asked = self._confirmed = _NONE
 
     def begin_sub_run(self, outer: QuotedCalls) -> None:
         """Begins a sub-run: its model knows what the parent's model has read so far."""
-        self.outer, self.knows_none = outer, outer.knows_none
+        self.calls = outer.calls and {of: {**calls} for of, calls in outer.calls.items()}
+        self._spelled, self.knows_none = outer._spelled, outer.knows_none
 
     def record_untrusted(self, source: str, text: str) -> None:
         """Notes an outside text that the model reads with its next call."""
@@ -94,16 +92,16 @@ class QuotedCalls:
 
     def _read(self, unread: list[tuple[str, Look]]) -> None:
         for source, look in unread:
-            self._spelled = [*(self._spelled or ()), *((one, source) for one in look.spellings)]
+            self._spelled = [*self._spelled, *((one, source) for one in look.spellings)]
             if not look.shows_call:
                 continue
             from kernai.blocks.quotations import quoted_calls  # few runs come here
 
             for call in quoted_calls(look.text):
-                self._quoted = self._quoted or {}
+                self.calls = self.calls or {}
                 of = _ANY if call.type is None else (call.type, call.name)
-                self._quoted.setdefault(of, {}).setdefault(call.content, source)
-        self.knows_none = self.knows_none and not (self._quoted or self._spelled)
+                self.calls.setdefault(of, {}).setdefault(call.content, source)
+        self.knows_none = not (self.calls or self._spelled)
 
     def source_of(
         self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool,
@@ -114,26 +112,23 @@ class QuotedCalls:
         With `may_confirm`, the model's next response may confirm the call. With `spelled`, a text also quotes a call if
         only the letters and digits are the same.
         """
-        lists = self.untrusted_calls(type, name)
-        wild = next((source for calls in self.untrusted_calls(*_ANY) for source in calls.values()), None)
-        spellings = self._spellings() if spelled else []
-        if not any(lists) and wild is None and not spellings:
+        calls, wild = ((self.calls or {}).get(of, {}) for of in ((type, name), _ANY))
+        spellings = self._spelled if spelled else ()
+        if not calls and not wild and not spellings:
             return None
         keys = keys_of(content)
         if not keys or any((type, name, key) in self._confirmed for key in keys):
             return None
         if self._known is None:
             self._known = {}
-        # `known` has the keys of the first `seen` calls, counted over all scopes; only the last one's grow
+        # `known` has the keys of the first `seen` calls
         seen, known = self._known.get((type, name), (0, {}))
-        for calls in lists:
-            for quoted, where in islice(calls.items(), seen, None):
-                for key in ("",) if quoted is None else keys_of(quoted):
-                    known.setdefault(key, where)
-            seen = max(0, seen - len(calls))
-        self._known[type, name] = sum(map(len, lists)), known
+        for quoted, where in islice(calls.items(), seen, None):
+            for key in ("",) if quoted is None else keys_of(quoted):
+                known.setdefault(key, where)
+        self._known[type, name] = len(calls), known
         source = next((known[key] for key in sorted(keys) if key in known), known.get(""))
-        source = source or wild
+        source = source or next(iter(wild.values()), None)
         if source is None and spellings:
             from kernai.blocks.quotations import is_spelled_in  # loaded by now
 
@@ -142,18 +137,6 @@ class QuotedCalls:
             self._asked |= {(type, name, key) for key in keys}
             self.is_due = True
         return source
-
-    def untrusted_calls(self, type: str, name: str | None) -> list[dict[str | None, str]]:
-        """Returns the quoted calls of a type and name by content, with their sources, one mapping per scope.
-
-        Outer scopes come first; their mappings do not change while this scope runs.
-        """
-        outer = [] if self.outer is None else self.outer.untrusted_calls(type, name)
-        return outer if self._quoted is None else [*outer, self._quoted.get((type, name), {})]
-
-    def _spellings(self) -> list[tuple[str, str]]:
-        outer = [] if self.outer is None else self.outer._spellings()  # noqa: SLF001 - of the same class
-        return [*outer, *(self._spelled or ())]
 
 
 def are_asked(run: Run, blocks: Sequence[Block], asked: Asked) -> bool:
