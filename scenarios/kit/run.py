@@ -148,6 +148,5 @@ def recording(path: Path | None) -> Iterator[kernai.Recorder]:
     try:
         with Recording(str(path), kernai.MediaStore()) as file:
             yield kernai.Recorder(kernai.CompositeSink(memory, file))
-        file.check()
     except CommandError as error:
         raise UsageError(error.message) from error

@@ -34,11 +34,9 @@ def little_room() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["run.json", "run.jsonl"])
 def test_a_full_disk_is_reported_at_the_end(tmp_path: Path, name: str) -> None:
-    with Recording(str(tmp_path / name), MediaStore()) as recording, little_room():
+    error = rf"the recording .*{name} is incomplete: File too large"
+    with little_room(), pytest.raises(CommandError, match=error), Recording(str(tmp_path / name), MediaStore()) as recording:
         recording.recorder.record(Event("final", "x" * 100))
-        recording.close()
-    with pytest.raises(CommandError, match=rf"the recording .*{name} is incomplete: File too large"):
-        recording.check()
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -52,7 +50,6 @@ EARLIER = ENTRY + "\n"
 def record_to(path: Path, store: MediaStore | None = None) -> None:
     with Recording(str(path), MediaStore() if store is None else store) as recording:
         recording.recorder.record(Event("final", "now"))
-    recording.check()
 
 
 def answers_in(path: Path) -> list[object]:
@@ -115,12 +112,11 @@ def test_a_file_or_link_with_the_name_of_the_media_folder_is_refused(
 ) -> None:
     store = MediaStore()
     path = tmp_path / "run.jsonl"
-    with Recording(str(path), store) as late:
+    error = rf"the recording .* is incomplete: .*run\.jsonl\.media {reason}"
+    with pytest.raises(CommandError, match=error), Recording(str(path), store) as late:
         make(tmp_path / "run.jsonl.media")
         store.put(Media.from_bytes(b"picture", mime_type="image/png"))
         late.recorder.record(Event("final", "x"))
-    with pytest.raises(CommandError, match=rf"the recording .* is incomplete: .*run\.jsonl\.media {reason}"):
-        late.check()
     before = path.read_bytes()
     with pytest.raises(CommandError, match=rf"--record: .*run\.jsonl\.media {reason}"):
         Recording(str(path), store)
@@ -171,11 +167,10 @@ def test_media_that_are_huge_or_cannot_be_read_are_left_out_and_reported(
     with film.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
     store = MediaStore([Media.from_file(film), Media.from_file(tmp_path / "gone.png")])
-    with Recording(str(tmp_path / "r.json"), store, quiet=quiet) as recording:
+    recording = Recording(str(tmp_path / "r.json"), store, quiet=quiet)
+    with pytest.raises(CommandError, match="is incomplete: cannot read media file"), recording:
         for text in ("one", "two"):
             recording.recorder.record(Event("final", text))
-    assert recording.failure is not None
-    assert "is incomplete: cannot read media file" in recording.failure
     assert capsys.readouterr().err.count("over 67,108,864 bytes and left out") == (not quiet)
     assert not (tmp_path / "r.json.media").exists()
 

@@ -60,8 +60,6 @@ def run(options: Namespace) -> int:
         except KeyboardInterrupt:
             if not status:  # with a status it was a second press during a turn, and that turn has ended
                 raise
-    if recording is not None:
-        recording.check()
     return status[0]
 
 

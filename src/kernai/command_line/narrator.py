@@ -14,7 +14,6 @@ from kernai.blocks.parser import Part, parts_of
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, OK, PROVIDER, CommandError
 from kernai.command_line.program import Argument, Group
-from kernai.command_line.recording import Recording
 from kernai.command_line.stores import call_line, continuing
 from kernai.durable.store import WAITING
 from kernai.errors import ProviderError, error_text
@@ -231,15 +230,10 @@ VENDOR_HINT = "`kernai doctor` looks at keys and servers; --debug shows the trac
 _LIMITS = {StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.MAX_CALLS, StopReason.TIMEOUT}
 
 
-def failure_of(result: Result[Any], recording: Recording | None = None, again: str | None = None) -> CommandError:
-    """The error for a run without an answer, which also mentions an incomplete recording.
-
-    `again` is the command line that continues the run, if the run is in a store.
-    """
+def failure_of(result: Result[Any], again: str | None = None) -> CommandError:
+    """The error for a run without an answer. `again` is the command line that continues a run in a store."""
     error = result.error
     message = f"the run stopped: {result.stop_reason}" if error is None else error_text(error)
-    if recording is not None and recording.failure is not None:
-        message = f"{message}; and {recording.failure}"
     hint, status = DEBUG_HINT, NO
     if result.stop_reason in _LIMITS:
         hint = f"--{result.stop_reason.replace('_', '-')} allows more"
@@ -252,8 +246,8 @@ def failure_of(result: Result[Any], recording: Recording | None = None, again: s
 
 
 def carried_out(
-    start: Callable[[Narrator], Result], options: Namespace, *, recording: Recording | None = None,
-    again: str | None = None, replay: str = "", is_kept: Callable[[], bool] = lambda: True,
+    start: Callable[[Narrator], Result], options: Namespace, *, again: str | None = None, replay: str = "",
+    is_kept: Callable[[], bool] = lambda: True,
 ) -> int:
     """Starts a run, shows it, and returns the exit status.
 
@@ -269,25 +263,21 @@ def carried_out(
             result = start(view)
         finally:
             view.end_line()
-    if recording is not None:
-        recording.close()
     if not options.quiet:
         output.note(summary(result, time.monotonic() - started))
     if options.json:
         output.write_json(result.to_dict())
     elif result.ok:
         write_answer(result, view)
-    if not result.ok and not result.pending:
-        raise failure_of(result, recording, again) from result.error
-    if recording is not None:
-        recording.check()
-    if not result.pending:
-        return OK
-    for call in result.pending:
-        output.note(f"waits for a decision: {printable(call.call_id)} {call_line(call)}", "yellow")
-    first = result.pending[0].call_id
-    output.note(f"hint: {again} --approve {first}, or --refuse {first}=WHY", None)
-    return output.WAITING
+    if result.pending:
+        for call in result.pending:
+            output.note(f"waits for a decision: {printable(call.call_id)} {call_line(call)}", "yellow")
+        first = result.pending[0].call_id
+        output.note(f"hint: {again} --approve {first}, or --refuse {first}=WHY", None)
+        return output.WAITING
+    if not result.ok:
+        raise failure_of(result, again) from result.error
+    return OK
 
 
 LOUDNESS = Group(Argument("--quiet -q", "show only answers and errors"), Argument("--verbose -v", "show more detail"))

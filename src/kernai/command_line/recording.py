@@ -10,7 +10,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
 from typing import Any, BinaryIO, NamedTuple, Self
 
-from kernai._util.api import Closing
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing, is_address, shown
@@ -118,14 +117,15 @@ _ID = re.compile(r"media_[0-9a-f]{12}")
 _ENDINGS = {mime: ending for ending, mime in reversed(MIME_TYPES.items())}
 
 
-class Recording(Closing):
+class Recording:
     """Writes the events of `recorder` to `path`, and the media of `store` to the folder next to it. A context manager.
 
     A ``.jsonl`` is written line by line, a ``.json`` at the end. An earlier recording is replaced (if it is a symbolic
     link, the link is replaced, not its target). For any other existing file the constructor raises `CommandError`, also
-    if it has the name of the media folder; the block does if another process is recording to the file. A later failure
-    does not end the run, but is kept in `failure`. Files have mode 0600. Media are written if they are bytes or files;
-    URLs are never fetched. Media that are too large are left out, with a note unless `quiet`.
+    if it has the name of the media folder; the block does if another process is recording to the file. The first later
+    failure is reported at the end of the block: a `CommandError`, or a warning if another exception ends it. Files have
+    mode 0600. Media are written if they are bytes or files; URLs are never fetched. Media that are too large are left
+    out, with a note unless `quiet`.
     """
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
@@ -133,11 +133,11 @@ class Recording(Closing):
         self._file = os.path.abspath(path)  # the agent's file may change the working directory
         #: for media, such as ``RUN.jsonl.media/ID.ending``; created with the first file
         self.folder = f"{self._file}.media"
-        self.failure: str | None = None
+        self._failure: str | None = None
         self._store = store
         self._quiet = quiet
         self._handled = 0  # how many media of the store were written; it keeps their order
-        self._sink: JsonlSink | MemorySink | None = MemorySink()
+        self._sink: JsonlSink | MemorySink = MemorySink()
         self._locked: BinaryIO | None = None
         if not path.endswith((".json", ".jsonl")):
             raise CommandError(f"--record: {path!r} must end in .json or .jsonl", WRITABLE)
@@ -156,8 +156,6 @@ class Recording(Closing):
 
     def record(self, event: Event) -> None:
         """Writes an event. Media are written first, so that a program that follows the file finds them."""
-        if self._sink is None:
-            raise KernaiError(f"the recording {self.path} is closed")
         with self._going_on():
             if len(self._store) > self._handled:
                 for media in islice(self._store, self._handled, None):
@@ -198,16 +196,18 @@ class Recording(Closing):
                 self._sink = JsonlSink(self._file)
         return self
 
-    def close(self) -> None:
-        """Completes the file. Closing twice is fine."""
-        sink, self._sink = self._sink, None
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         with self._going_on():
-            if isinstance(sink, JsonlSink):
-                sink.close()
-            elif sink is not None:
-                write_private(self._file, (Recorder(sink).to_json(expand=False) + "\n").encode("ascii"))
+            if isinstance(self._sink, JsonlSink):
+                self._sink.close()
+            else:
+                write_private(self._file, (Recorder(self._sink).to_json(expand=False) + "\n").encode("ascii"))
         if self._locked is not None:
             self._locked.close()
+        if self._failure is not None and kind is None:
+            raise CommandError(self._failure, WRITABLE, NO)
+        if self._failure is not None:
+            output.note(f"warning: {self._failure}", "yellow")
 
     @contextmanager
     def _going_on(self) -> Iterator[None]:
@@ -216,12 +216,7 @@ class Recording(Closing):
             yield
         except (OSError, KernaiError) as error:
             reason = error.strerror if isinstance(error, OSError) else None
-            self.failure = self.failure or f"the recording {self.path} is incomplete: {reason or error_text(error)}"
-
-    def check(self) -> None:
-        """Raises `CommandError` if the recording is incomplete."""
-        if self.failure is not None:
-            raise CommandError(self.failure, WRITABLE, NO)
+            self._failure = self._failure or f"the recording {self.path} is incomplete: {reason or error_text(error)}"
 
 
 def _lock(path: str) -> BinaryIO:

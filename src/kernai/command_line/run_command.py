@@ -55,7 +55,7 @@ def _run(options: Namespace) -> int:
                         recorder=None if recording is None else recording.recorder,
                         store=None if store is None else store.store,
                     ),
-                    options, recording=recording, again=again, is_kept=lambda: store is None or store.keeps(run_id),
+                    options, again=again, is_kept=lambda: store is None or store.keeps(run_id),
                 )
 
 
