@@ -45,11 +45,10 @@ class Tail:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         self.waiting: str | None = None
-        self._file: tuple[int, int] | None = None
         self._read = 0
         self._line = 0
         self._partial = b""
-        self._last = b""  # the last bytes read, to notice if the file was overwritten
+        self._last = b""  # the last bytes read, to notice if the file was replaced or overwritten
 
     def read(self) -> list[dict[str, Any]] | None:
         """Returns the entries of new complete lines. An incomplete last line is returned once it is complete.
@@ -64,13 +63,10 @@ class Tail:
             return []
         self.waiting = None
         with file:
-            about = os.fstat(file.fileno())
-            identity = about.st_dev, about.st_ino
             file.seek(self._read - len(self._last))
-            if self._file not in (None, identity) or file.read(len(self._last)) != self._last:
+            if file.read(len(self._last)) != self._last:
                 return None
-            self._file = identity
-            new = file.read(about.st_size - self._read)
+            new = file.read()
         self._read += len(new)
         self._last = (self._last + new)[-_CHECKED:]
         *lines, self._partial = (self._partial + new).split(b"\n")
