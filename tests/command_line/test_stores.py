@@ -264,8 +264,8 @@ def test_a_run_without_an_id_gets_one_that_is_shown_and_its_files_are_where_the_
 
 ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "an id that is taken": (START, "runs.db already has a run 'r42'", "`kernai resume clerk.py runs.db r42` continues it"),
-    "an id that no conversation can have": (("chat", "clerk.py", "--store", "no.db", "--run-id", "a/b"), "cannot be called 'a/b'", "1 to 128"),
-    "an id that none can have": (("run", "clerk.py", "x", "--store", "no.db", "--run-id", "a/b"), "cannot be called 'a/b'", "1 to 128"),
+    "an id that no conversation can have": (("chat", "clerk.py", "--store", "no.db", "--run-id", "a/b"), "with a store, RUN must be 1 to 128 of", "refund-42"),
+    "an id that none can have": (("run", "clerk.py", "x", "--store", "no.db", "--run-id", "a/b"), "with a store, RUN must be 1 to 128 of", "refund-42"),
     "a recording in a folder that is not there": (("run", "clerk.py", "x", "--store", "no.db", "--record", "no/r.jsonl"), "--record: cannot write no/r.jsonl: No such file", "a file that can be written"),
     "a recording of a conversation in a folder that is not there": (("chat", "clerk.py", "--store", "no.db", "--record", "no/r.json"), "--record: cannot write no/r.json: No such file", "a file that can be written"),
     "a recording in the file of the store": (("run", "clerk.py", "x", "--store", "a.json", "--record", "a.json"), "--record: a.json is the store of the run", "name another"),

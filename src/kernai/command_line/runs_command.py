@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -107,17 +106,11 @@ def _show(runs: list[dict[str, Any]]) -> None:
     ]
     widths = [max(map(len, column)) for column in zip(_HEADS[:-1], *rows, strict=True)]
     left = max(output.columns() - sum(widths) - 2 * len(widths), _LEAST_INPUT)
-    inputs = ["-" if one["input"] is None else _shortened(one["input"], left) for one in runs]
+    inputs = ["-" if one["input"] is None else one_line(one["input"], left) for one in runs]
     for line in (_HEADS, *((*row, given) for row, given in zip(rows, inputs, strict=True))):
         cells = [f"{cell:{align}{width}}" for cell, align, width in zip(line, "<<<>>><", widths, strict=False)]
         style = "dim" if line is _HEADS else _STYLES.get(line[2], "red")
         output.write("  ".join([*cells, line[-1]]), style)
-
-
-def _shortened(value: object, width: int) -> str:
-    """Like `one_line`, but without the length of what is cut: the column is narrow."""
-    line = one_line(value, sys.maxsize)
-    return line if len(line) <= width else f"{line[: width - 3]}..."
 
 
 def _approve(options: Namespace) -> int:
