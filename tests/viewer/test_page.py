@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from base64 import b64encode
 from collections.abc import Callable
 from hashlib import sha256
@@ -260,15 +259,6 @@ def test_the_size_of_each_picture_and_of_all_is_limited(tmp_path: Path, monkeypa
     assert late == {"left_out": "the pictures of this page have reached 150 bytes"}
     kept = Media.from_bytes(GIF.ljust(101), mime_type="image/gif")
     assert Thumbnails(None, [kept]).find({kept.id}) == {kept.id: large}
-
-
-def test_a_picture_that_was_just_written_is_not_read_yet(tmp_path: Path) -> None:
-    file = tmp_path / f"{ID}.gif"
-    file.write_bytes(GIF)
-    assert Thumbnails(tmp_path, settle=3600).find({ID}) == {}
-    before = time.time() - 7200
-    os.utime(file, (before, before))
-    assert set(Thumbnails(tmp_path, settle=3600).find({ID})) == {ID}
 
 
 # ---------------------------------------------------------------------------------------------------- a file that grows

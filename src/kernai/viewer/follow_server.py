@@ -93,7 +93,6 @@ MAX_WAIT = 20.0
 #: limits of one answer
 MOST_ITEMS = 2_000
 MOST_BYTES = 4 * 1024 * 1024
-_SETTLE = 0.3
 
 
 class Feed:
@@ -113,7 +112,7 @@ class Feed:
         self._tail = Tail(self._path)
         self._items: list[tuple[str, str]] = []  # ("records" or "media", JSON)
         self._shortening = Shortening()
-        self._pictures = Thumbnails(self._media_folder, settle=_SETTLE)
+        self._pictures = Thumbnails(self._media_folder)
         self._wanted: set[str] = set()  # the ids of media in all records
         self._found: set[str] = set()
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -97,32 +96,22 @@ _FILE = re.compile(r"(media_[0-9a-f]{12})\.[A-Za-z0-9]{1,8}")
 
 
 class Thumbnails:
-    """Finds pictures by id, among `media` with data or else in the folder, until `MAX_TOTAL` bytes are used.
+    """Finds pictures by id, among `media` with data or else in the folder, until `MAX_TOTAL` bytes are used."""
 
-    A file is read only `settle` seconds after its last change, because it may still be being written.
-    """
-
-    def __init__(
-        self, folder: str | os.PathLike[str] | None, media: Iterable[Media] = (), *, settle: float = 0.0
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None, media: Iterable[Media] = ()) -> None:
         self._folder = None if folder is None else os.fspath(folder)
         self._data: dict[str, bytes] = {}
         for one in media:
             check_type(one, Media, "media must be a list of Media", " in it")
             if (data := one.data if isinstance(one.data, bytes) else one.payload) is not None:
                 self._data[one.id] = data
-        self._settle = settle
         self._left = MAX_TOTAL
 
     def find(self, ids: set[str]) -> dict[str, dict[str, str]]:
         """Returns ``{"uri": DATA_URI}`` or ``{"left_out": REASON}`` for each id that is found."""
         found = {one: self._picture(data, len(data)) for one, data in sorted(self._data.items()) if one in ids}
         files = self._files() if ids - self._data.keys() else {}
-        for media_id in sorted(ids & files.keys() - self._data.keys()):
-            picture = self._read(files[media_id])
-            if picture is not None:
-                found[media_id] = picture
-        return found
+        return found | {one: self._read(files[one]) for one in sorted(ids & files.keys() - self._data.keys())}
 
     def _files(self) -> dict[str, str]:
         if self._folder is None or os.path.islink(self._folder):  # noqa: PTH114 - text in, text out
@@ -133,17 +122,13 @@ class Thumbnails:
         except OSError:
             return {}
 
-    def _read(self, path: str) -> dict[str, str] | None:
+    def _read(self, path: str) -> dict[str, str]:
         try:
             file = open_regular(path, follow_links=False)
         except OSError as error:
             return {"left_out": f"its file cannot be opened: {error.strerror}"}
         with file:
-            about = os.fstat(file.fileno())
-            if abs(time.time() - about.st_mtime) < self._settle:
-                return None
-            data = file.read(MAX_BYTES + 1)
-        return self._picture(data, about.st_size)
+            return self._picture(file.read(MAX_BYTES + 1), os.fstat(file.fileno()).st_size)
 
     def _picture(self, data: bytes, size: int) -> dict[str, str]:
         if len(data) > MAX_BYTES:
