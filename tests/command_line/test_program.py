@@ -100,7 +100,7 @@ WRONG = {
     "a folder of skills": (["skills", "."], "kernai: error: no file '.'", "hint: name the files in the folder: './*.py'"),
     "a recording without an end": (["view", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: "),
     "a page of no recording": (["view", "gone.json"], "kernai: error: cannot read gone.json: No such file or directory", "hint: "),
-    "a page over the recording": (["view", "run.jsonl", "-o", "run.jsonl"], "kernai: error: -o: run.jsonl is the recording itself", "hint: name another file"),
+    "a page over the recording": (["view", "run.jsonl", "-o", "run.jsonl"], "kernai: error: run.jsonl already exists and is not a page of this viewer", "hint: name another file"),
     "a page over a folder": (["view", "run.jsonl", "-o", "folder.json"], "kernai: error: cannot write folder.json: it is not a regular file", "hint: name another file with -o"),
     "a page nowhere": (["view", "run.jsonl", "-o", "no/x.html"], "kernai: error: cannot write no/x.html: No such file or directory", "hint: name another file with -o"),
     "a page on stdout that is opened": (["view", "run.jsonl", "-o", "-", "--open"], "kernai: error: --open needs a file, and -o - writes to stdout", "hint: "),

@@ -112,7 +112,6 @@ MAX_BYTES = 64 * 1024 * 1024
 _KEYS = Event("").to_dict().keys()
 #: the beginning of each entry, without the event's type
 _HEAD = '{"event":"","step":'
-_ID = re.compile(r"media_[0-9a-f]{12}")
 #: the first file ending of each media type
 _ENDINGS = {mime: ending for ending, mime in reversed(MIME_TYPES.items())}
 
@@ -166,7 +165,7 @@ class Recording:
 
     def _write(self, media: Media) -> None:
         """Writes one of the media. Raises `KernaiError` if that fails; it is not tried again."""
-        if media.is_url or not _ID.fullmatch(media.id):
+        if media.is_url:
             return
         is_on_disk = media.is_path and media.payload is None and os.path.isfile(media.data)
         is_huge = is_on_disk and os.path.getsize(media.data) > MAX_BYTES  # such a file is not read

@@ -29,7 +29,7 @@ def run(options: Namespace) -> int:
         return _follow(recording, options, title, folder)
     if options.port is not None:
         raise CommandError("--port belongs to --follow", "a file needs no port")
-    target = _target(recording, options.output)
+    target = _target(recording) if options.output is None else options.output
     if target == "-" and options.open:
         raise CommandError("--open needs a file, and -o - writes to stdout", "leave one of the two out")
     page = render_page(recording.events(), title=title, media_folder=folder, media=recording.media())
@@ -44,16 +44,12 @@ def run(options: Namespace) -> int:
     return OK
 
 
-def _target(recording: Source, target: str | None) -> str:
-    """The file to write the page to. Raises `CommandError` if that is the recording itself."""
+def _target(recording: Source) -> str:
+    """The file of the page, next to the recording."""
     path, run_id = recording
-    if target is None:
-        if run_id is not None:
-            return os.path.join("" if is_address(path) else os.path.dirname(path), f"{run_id}.html")
-        return re.sub(r"(?i)\.(jsonl|json|ndjson)\Z", "", path) + ".html"
-    if target != "-" and os.path.exists(target) and os.path.exists(path) and os.path.samefile(target, path):
-        raise CommandError(f"-o: {target} is the recording itself", "name another file")
-    return target
+    if run_id is not None:
+        return os.path.join("" if is_address(path) else os.path.dirname(path), f"{run_id}.html")
+    return re.sub(r"(?i)\.(jsonl|json|ndjson)\Z", "", path) + ".html"
 
 
 def _follow(recording: Source, options: Namespace, title: str, folder: str) -> int:
