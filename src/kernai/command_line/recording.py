@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from kernai.command_line.output import NO, CommandError, failing, is_address, sh
 from kernai.command_line.stores import StoreAt, command
 from kernai.errors import KernaiError, error_text
 from kernai.events import RECORDING_FORMAT, Event, RunResumedRow, RunStartRow
-from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Shortening, read_lines, read_text
+from kernai.recording.recorder import JsonlSink, MemorySink, Recorder, Shortening, read_text
 from kernai.recording_file import entries_in
 from kernai.values.media import MIME_TYPES, Media, MediaStore
 
@@ -237,14 +236,11 @@ def _lock(path: str) -> BinaryIO:
 def _is_recording(path: str) -> bool:
     """Whether a `Recording` wrote the file. `entries_in` accepts more, such as other programs' logs with events."""
     try:
-        text = read_text(path)
-        entries = list(read_lines(text, path)) if text.startswith("{") else json.loads(text)
-    except (KernaiError, ValueError, RecursionError):
+        begun = re.sub(r'^(\{"event":")\w+', r"\1", read_text(path).strip("[]\n"))  # perhaps incomplete
+        is_ours = begun.startswith(_HEAD) or _HEAD.startswith(begun)
+        return is_ours and all(one.keys() >= _KEYS for one in entries_in(path))
+    except KernaiError:
         return False
-    if text.startswith("{") and not entries:  # the only line is incomplete
-        begun = re.sub(r'^(\{"event":")\w+', r"\1", text)
-        return begun.startswith(_HEAD) or _HEAD.startswith(begun)
-    return isinstance(entries, list) and all(isinstance(one, dict) and one.keys() >= _KEYS for one in entries)
 
 
 def _refusal(folder: str) -> str | None:
