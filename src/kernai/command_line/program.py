@@ -56,8 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program with these arguments (by default the process's own) and returns its exit status."""
     output.prepare()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    end = given.index("--") if "--" in given else len(given)
     # found before the command line is parsed, so that errors in it can show a traceback, too
-    debug = "--debug" in given[: given.index("--") if "--" in given else None]
+    debug = "--debug" in given[:end]
+    given = [*(one for one in given[:end] if one != "--debug"), *given[end:]]
     try:
         with _termination_raises(), _warnings_shown():
             status = _run(given, debug=debug)
@@ -117,8 +119,6 @@ def _warnings_shown() -> Iterator[None]:
 
 
 def _run(arguments: list[str], *, debug: bool) -> int:
-    while arguments and arguments[0] == "--debug":
-        arguments = arguments[1:]
     first, *rest = arguments or ["--help"]
     if first == "help" and rest:
         first, rest = rest[0], ["--help"]
@@ -167,8 +167,6 @@ def explained(error: BaseException) -> CommandError:
         return CommandError(f"{error.why}, and a run can only wait in a store", how, NO)
     if isinstance(error, RunDamagedError):
         return CommandError(error_text(error), "docs/durable.md says how to save what is whole", USAGE)
-    if isinstance(error, KernaiError):
-        return CommandError(error_text(error), DEBUG_HINT, NO)
     if isinstance(error, FileNotFoundError):
         try:
             os.getcwd()
@@ -176,7 +174,7 @@ def explained(error: BaseException) -> CommandError:
             return CommandError("the working directory has been removed", "change to one that exists")
     if isinstance(error, OSError) and error.filename is not None:
         return CommandError(f"{error.filename}: {error.strerror or error_text(error)}", DEBUG_HINT)
-    return CommandError(described(error), DEBUG_HINT, NO)
+    return CommandError(error_text(error) if isinstance(error, KernaiError) else described(error), DEBUG_HINT, NO)
 
 
 def _help() -> str:
