@@ -163,13 +163,13 @@ class AnthropicProvider(HttpProvider):
         reads = part.kind == "document" and model.supports("document_in")
         source: dict[str, Any] | None = None
         if sees or (reads and part.mime_type == "application/pdf"):
-            url = media_reference(part) if part.is_url else None
-            if url is not None:
-                source = {"type": "url", "url": url}
-            elif not part.is_url and (reads or part.mime_type in IMAGE_TYPES):
+            if not part.is_url:
                 mime_type, data = inline(part)
-                source = {"type": "base64", "media_type": mime_type, "data": data}
-        elif reads and part.mime_type == "text/plain" and not part.is_url:
+                if reads or mime_type in IMAGE_TYPES:
+                    source = {"type": "base64", "media_type": mime_type, "data": data}
+            elif (url := media_reference(part)) is not None:
+                source = {"type": "url", "url": url}
+        elif reads and part.mime_type.startswith("text/") and not part.is_url:
             text = part.read_bytes().decode("utf-8", "replace")
             source = {"type": "text", "media_type": "text/plain", "data": text}
         return None if source is None else {"type": part.kind, "source": source}

@@ -37,9 +37,10 @@ VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?$")
 
 #: sent for a message without content, which vendors reject
 EMPTY = "(empty)"
-#: the images that OpenAI and Anthropic accept, with a common misnomer; and how they begin in base64
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/jpg")
+PDF = "application/pdf"
+#: how the images that OpenAI and Anthropic accept begin in base64
 IMAGE_STARTS = {"iVBORw": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
+IMAGE_TYPES = tuple(IMAGE_STARTS.values())
 
 
 class HttpProvider(Closing, NotCopied, Provider):
@@ -361,9 +362,12 @@ def inline(media: Media) -> tuple[str, str]:
     return mime_type, data
 
 
-def data_uri(media: Media) -> str:
-    """Returns the payload as a data URI."""
-    return "data:{};base64,{}".format(*inline(media))
+def link(media: Media, *types: str) -> str | None:
+    """Returns the URL, or the payload as a data URI if it has one of these types; None if neither may be sent."""
+    if media.is_url:
+        return media_reference(media)
+    mime_type, data = inline(media)
+    return f"data:{mime_type};base64,{data}" if mime_type in types else None
 
 
 def _with_extra(ours: Any, theirs: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.exchange import Exchange
 from kernai_providers.failures import at, failure_in_stream, objects
-from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, HttpProvider, data_uri, known, media_reference, one_text
+from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, PDF, HttpProvider, known, link, one_text
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn, is_whole
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
 
@@ -181,15 +181,15 @@ class OpenAIProvider(HttpProvider):
         if isinstance(part, str):
             return {"type": "text", "text": part}
         if part.kind == "image" and model.supports("vision"):
-            url = media_reference(part) if part.is_url else data_uri(part) if part.mime_type in IMAGE_TYPES else None
+            url = link(part, *IMAGE_TYPES)
             return None if url is None else {"type": "image_url", "image_url": {"url": url}}
         if part.is_url:
             return None
         if part.kind == "audio" and model.supports("audio_in") and part.mime_type in AUDIO_FORMATS:
             audio = {"data": part.to_base64(), "format": AUDIO_FORMATS[part.mime_type]}
             return {"type": "input_audio", "input_audio": audio}
-        if part.mime_type == "application/pdf" and model.supports("document_in"):
-            return {"type": "file", "file": {"filename": f"{part.id}.pdf", "file_data": data_uri(part)}}
+        if part.mime_type == PDF and model.supports("document_in"):
+            return {"type": "file", "file": {"filename": f"{part.id}.pdf", "file_data": link(part, PDF)}}
         return None
 
     def reader(self) -> OpenAIReader:
@@ -427,12 +427,12 @@ class ResponsesProvider(OpenAIProvider):
         if isinstance(part, str):
             return {"type": "input_text", "text": part}
         if part.kind == "image" and model.supports("vision"):
-            url = media_reference(part) if part.is_url else data_uri(part) if part.mime_type in IMAGE_TYPES else None
+            url = link(part, *IMAGE_TYPES)
             return None if url is None else {"type": "input_image", "image_url": url, "detail": "auto"}
-        if part.mime_type == "application/pdf" and model.supports("document_in"):
+        if part.mime_type == PDF and model.supports("document_in"):
+            url = link(part, PDF)
             if not part.is_url:
-                return {"type": "input_file", "filename": f"{part.id}.pdf", "file_data": data_uri(part)}
-            url = media_reference(part)
+                return {"type": "input_file", "filename": f"{part.id}.pdf", "file_data": url}
             return None if url is None else {"type": "input_file", "file_url": url}
         return None
 

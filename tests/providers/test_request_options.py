@@ -249,8 +249,8 @@ def test_only_https_is_passed_on_and_gs_to_gemini(written: str) -> None:
 def test_an_image_has_the_type_of_its_data_whatever_a_tool_declares(vendor: str, start: bytes, mime: str) -> None:
     expected = one(vendor, Media.from_bytes(start, mime_type=mime), ALL)
     assert mime in str(expected)
-    for declared in ("image/jpg", "image/png", "image/webp"):
-        assert one(vendor, Media.from_bytes(start, mime_type=declared), ALL) == expected
+    for declared in ("image/jpg", "image/png", "image/webp", "image/bmp", "Image/PNG", "binary/octet-stream"):
+        assert one(vendor, Media.from_bytes(start, mime_type=declared, kind="image"), ALL) == expected
 
 
 @pytest.mark.parametrize("mime,format", [
@@ -261,9 +261,10 @@ def test_openai_is_told_the_format_of_a_sound_in_its_own_word(mime: str, format:
     assert one("openai", Media.from_bytes(PAYLOAD, mime_type=mime), ALL) == sound
 
 
-@pytest.mark.parametrize("payload,said", [(b"plain", "plain"), ("größer".encode(), "größer"), (b"a\xffb", "a�b")])
-def test_anthropic_takes_a_text_as_a_document(payload: bytes, said: str) -> None:
-    media = Media.from_bytes(payload, mime_type="text/plain")
+@pytest.mark.parametrize("payload,said,mime", [
+    (b"plain", "plain", "text/plain"), ("größer".encode(), "größer", "text/markdown"), (b"a\xffb", "a�b", "text/csv")])
+def test_anthropic_takes_a_text_as_a_document(payload: bytes, said: str, mime: str) -> None:
+    media = Media.from_bytes(payload, mime_type=mime)
     shape = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": said}}
     assert one("anthropic", media, ALL) == shape
     by_url = Media.from_url("https://example.com/a.txt")

@@ -81,7 +81,7 @@ def test_media_cannot_be_changed_not_even_through_what_it_was_made_of() -> None:
 @pytest.mark.parametrize("name, mime_type, kind", [
     ("a.png", "image/png", "image"),
     ("A.PNG", "image/png", "image"),
-    ("a.mp3", "audio/mpeg", "audio"),
+    ("a.mp3", "audio/mpeg", "audio"), ("a.opus", "audio/ogg", "audio"), ("a.jfif", "image/jpeg", "image"),
     ("a.pdf", "application/pdf", "document"),
     *((name, FALLBACK_MIME, "document") for name in ("a.tar.gz", "a.unknown", "a", "a.", "", "folder.png/a", ".png", "a.png\n")),
     *((f"https://x.org/a.png{more}", "image/png", "image") for more in ("", "?size=2&name=b.gif", "#part.gif", "?x#y?z.gif")),
