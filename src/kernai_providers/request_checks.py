@@ -211,8 +211,15 @@ def proxy_for(to: Endpoint) -> Proxy | None:
             return None
     proxies = urllib.request.getproxies()
     url = (proxies.get(to.scheme) or proxies.get("all") or "").strip()
-    # NO_PROXY may have an IPv6 address without the brackets that a port needs
-    return None if not url or any(map(urllib.request.proxy_bypass, (to.peer, to.host))) else _parsed(url, to.scheme)
+    exempt = (_has(one.strip(), to.host) for one in proxies.get("no", "").split(","))
+    return None if not url or urllib.request.proxy_bypass(to.peer) or any(exempt) else _parsed(url, to.scheme)
+
+
+def _has(entry: str, host: str) -> bool:
+    """Whether an entry of NO_PROXY that `urllib` does not know has a host: a network, an IPv6 address, an asterisk."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    return entry.startswith("*") and host.endswith(entry[1:].lower())
 
 
 def proxy_secrets() -> list[str]:

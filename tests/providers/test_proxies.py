@@ -112,14 +112,16 @@ def test_a_proxy_that_cannot_be_reached_is_a_failed_connection(monkeypatch: Any,
 @pytest.mark.parametrize("host, proxy, no_proxy, goes", [
     ("vendor.test", "http://proxy.test:3128", "", True),
     ("vendor.test", "proxy.test:3128", "", True),
-    ("vendor.test", "http://proxy.test:3128", "vendor.test", False),
-    ("api.vendor.test", "http://proxy.test:3128", "other.test,.vendor.test", False),
+    *((host, "http://proxy.test:3128", listed, goes) for host, listed, goes in (
+        ("vendor.test", "vendor.test", False), ("api.vendor.test", "other.test,.vendor.test", False), ("api.vendor.test", "*.Vendor.test", False),
+        ("api.vendor.test", "other.test, *", False), ("vendor.test", "*.other.test,10.0.0.0/8", True), ("10.1.2.3", "a.test, 10.0.0.0/8", False),
+        ("10.1.2.3", "10.9.9.9/8", False), ("11.1.2.3", "10.0.0.0/8", True), ("fd00::1", "fd00::/8", False), ("10.1.2.3", "fd00::/8", True),
+        ("fd00::1", "fd00::1", False), ("fd00::1", "[fd00::1]", False), ("fd00::1", "[fd00::1]:443", False), ("fd00::2", "fd00::1", True))),
     ("vendor.test", " ", "", False),
     ("localhost", "http://proxy.test:3128", "", False),
     ("127.8.9.10", "http://proxy.test:3128", "", False),
     ("::1", "http://proxy.test:3128", "", False),
     ("10.0.0.1", "http://proxy.test:3128", "", True),
-    *(("fd00::1", "http://proxy.test:3128", bypassed, goes) for bypassed, goes in (("fd00::1", False), ("[fd00::1]", False), ("fd00::2", True))),
 ])  # fmt: skip
 def test_the_environment_says_which_hosts_have_a_proxy(monkeypatch: Any, host: str, proxy: str, no_proxy: str, goes: bool) -> None:
     monkeypatch.setenv("https_proxy", proxy)
