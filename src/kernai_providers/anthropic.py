@@ -32,6 +32,11 @@ _CACHE_CONTROL: Mapping[object, dict[str, str]] = {
 #: the types of blocks with reasoning; and the field for how much of the text came before one, in characters
 THINKING, AFTER = ("thinking", "redacted_thinking"), "after"
 
+#: the parts of the prompt's tokens: the reader's attribute, and the vendor's field
+PROMPT_TOKENS = {
+    "uncached_tokens": "input_tokens", "cache_write_tokens": "cache_creation_input_tokens",
+    "cached_tokens": "cache_read_input_tokens",
+}
 FINISH_REASONS = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool", "refusal": "refusal",
     "model_context_window_exceeded": "context",
@@ -182,14 +187,10 @@ class AnthropicReader(SseReader):
     """Events of the Messages API, up to `message_stop`."""
 
     terminal = "message_stop"
-
-    def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
-        super().__init__(vendor, secrets)
-        self._usage: dict[str, int] = {}
-        #: where the thought that is being received begins among the pieces of the reasoning
-        self._thought: int | None = None
-        #: the newest call with each index, if no other block has begun with it since: gateways reuse indexes
-        self._newest: dict[object, int] = {}
+    #: tokens of the prompt that the cache neither had nor got
+    uncached_tokens: int | None = None
+    #: where the thought that is being received begins among the pieces of the reasoning
+    _thought: int | None = None
 
     def on_object(self, found: dict[str, Any]) -> None:
         """Handles one event. Unknown types are ignored, as the vendor asks of its clients."""
@@ -205,11 +206,11 @@ class AnthropicReader(SseReader):
         elif kind == "message_delta":
             self._on_end(found)
         elif kind == "message_stop":
-            self.finish(has_answer=self.has_text or self.finish_reason is not None)
+            self.finish()
 
     def _on_block(self, block: Mapping[str, Any], index: object) -> None:
         kind = block.get("type")
-        self._newest.pop(index, None)
+        self._newest.pop(index, None)  # gateways reuse indexes
         if kind == "text":
             self.say(block.get("text"))
         elif kind == "tool_use":
@@ -252,16 +253,13 @@ class AnthropicReader(SseReader):
         """Takes the cumulative counts. Each replaces an earlier one, except for 0, which gateways send if unknown."""
         # the first count is that of the answer so far: it is used if the answer breaks off, and never as its total
         self.completion_tokens = count_of(at(usage, "output_tokens"))
-        for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"):
-            count = count_of(at(usage, name))
-            if count is not None and (count or name not in self._usage):
-                self._usage[name] = count
+        for ours, theirs in PROMPT_TOKENS.items():
+            count = count_of(at(usage, theirs))
+            if count is not None and (count or getattr(self, ours) is None):
+                setattr(self, ours, count)
         self.thought_tokens(count_of(at(usage, "output_tokens_details", "thinking_tokens")))
         self.note(usage, iterations="iterations")
-        counted = self._usage.get
-        self.cached_tokens = counted("cache_read_input_tokens")
-        self.cache_write_tokens = counted("cache_creation_input_tokens")
-        self.prompt_tokens = sum_of(counted("input_tokens"), self.cache_write_tokens, self.cached_tokens)
+        self.prompt_tokens = sum_of(self.uncached_tokens, self.cache_write_tokens, self.cached_tokens)
 
 
 def _text(text: str) -> list[dict[str, str]]:

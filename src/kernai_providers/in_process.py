@@ -72,21 +72,19 @@ class MemoryTransport:
         if functions and (len(replies) > 1 or not callable(functions[0])):
             raise TypeError("replies must be MemoryReply objects and exceptions, or exactly one function")
         self._replies = replies
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # for replies in order; each other operation on a list or set is atomic
         self._requests: list[Request] = []
         self._open: set[MemoryResponse] = set()
 
     @property
     def requests(self) -> tuple[Request, ...]:
         """All requests so far."""
-        with self._lock:
-            return tuple(self._requests)
+        return tuple(self._requests)
 
     @property
     def open_responses(self) -> int:
         """How many responses were neither finished nor closed."""
-        with self._lock:
-            return len(self._open)
+        return len(self._open)
 
     def send(self, request: Request) -> MemoryResponse:
         """Returns the next reply. Raises `ValueError` for a request that no transport could send."""
@@ -99,9 +97,8 @@ class MemoryTransport:
         # call the function without the lock: it may wait, or send something itself
         reply = answer if isinstance(answer, MemoryReply) else answer(request)
         check_type(reply, MemoryReply, "the function for replies must return a MemoryReply")
-        response = MemoryResponse(reply, call.peer, request.max_bytes, self._forget)
-        with self._lock:
-            self._open.add(response)
+        response = MemoryResponse(reply, call.peer, request.max_bytes, self._open.discard)
+        self._open.add(response)
         return response
 
     async def asend(self, request: Request) -> AsyncMemoryResponse:
@@ -112,10 +109,6 @@ class MemoryTransport:
 
     async def aclose(self) -> None:
         """Does nothing, because there are no idle connections."""
-
-    def _forget(self, response: MemoryResponse) -> None:
-        with self._lock:
-            self._open.discard(response)
 
 
 class MemoryResponse(StreamedResponse):

@@ -204,11 +204,6 @@ class OpenAIReader(SseReader):
     def __init__(self, vendor: str, secrets: Sequence[str] = (), *, done_marker: bool = True) -> None:
         super().__init__(vendor, secrets)
         self._done_marker = done_marker
-        self._answered = False
-        #: the key of the newest call with each index
-        self._newest: dict[object, object] = {}
-        #: the keys of calls that a piece without a name has continued, so that a name begins another call
-        self._continued: set[object] = set()
         #: reasoning that DeepSeek wants back with the calls
         self._thought: list[str] = []
         self._details: list[dict[str, Any]] = []
@@ -225,15 +220,14 @@ class OpenAIReader(SseReader):
         return self.finish_reason is not None and not self._done_marker
 
     def _on_choice(self, choice: Mapping[str, Any]) -> None:
-        self._answered = True
         self.check_error(choice)  # some routers put it here
         # some servers wrap a whole answer as a stream; Perplexity repeats the answer so far beside each piece of it
         delta = choice.get("delta") or (None if self.has_text else choice.get("message"))
         if isinstance(delta, dict):
             self._on_content(delta.get("content"))
             self.say(at(delta, "audio", "transcript"))
-            for number, call in enumerate(objects(delta.get("tool_calls"))):
-                self._on_call(call, number)
+            for call in objects(delta.get("tool_calls")):
+                self._on_call(call)
             for image in objects(delta.get("images")):  # from OpenRouter, as data URIs
                 url = str(at(image, "image_url", "url"))
                 self.say(self.named("image", url.removeprefix("data:").partition(";")[0]))
@@ -250,16 +244,15 @@ class OpenAIReader(SseReader):
             self.end_with(reason, FINISH_REASONS)
             self.terminal = "[DONE] (if this server never sends it, pass done_marker=False)"
 
-    def _on_call(self, call: Mapping[str, Any], number: int) -> None:
+    def _on_call(self, call: Mapping[str, Any]) -> None:
         name, index = at(call, "function", "name"), key_of(call.get("index"))
         key = self._newest.get(index)
         if name and (key is None or self._is_another(call, key)):
-            is_free = isinstance(index, int) and index not in self._calls
-            key = self._newest[index] = index if is_free else f"{len(self._calls)}.{number}"
+            key = self._newest[index] = len(self._calls)
         elif key is None:
             key = self._newest[index] = next(reversed(self._calls), 0)
-        elif not name:
-            self._continued.add(key)
+        elif not name and key in self._calls:
+            self._calls[key].is_continued = True
         self.call(key, name=name, id=call.get("id"), text=at(call, "function", "arguments"))
         if key in self._calls and isinstance(call.get(EXTRA), dict):
             self.keep({"type": EXTRA, "vendor": self.vendor, EXTRA: call[EXTRA]}, self._calls[key].index)
@@ -273,7 +266,7 @@ class OpenAIReader(SseReader):
         call, id = self._calls.get(key), piece.get("id")
         if call is None or not call.name or (id and id == call.id):
             return False
-        if at(piece, "function", "name") != call.name or key in self._continued:
+        if at(piece, "function", "name") != call.name or call.is_continued:
             return True
         begins = id or str(at(piece, "function", "arguments")).lstrip().startswith("{")
         return bool(begins) and is_whole("".join(call.pieces))
@@ -319,7 +312,7 @@ class OpenAIReader(SseReader):
         return sum_of(completion, thought)
 
     def on_done(self) -> None:
-        self.finish(has_answer=self._answered)
+        self.finish()
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         if self.box is not None and self.called_tool:
@@ -508,7 +501,7 @@ class ResponsesReader(SseReader):
             self.say(text)
         elif text != self.text:
             self.final_text = text
-        self.finish(has_answer=self.has_text or bool(output) or self.finish_reason != "stop")
+        self.finish(is_empty=not (self.has_text or output or self.finish_reason != "stop"))
 
     def _on_text(self, found: Mapping[str, Any], *, whole: bool) -> None:
         """Handles a piece of a part of the output, or the whole part, which is all that some servers send."""

@@ -153,6 +153,8 @@ class _Call:
     #: the type and name of its block, if its arguments can be shown while they arrive
     block: tuple[str, str | None] | None = None
     is_shown: bool = False
+    #: for vendors that number the calls: whether a piece without a name has continued it, so a name begins another call
+    is_continued: bool = False
 
 
 class Reader(ABC):
@@ -186,6 +188,8 @@ class Reader(ABC):
         #: whether any piece of the answer was returned
         self.has_given = False
         self._calls: dict[object, _Call] = {}
+        #: for vendors that number the calls: the key of the newest one with each number
+        self._newest: dict[object, object] = {}
         self._texts: list[str] = []
         self._reasoning: list[str] = []
         #: pieces that were not returned yet
@@ -353,9 +357,9 @@ class Reader(ABC):
         if isinstance(why, str) and why.strip():
             self.metadata["finish_message"] = why.strip()
 
-    def finish(self, *, has_answer: bool) -> None:
+    def finish(self, *, is_empty: bool = False) -> None:
         """Ends the turn. Raises `ProviderError` if the vendor sent no answer, not even an empty one."""
-        if not has_answer:
+        if is_empty or not (self.has_text or self.finish_reason is not None):
             raise self.error("the stream ended without an answer", "no_answer", retryable=True)
         self.complete = True
 

@@ -190,17 +190,17 @@ def resolve(
     Raises `UnknownVendorError`, which lists the known ones, or `MissingKeyError`, which names the variable to set. Each
     is a `ProviderError` and a `ValueError`.
     """
-    given = (capabilities,) if isinstance(capabilities, str) else capabilities
+    given: Any = capabilities  # `Model` checks them
     vendor, model_id = split_name(name)
     if vendor.name in IN_PROCESS:
-        return _in_process(vendor, model_id, options), Model(model_id, TEXT if given is None else tuple(given), cost)
+        return _in_process(vendor, model_id, options), Model(model_id, TEXT if given is None else given, cost)
     if vendor.name == "openai" and RESPONSES_ONLY.match(model_id):
         vendor = BY_NAME["openai-responses"]
     known = {"api_key", *dict(vendor.places), *(["grammar"] if vendor.name == "local" else [])}
     for adapter in (HttpProvider, vendor.adapter):
         known.update(adapter.__init__.__kwdefaults__ or {})
     _check_options(vendor.name, options, known)
-    model = Model(model_id, capabilities_of(model_id) if given is None else tuple(given), cost)
+    model = Model(model_id, capabilities_of(model_id) if given is None else given, cost)
     if vendor.adapter is OpenAIProvider and vendor.name != "openai":
         return CompatibleProvider(vendor, **options), model
     return vendor.adapter(**options), model

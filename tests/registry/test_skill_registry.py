@@ -45,6 +45,8 @@ def test_anything_but_a_skill_or_a_list_of_names_is_a_type_error_with_the_fix(re
         registry.register(make)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"did you mean \['one'\]"):
         registry.listing("one")
+    with pytest.raises(TypeError, match=r"model must be a kernai\.Model, got str"):
+        registry.listing(model="gpt")  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------------------- what a model is offered

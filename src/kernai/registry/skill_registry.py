@@ -23,10 +23,10 @@ from kernai.errors import KernaiError, described
 from kernai.interrupts import calls_out
 from kernai.registry.registry import Access, Registry, RegistryState, process_wide
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
+from kernai.values.model import Model
 
 if TYPE_CHECKING:
     from kernai.registry.declarations import Credential, Setting
-    from kernai.values.model import Model
 
 SkillSelection = str | Iterable[str | Skill] | None
 """What a model may be offered: ``"all"``, None for nothing, or names and skills."""
@@ -106,6 +106,7 @@ class SkillRegistry(Registry[Skill]):
         """
         if isinstance(selection, str) and selection != "all":
             raise TypeError(f'scope must be "all", None or a list of names and skills; did you mean [{selection!r}]?')
+        check_type(model, Model | None, "model must be a kernai.Model")
         registered = self._state.entries
         given = registered.values() if selection == "all" else selection or ()
         found = (one if isinstance(one, Skill) else registered.get(one) for one in given)
