@@ -177,10 +177,13 @@ class DurableRun:
         """
         root = self.scopes[""]
         run = root.run
-        changed = {name: rules._asdict() for name, scope in self.scopes.items() if (rules := scope.new_rules())}
+        changed = {
+            name: rules._asdict() for name, scope in self.scopes.items()
+            if scope.ended is None and (rules := scope.cursor.new_rules())
+        }
         definition = run.definition()
         run.write(RunResumedRow(
-            self.history.length, self.history.dropped, format=RECORDING_FORMAT, rules=changed or None,
+            len(self.history.rows), self.history.dropped, format=RECORDING_FORMAT, rules=changed or None,
             definition=None if definition == self._definition else definition, metadata=run.metadata or None,
         ))
         run.outbox.waiting.extend(self.new_rows)

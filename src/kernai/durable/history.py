@@ -29,7 +29,7 @@ NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)
 class History:
     """`scopes` has the rows that count; `left_out` are the rows that a resume ignores. A new run has neither."""
 
-    length = 0
+    rows: Sequence[Recorded] = ()
     resumes: Sequence[Recorded] = ()
 
     def __init__(
@@ -44,11 +44,10 @@ class History:
         #: calls that the recording says were about to be made, and the outcomes of calls, by call id
         self.announced: set[str] = set()
         self.outcomes: dict[str, Recorded] = {}
-        #: from rows that were left out: the usage of model calls by call id; the numbers of `result` rows by scope
+        #: from rows that were left out: the usage of model calls by call id
         self.wasted: dict[str, Usage] = {}
-        self._undone: dict[str, list[int]] = {}
         if recorded is not None:
-            self.length, self.resumes = len(recorded.all), recorded.resumes
+            self.rows, self.resumes = recorded.all, recorded.resumes
             self._note(recorded, left_out)
 
     def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:
@@ -61,16 +60,13 @@ class History:
                     self.never_ran.update({row.call_id}, self.facts.approved_below(row.call_id))
                 elif not row.is_broken_off and row.call_id not in recorded.scopes:  # an agent's scope has its own end
                     self.outcomes[row.call_id] = one
-        for seq in sorted(recorded.dropped.union(self.dropped)):
+        self._gone = recorded.dropped.union(self.dropped)
+        for seq in sorted(self._gone):
             one = recorded.all[seq]
             used = reading(one, one.row.usage)
             if used is not None:
                 call = model_call(one)
                 self.wasted[call] = self.wasted.get(call, Usage()) + used
-            elif isinstance(row := one.row, events.ResultRow) and (
-                row.raised or row.stop_reason != StopReason.INTERRUPT
-            ):
-                self._undone.setdefault(one.scope, []).append(seq)
         for rows in self.scopes.values():
             for one in rows:
                 if isinstance(one.row, events.CallBegunRow):
@@ -122,14 +118,14 @@ class History:
         return self.scopes.get(scope, ())
 
     def was_resumed_after(self, outcome: Recorded) -> bool:
-        scope, ends = outcome.scope, events.ResultRow
-        after = (one for one in self.of(scope) if one.seq > outcome.seq and isinstance(one.row, (*events.BEGUN, ends)))
-        then = next(after, None)
-        if then is not None and not isinstance(then.row, ends):
-            return True
-        until = None if then is None else then.seq  # otherwise a resume has left out the end of the scope
-        undone = self._undone.get(scope, ())
-        return any(outcome.seq < ended and (until is None or ended < until) for ended in undone)
+        for seq, row in self.rows[outcome.seq + 1:]:
+            if row.place[3] != outcome.scope or not isinstance(row, (*events.BEGUN, events.ResultRow)):
+                continue
+            if seq not in self._gone:
+                return not isinstance(row, events.ResultRow)
+            if isinstance(row, events.ResultRow) and (row.raised or row.stop_reason != StopReason.INTERRUPT):
+                return True  # a resume has left out the end of the scope
+        return False
 
 
 def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:

@@ -23,7 +23,6 @@ from kernai.loop.effects import CallModel, Cancelled, Completion, Effect, NotPer
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
-    from kernai.agents.definition import Rules
     from kernai.durable.durable_run import DurableRun
     from kernai.durable.host_state import HostState, Saved
     from kernai.loop.run_state import Run
@@ -49,7 +48,7 @@ class DurableScope:
         #: the loop
         self.work = work
         self._durable = durable
-        self._cursor = ReplayCursor(run, rows, durable.history, compares=durable.compares)
+        self.cursor = ReplayCursor(run, rows, durable.history, compares=durable.compares)
         #: the first effect whose outcome is not recorded
         self._frontier: Effect | None = None
         #: while it is replayed, spawned work by scope or call id
@@ -62,11 +61,7 @@ class DurableScope:
         self._calls: dict[Any, Call] = {}
         self._has_failed = False
         if rows:
-            run.gate = self._cursor
-
-    def new_rules(self) -> Rules | None:
-        """The rules for the rest of the run, if they have changed since it was recorded."""
-        return None if self.ended is not None else self._cursor.new_rules()
+            run.gate = self.cursor
 
     # -------------------------------------------------------------------------------------------------- on record
 
@@ -87,11 +82,11 @@ class DurableScope:
         failed = None if self.ended is None else self.ended.error
         if isinstance(failed, SystemExit) and not isinstance(failed, outcomes.RecordedExit):
             raise failed  # raised just now
-        left, frontier = self._cursor.next, self._frontier
+        left, frontier = self.cursor.next, self._frontier
         if left is not None:
             raise divergence(left, left.row.type, "the run ends" if frontier is None else repr(type(frontier).__name__))
         self.is_parked = frontier is not None and self._waits(frontier)
-        if isinstance(frontier, CallModel) and not (self.is_parked or self.has_unrecorded) and self._cursor.rows:
+        if isinstance(frontier, CallModel) and not (self.is_parked or self.has_unrecorded) and self.cursor.rows:
             self._durable.write_unrecorded(self.run, events.ModelRestartedRow("the run was resumed"))
 
     def _compare_rows(self) -> None:
@@ -99,14 +94,14 @@ class DurableScope:
         waiting = self.run.outbox.waiting
         while waiting:
             row = waiting.popleft()
-            if self._cursor.next is None:
+            if self.cursor.next is None:
                 self._durable.new_rows.append(row)
                 self.has_unrecorded = True
             elif row.role in ("decision", "outcome"):
-                self._cursor.compare(row)
+                self.cursor.compare(row)
 
     def _recorded_outcome(self, effect: Effect) -> Completion | None:
-        following, wasted = self._cursor.next, self._durable.history.wasted
+        following, wasted = self.cursor.next, self._durable.history.wasted
         if isinstance(effect, Spawn):
             self._spawned[effect.what.call_id] = effect
             return Completion(None)
@@ -122,7 +117,7 @@ class DurableScope:
 
     def _recorded_end(self) -> Completion | None:
         """The next completion in the recorded order; after the end of the record, any that is known."""
-        recorded = self._cursor.next
+        recorded = self.cursor.next
         if recorded is None:
             self._sort_spawned()
             return Completion(None, self._done.pop(next(iter(self._done)))) if self._done else None
@@ -147,7 +142,7 @@ class DurableScope:
         """How a call or a sub-run ended, if it did. If a sub-run failed, only its parent's row says exactly how."""
         if not isinstance(effect, SubRun) or not self._durable.has_begun(effect.scope):
             return self._outcome_of(effect)
-        child, recorded = self._durable.replayed(effect), self._cursor.next
+        child, recorded = self._durable.replayed(effect), self.cursor.next
         is_known = child.ended is not None and not child.has_unrecorded
         if recorded is None or (is_known and not isinstance(recorded.row, _ERRORS)):
             return child.ended
@@ -197,7 +192,7 @@ class DurableScope:
 
     def _has_exited(self, recorded: Recorded) -> bool:
         """Whether a `SystemExit` ended this scope's run. If that has no end on record, only in a task."""
-        after = next((one.row for one in self._cursor.rows if one.seq > recorded.seq), None)
+        after = next((one.row for one in self.cursor.rows if one.seq > recorded.seq), None)
         return isinstance(after, events.ResultRow) or (self.run.scope != "" and self.run.task_id is not None)
 
     def _failure(self, recorded: Recorded, otherwise: str) -> Completion:
@@ -317,7 +312,7 @@ class DurableScope:
             raise effects.NotBegun
         if effect is self._frontier and isinstance(effect, CallModel):
             try:
-                self.run.root.budget.check_call(self._cursor.spent)
+                self.run.root.budget.check_call(self.cursor.spent)
             except LimitReachedError as error:
                 raise effects.LimitStop(error.reason, str(error)) from None
         try:
