@@ -277,9 +277,8 @@ class _File:
         # reentrant: a signal handler may fork in the middle of an append
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        # Closes the connection of a store that was never closed; otherwise Python 3.13 issues a ResourceWarning.
-        self._open: list[sqlite3.Connection] = []
-        finalize(self, _close_all, self._open).atexit = False  # at exit, a daemon thread may still use it
+        #: closes the connection, also of a store that was never closed: Python 3.13 would issue a ResourceWarning
+        self._close: Callable[[], object] = lambda: None
         self._identity: tuple[int, int] | None = None
         #: whether the connection is read-only and immutable; see `_frozen`
         self._is_frozen = False
@@ -320,8 +319,10 @@ class _File:
             # the file was removed or replaced, so appends to the old one would be lost; or a frozen file now has a log
             self.disconnect()
         if self._connection is None:
-            self._connection, self._is_frozen = _connected(self.path, self.durability)
-            self._open.append(self._connection)
+            connection, self._is_frozen = _connected(self.path, self.durability)
+            self._close = finalizer = finalize(self, connection.close)
+            finalizer.atexit = False  # at exit, a daemon thread may still use it
+            self._connection = connection
             self._identity = _identity(self.path)
         connection = self._connection
         try:
@@ -364,20 +365,13 @@ class _File:
         self._last = key, head, text, status
 
     def disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        self._last = None
-        if connection is not None:
-            _close_all(self._open)
+        self._connection = self._last = None
+        self._close()
 
     def close(self) -> None:
         with self.lock:
             self._closed = True
             self.disconnect()
-
-
-def _close_all(connections: list[sqlite3.Connection]) -> None:
-    while connections:
-        connections.pop().close()
 
 
 # Each run has one row with its head, updated by each append, so that listing runs need not read entries. The head
