@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 #: the longest wait for another call, and the pause between checks, in seconds
 LONGEST_WAIT, _PAUSE = 0.1, 0.001
-_UNKNOWN = object()
 
 
 class Saved(NamedTuple):
@@ -54,9 +53,8 @@ class HostState:
 
     def __init__(self, recorded: Mapping[str, ContextSavedRow]) -> None:
         self._recorded = recorded
-        #: by scope, the last recorded state (at first the initial one), and its number
-        self._known: dict[str, Any] = {}
-        self._numbers: dict[str, int] = {}
+        #: by scope, the last recorded state and its number, at first the initial state and 0
+        self._known: dict[str, tuple[Any, int]] = {}
         self._saving = threading.Lock()
         self._number = 0
         #: the states to be recorded with a row, by the row's `id()`
@@ -82,7 +80,7 @@ class HostState:
         """Notes the state with which a run begins or continues. Raises what `save` raises."""
         parent = _parent(run)
         if parent is None or not _compared(run.context, parent.context).is_whole:
-            self._known[run.scope] = _saved(run)
+            self._known[run.scope] = _saved(run), 0
 
     def changes(self, run: Run) -> list[Saved]:
         """The states changed by an outcome of this run. If its `save` raises, the run ends as if its store had."""
@@ -105,7 +103,7 @@ class HostState:
                     journal.fail(error)
                 break
             is_foreign = True
-            if data != self._known.get(run.scope, _UNKNOWN):
+            if run.scope not in self._known or data != self._known[run.scope][0]:
                 row = ContextSavedRow(data)
                 row.shared = None if sharing is None else sharing.names
                 run.sealed(row)
@@ -167,10 +165,11 @@ class HostState:
         states = self._with.pop(id(row), ())
         for saved, number in states:
             scope = saved.place[3]
-            if number < self._numbers.get(scope, 0):
-                saved.value = self._known[scope]  # a later state of another call was recorded first
+            known = self._known.get(scope)
+            if known is not None and number < known[1]:
+                saved.value = known[0]  # a later state of another call was recorded first
             else:
-                self._known[scope], self._numbers[scope] = saved.value, number
+                self._known[scope] = saved.value, number
             found.append(saved)
         if isinstance(row, (CallEndedRow, ApprovalRequestedRow)):
             self.end_turn(row.call_id)

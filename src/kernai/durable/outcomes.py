@@ -8,7 +8,7 @@ from typing import Any
 
 from kernai import events
 from kernai.blocks.block import NativeCall, error_block, neutralize, result_block, result_parts
-from kernai.errors import LimitReachedError, ProviderError, RunStoppedError, SkillInputError, Stop, stopped
+from kernai.errors import LimitReachedError, ProviderError, SkillInputError, Stop, stopped
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import LISTINGS
 from kernai.loop.effects import Cancelled, LimitStop, NotBegun
@@ -116,13 +116,8 @@ def stop(row: events.ResultRow) -> BaseException:
         return _named(name, RecordedError)(text)
     if row.raised:
         return Stop(row.stop_reason, str(row.error))
-    error = stop_error(row)
+    error = stopped(row.stop_reason, str(row.error))
     return error if isinstance(error, LimitReachedError) else Cancelled()
-
-
-def stop_error(row: events.ResultRow) -> RunStoppedError:
-    """The error of a stopped run's result."""
-    return stopped(row.stop_reason, str(row.error))
 
 
 def message(recorded: Mapping[str, Any], media: MediaStore) -> Message:

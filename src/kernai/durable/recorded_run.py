@@ -265,7 +265,7 @@ class RecordedRun:
         # a plan from the caller: the root called no model
         if not sent and self.start.plan is not None and end.text is not None:
             results = result_block(RESULT_NAME, neutralize(end.text)) + self._failed_tasks(end.text)
-            asked = input_message(self.input(media), "user"), planned(self.start.plan)
+            asked = input_message(self.inputs(media)[0], "user"), planned(self.start.plan)
             messages = [*self.history(media), *asked, Message("user", results, by="tool")]
         error = RunCancelledError if end.stop_reason == StopReason.CANCELLED else RunStoppedError
         return Result(
@@ -307,10 +307,8 @@ class RecordedRun:
     def history(self, media: MediaStore) -> list[Message]:
         return reading(self.scopes[""][0], lambda: [message(one, media) for one in self.start.history])
 
-    def input(self, media: MediaStore) -> tuple[InputPart, ...]:
-        return parts_of(self.scopes[""][0], self.start.input, media)
-
     def inputs(self, media: MediaStore) -> list[tuple[InputPart, ...]]:
+        """The first input, and those that were added later."""
         kinds = (events.RunStartRow, events.InputAddedRow)
         return [parts_of(one, one.row.input, media) for one in self.scopes[""] if isinstance(one.row, kinds)]
 

@@ -14,7 +14,7 @@ from kernai import events
 from kernai.agents.setup import NO_SYSTEM, System
 from kernai.durable import outcomes
 from kernai.durable.recorded_run import Recorded, has_system, reading, sent_messages, without_system
-from kernai.errors import ReplayDivergenceError, RunStoppedError
+from kernai.errors import ReplayDivergenceError, RunStoppedError, stopped
 from kernai.jsonio.json_data import dumps, jsonable
 from kernai.loop.effects import Cancelled
 from kernai.loop.root import Gate
@@ -98,7 +98,7 @@ class ReplayCursor(Gate):
 
     def why_stopped(self) -> RunStoppedError:
         end = next((one.row for one in self.rows[self._written():] if isinstance(one.row, events.ResultRow)), None)
-        return super().why_stopped() if end is None else outcomes.stop_error(end)
+        return super().why_stopped() if end is None else stopped(end.stop_reason, str(end.error))
 
     def child_context(self, run: Run, scope: str, task_id: str | None) -> Context:
         has_begun = self._history.of(scope) or scope in self._history.facts.decided

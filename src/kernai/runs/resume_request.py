@@ -64,7 +64,7 @@ class _RecordedRequest(RunRequest):
     ) -> None:
         self._recorded = recorded
         media = context.media_store
-        super().__init__(agent, [*recorded.input(media)], {
+        super().__init__(agent, [*recorded.inputs(media)[0]], {
             **options, "context": context, "run_id": recorded.run_id, "history": recorded.history(media),
         })
         plan = recorded.start.plan
