@@ -250,10 +250,12 @@ def test_an_exhausted_pool_is_an_error_that_says_so_while_leases_are_still_renew
         assert renewed == [lease.token]
 
 
-def test_a_tag_that_is_too_long_for_an_index_is_an_error_at_once(kept: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_the_server_does_not_take_is_an_error_at_once(kept: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RETRY_PAUSE", -1)  # fails if it tries again
     with pytest.raises(KernaiError, match=r"cannot append .*a tag or a lock may have at most 2,600 bytes"):
         kept.append("r", 0, [started(tags={"seed": os.urandom(2000).hex()})], [])
+    with pytest.raises(KernaiError, match=r"cannot contain NUL \(0x00\) bytes$"):
+        kept.load_media("r", ["a\0b"])
 
 
 def test_a_closed_postgres_store_is_an_error_that_says_so(kept: PostgresStore) -> None:

@@ -389,7 +389,7 @@ class PostgresStore(LeasedStore):
             INTERRUPTS.look()
 
     def _reported(self, doing: str, error: psycopg.Error) -> KernaiError:
-        hint = _HINTS.get(error.sqlstate, "")
+        hint = "" if isinstance(error, psycopg.DataError) else _HINTS.get(error.sqlstate, "")
         why = self._server.explain_timeout() if isinstance(error, PoolTimeout) else f"{error_text(error).strip()}{hint}"
         return KernaiError(f"cannot {doing} in {self.name}: {why}")
 
