@@ -216,8 +216,7 @@ class Head:
     def block(self, why: str, calls: Sequence[PendingCall]) -> None:
         self.check_free()
         in_flight = [replace(one, reason=one.reason or why, metadata={"in_flight": True}) for one in calls]
-        info = self.info.without_in_flight()
-        self.info = replace(info, status=BLOCKED, why=why, pending=(*info.pending, *in_flight))
+        self.info = replace(self.info, status=BLOCKED, why=why, pending=(*self.info.not_in_flight(), *in_flight))
 
     def request_cancel(self, reason: str) -> None:
         self.unfinished()  # otherwise it would cancel the next input

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
@@ -144,7 +144,7 @@ class RunInfo(Value):
             case events.RunStartRow.type if of_root:
                 known.update(agent=data["agent"], status=RUNNING, **_from_metadata(data.get("metadata") or {}))
             case events.RunResumedRow.type if of_root:
-                known.update(status=RUNNING, why=None, pending=self.without_in_flight().pending)
+                known.update(status=RUNNING, why=None, pending=self.not_in_flight())
             case events.ResultRow.type if of_root:
                 known["status"] = WAITING if data["stop_reason"] == "interrupt" else str(data["stop_reason"])
                 known.update(usage=Usage(**data["usage"]), steps=data["steps"])
@@ -155,10 +155,9 @@ class RunInfo(Value):
                 asked = [PendingCall.from_dict(data)] if entry["event"] == events.ApprovalRequestedRow.type else []
                 known["pending"] = (*others, *asked)
 
-    def without_in_flight(self) -> RunInfo:
-        """Returns a copy without the in-flight calls that the run was blocked on."""
-        pending = tuple([one for one in self.pending if not one.metadata.get("in_flight")])
-        return replace(self, why=None, pending=pending)
+    def not_in_flight(self) -> tuple[PendingCall, ...]:
+        """The waiting calls without those in flight that the run was blocked on."""
+        return tuple([one for one in self.pending if not one.metadata.get("in_flight")])
 
     def due_by(self, now: float) -> tuple[str, ...]:
         """The ids of calls whose `until` has passed at `now`, by the store's clock."""

@@ -112,7 +112,7 @@ class Workers:
         self._accept = check_texts("accept", accept, "keys")
         self._stopping = threading.Event()
         #: the same view for all runs of a tenant, so that one query looks for requests to cancel any of them
-        self._kept_view = lru_cache(self._view)
+        self._view = lru_cache(partial(store.for_worker, stopping=self._stopping))
         self._break_off: Callable[[], object] = lambda: None
         self._threads = WorkerPool(concurrency)
 
@@ -225,7 +225,7 @@ class Workers:
 
     def _continue(self, tenant: str, run_id: str) -> None:
         """Works on a run until it ends or waits."""
-        store = self._kept_view(tenant)
+        store = self._view(tenant)
         while (info := store.info(run_id)) is not None and info.status in UNFINISHED:
             if self._stopping.is_set():  # the job was fetched just before
                 store.enqueue(run_id)
@@ -258,9 +258,6 @@ class Workers:
             is_due = after is not None and (after.decisions or after.due) and after.length != info.length
             if result.stop_reason != StopReason.INTERRUPT or not is_due:
                 return
-
-    def _view(self, tenant: str) -> PostgresStore:
-        return self._store.for_worker(tenant, self._stopping)
 
     def _reap_until(self, done: threading.Event) -> None:
         while True:

@@ -62,7 +62,7 @@ class _RecordedRequest(RunRequest):
         self, agent: Agent[Any], recorded: RecordedRun, agents: Agents, context: Context, options: Mapping[str, Any], *,
         may_call: bool,
     ) -> None:
-        self._recorded = recorded
+        self.recorded = recorded
         media = context.media_store
         super().__init__(agent, [*recorded.inputs(media)[0]], {
             **options, "context": context, "run_id": recorded.run_id, "history": recorded.history(media),
@@ -80,10 +80,10 @@ class _RecordedRequest(RunRequest):
 
     def _changes(self, run: Run, accept: Iterable[str]) -> list[str]:
         """Describes the agent's changes. Raises `ReplayLoosenedError` for a lost protection that is not in `accept`."""
-        recorded = self._recorded.definition
+        recorded = self.recorded.definition
         if recorded is None:
             return ["the recording was made by an older kernai and does not describe the agent", *_stale(accept, {})]
-        start = self._recorded.scopes[""][0]
+        start = self.recorded.scopes[""][0]
         compared = reading(start, Comparison, recorded, run.definition())
         left = {key: words for key, words in compared.loosened.items() if key not in accept}
         if left:
@@ -145,12 +145,12 @@ class ResumeRequest(_RecordedRequest):
 
     def _check_input(self) -> None:
         """Raises `ValueError` for an input if a call still waits for a decision."""
-        left = [call_id for call_id in self._recorded.waiting if call_id not in self._approvals]
+        left = [call_id for call_id in self.recorded.waiting if call_id not in self._approvals]
         if self._added and left:
             raise ValueError(f"input: the run waits for a decision on {', '.join(left)}; pass approvals=... first")
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
-        recorded, end = self._recorded, self._recorded.result
+        recorded, end = self.recorded, self.recorded.result
         self.cancellation.begin(self._limits.timeout, recorded.seconds())
         delivery.kept = None  # replayed rows must be compared, not recorded directly
         run = self._run(delivery)
@@ -194,7 +194,7 @@ class ResumeRequest(_RecordedRequest):
         return run, durable.continued()
 
     def _checked_approvals(self, given: Any) -> dict[str, Decision]:
-        waiting = self._recorded.waiting
+        waiting = self.recorded.waiting
         check_type(given, Mapping | None, "approvals must be a mapping of call ids to decisions")
         approvals = {}
         for call_id, decision in (given or {}).items():
@@ -257,19 +257,12 @@ class ReplayRequest(_RecordedRequest):
         result, run = self.decided()
         return Replay(result, tuple(self._changes(run, self._accepted)))
 
-    def result(self) -> Result[Any] | None:
-        """Replays the run and returns its result, as `decided` does, or what was recorded if Ctrl-C ended it."""
-        result, run = self.decided()
-        if result is None and self._recorded.result is not None:
-            result = self._recorded.final_result(run.context.media_store)
-        return result
-
     def decided(self) -> tuple[Result[Any] | None, Run]:
         """Replays the run and returns its result, even if the agent has lost protections."""
         try:
-            return self._compared(History.whole(self._recorded))
+            return self._compared(History.whole(self.recorded))
         except ReplayDivergenceError as error:
-            before = History.before_ctrl_c(self._recorded, error)
+            before = History.before_ctrl_c(self.recorded, error)
             if before is None:
                 raise
         return self._compared(before)
@@ -283,11 +276,11 @@ class ReplayRequest(_RecordedRequest):
         checks = _SkillChecks(history, self._same or eq, self._key)
         durable.check_skill = checks.check if self._runs_skills else None
         try:
-            root = durable.replay(run, self._recorded, history, compares=True)
+            root = durable.replay(run, self.recorded, history, compares=True)
         finally:
             checks.close()
-        if self._recorded.is_closed:
-            return self._recorded.final_result(run.context.media_store), run
+        if self.recorded.is_closed:
+            return self.recorded.final_result(run.context.media_store), run
         if root.is_parked:
             return durable.parked_result(run), run
         # after Ctrl-C and the like there is none
@@ -365,8 +358,14 @@ class _SkillChecks:
 
 
 def recorded_result(agent: Agent[Any], run_id: str, store: Store, context: Context | None = None) -> Result[Any] | None:
-    """The result of a stored run, even if the agent has lost protections since; None if the recording stops earlier."""
-    return ReplayRequest(agent, run_id, store, None, None, {"model": None, "context": context}).result()
+    """The result of a stored run, even if the agent has lost protections since; what was recorded if Ctrl-C ended it.
+    None if the recording stops earlier.
+    """
+    request = ReplayRequest(agent, run_id, store, None, None, {"model": None, "context": context})
+    result, run = request.decided()
+    if result is None and request.recorded.result is not None:
+        result = request.recorded.final_result(run.context.media_store)
+    return result
 
 
 def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[str]]:
