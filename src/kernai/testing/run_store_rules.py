@@ -121,8 +121,7 @@ class RunStoreRules:
         store.release(store.claim("r", "second", AN_HOUR))
 
     def test_a_claim_with_an_append_to_a_busy_run_writes_nothing(self) -> None:
-        store = self.make()
-        held = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
+        store, held = self._claimed()
         for seq in (1, 2):
             _busy(partial(store.append, "r", seq, [ended()], [_media("x")], claim=("second", AN_HOUR)))
         _same((store.load("r"), store.load_media("r")), ([started()], []), "the run")

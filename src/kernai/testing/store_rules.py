@@ -12,7 +12,7 @@ store that outlives its process, also write `reopen`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -126,7 +126,7 @@ class StoreRules:
         store = self.make()
         store.append("r", 0, [entry(data="a")], [])
         with suppress(_BrokenError):
-            store.append("r", 1, _Broken([entry(data="lost"), entry(data="broken")]), [_media("x")])
+            store.append("r", 1, [entry(data="lost"), _Broken(entry())], [_media("x")])
         _same((store.load("r"), store.load_media("r")), ([entry(data="a")], []), "the run after an append that failed")
         store.append("r", 1, [entry(data="b")], [])
         _same(self.reopen(store).load("r"), [entry(data="a"), entry(data="b")], "the run after the next one")
@@ -285,18 +285,10 @@ class _BrokenError(Exception):
     """Raised by an entry that cannot be read."""
 
 
-class _Broken(Sequence[Entry]):
-    """Entries whose last one cannot be read."""
+class _Broken(Entry):
+    """An entry that cannot be read."""
 
-    def __init__(self, entries: list[Entry]) -> None:
-        self._entries = entries
+    def _fail(self, *_: object) -> Any:
+        raise _BrokenError
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(len(self)))]
-        if index >= len(self._entries) - 1:
-            raise _BrokenError
-        return self._entries[index]
+    __getitem__ = __iter__ = get = items = keys = values = _fail
