@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai.durable.approvals import Decision, DecisionError
+from kernai.durable.approvals import Decision
 from kernai.durable.outcomes import model_failure
 from kernai.events import ModelFailedRow
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Pause, Sleep, Stop
@@ -79,7 +79,7 @@ ERRORS: list[Any] = [
     kernai.ReplayLoosenedError("x", {"pay.approval": "gone"}, seq=3, event="result", expected="a", got="b"),
     kernai.RunBusyError("r", "ann", "now", "then"), kernai.RunDamagedError("x", [{"event": "final"}], [PICTURE]),
     kernai.SkillInputError("x", (("amount", "missing"),)), kernai.StoreNeededError("x"), TransportError("x", "connect"),
-    DecisionError("0.0", "why"), model_failure(ModelFailedRow("busy", "ReplayedError", "", None, None)), Stop("guardrail", "why"), Stop("loop"), Pause("why", {"amount": 3}), Pause(),
+    model_failure(ModelFailedRow("busy", "ReplayedError", "", None, None)), Stop("guardrail", "why"), Stop("loop"), Pause("why", {"amount": 3}), Pause(),
 ]
 
 

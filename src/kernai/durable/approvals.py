@@ -43,17 +43,6 @@ class DoubtfulPause(Pause):
         self.untrusted = untrusted
 
 
-class DecisionError(ValueError):
-    """A decision that is invalid for the call `call_id`."""
-
-    def __init__(self, call_id: str, why: str) -> None:
-        super().__init__(call_id, why)
-        self.call_id, self.why = call_id, why
-
-    def __str__(self) -> str:
-        return f"approvals[{self.call_id!r}]: {self.why}"
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Decision(Value):
     """A decision on a waiting call.

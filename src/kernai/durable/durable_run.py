@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from kernai.durable.approvals import Call, CallRefusedError, Decision, DecisionError, DoubtfulPause, called, edited
+from kernai.durable.approvals import Call, CallRefusedError, Decision, DoubtfulPause, called, edited
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState
 from kernai.durable.outcomes import RecordedError, RecordedExit
@@ -26,7 +26,6 @@ from kernai.errors import (
     Pause,
     RunConflictError,
     RunStoppedError,
-    SkillInputError,
     Stop,
     StoreNeededError,
     error_text,
@@ -115,8 +114,8 @@ class DurableRun:
         approvals: Mapping[str, Decision] = MappingProxyType({}), in_flight: InFlight = "skip",
         verdicts: Mapping[str, Decision] = MappingProxyType({}), ends: ResultRow | None = None, compares: bool = False,
     ) -> DurableScope:
-        """Replays every scope to its frontier and returns the root's. Raises whatever prevents the resume. Call
-        `continued` next.
+        """Replays every scope to its frontier and returns the root's. Raises whatever prevents the resume. Call `use`
+        for each decision next, then `continued`.
 
         `added` are new inputs. `verdicts` are people's decisions on calls in flight; `in_flight` decides on the others.
         With `compares`, the run stops at the end of its recording. `ends` is an end that the loop did not decide on,
@@ -151,24 +150,19 @@ class DurableRun:
         unreached = next((rows[0] for scope, rows in history.scopes.items() if rows and scope not in self.scopes), None)
         if unreached is not None:
             raise divergence(unreached, unreached.row.type, "the run never gets to this event")
-        self._use(approvals)
         self.pending = [call for call_id, call in recorded.waiting.items() if call_id not in approvals]
         return root
 
-    def _use(self, approvals: Mapping[str, Decision]) -> None:
-        """Keeps the rows of new decisions until the resume writes them. Raises `DecisionError` if one is invalid."""
-        for call_id, decision in approvals.items():
-            run = self.scopes[call_id.rpartition("/")[0]].run
-            try:
-                if decision.params is not None:
-                    waiting = self.history.facts.waiting[call_id]
-                    edited(run, waiting.skill or "", waiting.params, decision)
-            except (SkillInputError, ValueError) as error:
-                raise DecisionError(call_id, str(error)) from error
-            row = decision.row(call_id)
-            if run.trust is not None:
-                run.trust.restore([row])
-            self.write_unrecorded(run, row)
+    def use(self, call_id: str, decision: Decision) -> None:
+        """Keeps the row of a new decision until the resume writes it. Raises what `edited` raises."""
+        run = self.scopes[call_id.rpartition("/")[0]].run
+        if decision.params is not None:
+            waiting = self.history.facts.waiting[call_id]
+            edited(run, waiting.skill or "", waiting.params, decision)
+        row = decision.row(call_id)
+        if run.trust is not None:
+            run.trust.restore([row])
+        self.write_unrecorded(run, row)
 
     def continued(self) -> Work:
         """Returns the rest of the run, for a driver. It starts by recording the resume and the new rows.

@@ -16,7 +16,7 @@ from kernai.agents.agent import Agent
 from kernai.agents.definition import Comparison
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.delivery import ThreadsDelivery
-from kernai.durable.approvals import WOKEN, Decision, DecisionError
+from kernai.durable.approvals import WOKEN, Decision
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import NOT_DECIDED, History
 from kernai.durable.host_state import HostState
@@ -173,15 +173,18 @@ class ResumeRequest(_RecordedRequest):
                 raise
             self._was_interrupted = True
             return self.begin(delivery)
-        except DecisionError as invalid:
-            is_stored = self._approvals[invalid.call_id] is self._verdicts.get(invalid.call_id)
-            if self._runs is None or not is_stored:
-                raise
-            # drop it instead of raising: the person who made the decision is not here
-            self._runs.drop_decision(self.run_id, invalid.call_id, str(invalid))
-            del self._approvals[invalid.call_id]
-            self._check_input()
-            return self.begin(delivery)
+        for call_id, decision in self._approvals.items():
+            try:
+                durable.use(call_id, decision)
+            except (SkillInputError, ValueError) as error:
+                why = f"approvals[{call_id!r}]: {error}"
+                if self._runs is None or decision is not self._verdicts.get(call_id):
+                    raise ValueError(why) from error
+                # drop it instead of raising: the person who made the decision is not here
+                self._runs.drop_decision(self.run_id, call_id, why)
+                del self._approvals[call_id]
+                self._check_input()
+                return self.begin(delivery)
         if self._accept is not None:
             self._changes(run, self._accept)
         was_waiting = end is not None and end.stop_reason == StopReason.INTERRUPT
