@@ -13,8 +13,11 @@ import pytest
 
 import kernai
 from kernai import Agent, Context, KernaiError, MemoryStore, ReplayDivergenceError, RunConflictError, Skill, events
-from kernai.durable.recorded_run import Facts, Recorded
+from kernai.durable.history import History
+from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import Entry
+from kernai.testing import store_rules
+from kernai.testing.run_store_rules import started
 from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, provider
 
 #: events with outcomes, which the replay uses instead of comparing them
@@ -208,12 +211,14 @@ def test_a_recording_with_anything_wrong_in_it_is_a_clear_error_or_continues_as_
 
 @pytest.mark.parametrize("scope, found", [("0.a", ["0.a/1.0"]), ("0.b", []), ("1.0", ["1.0/0.0"])])
 def test_approvals_below_a_scope_are_those_of_its_own_calls_since_the_run_was_resumed(scope: str, found: list[str]) -> None:
-    facts = Facts()
-    for seq, call in enumerate(["0.a/0.0", "0.b/0.0", "", "0.a/1.0", "1.0/0.0", "1.0"]):
-        row = events.ApprovalGivenRow(call, True, None) if call else events.RunResumedRow(seq, [])
-        row.place = (0, 0, None, "", "r", None)
-        facts.note(Recorded(seq, row))
-    assert list(facts.approved_below(scope)) == found
+    earlier, later = (
+        [store_rules.entry("approval_given", {"call_id": call, "decision": True, "by": None}) for call in calls]
+        for calls in (["0.a/0.0", "0.b/0.0"], ["0.a/1.0", "1.0/0.0", "1.1"])
+    )
+    resumed = store_rules.entry("run_resumed", {"from_seq": 3, "dropped": [], "format": 2})
+    data = {"call_id": scope, "skill": "clerk", "error": "", "exception": None, "not_run": True}
+    entries = [started(), *earlier, resumed, *later, {**store_rules.entry("skill_error", data), "stop": "cancelled"}]
+    assert History.truncated(RecordedRun("r", entries)).never_ran == {scope, *found}
 
 
 def changed_at(at: int, **changes: Any) -> Callable[[list[Entry]], list[Any]]:

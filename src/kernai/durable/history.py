@@ -51,15 +51,16 @@ class History:
             self._note(recorded, left_out)
 
     def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:
+        since = max((one.seq for one in recorded.resumes), default=-1)
+        approved = [
+            row.call_id for seq, row in recorded.entries if seq > since and isinstance(row, events.ApprovalGivenRow)
+        ]
         for one in left_out:
             row = one.row
-            if isinstance(row, events.TaskErrorRow) and row.not_run:
-                self.never_ran.update(self.facts.approved_below(one.call))
-            elif isinstance(row, events.CallEndedRow):
-                if getattr(row, "not_run", None):
-                    self.never_ran.update({row.call_id}, self.facts.approved_below(row.call_id))
-                elif not row.is_broken_off and row.call_id not in recorded.scopes:  # an agent's scope has its own end
-                    self.outcomes[row.call_id] = one
+            if getattr(row, "not_run", None):  # nor did the calls within it that were approved since the last resume
+                self.never_ran.update([one.call], [call for call in approved if call.startswith(f"{one.call}/")])
+            elif isinstance(row, events.CallEndedRow) and not row.is_broken_off and row.call_id not in recorded.scopes:
+                self.outcomes[row.call_id] = one  # an agent's scope has its own end
         self._gone = recorded.dropped.union(self.dropped)
         for seq in sorted(self._gone):
             one = recorded.all[seq]

@@ -79,8 +79,6 @@ class Facts:
         self.in_flight: dict[str, events.InFlightRow] = {}
         #: by call id, all decisions so far, in order
         self.decided: dict[str, list[Decision]] = {}
-        #: the calls that were approved since the last resume
-        self._approved: set[str] = set()
         #: by scope, the last saved state of the host's context
         self.contexts: dict[str, events.ContextSavedRow] = {}
         #: by scope, the rows that name trusted values beyond those in the conversation
@@ -104,10 +102,7 @@ class Facts:
             waited = self.waiting.pop(row.call_id, None)
             decision = Decision(row.decision, row.by, asked=None if waited is None else waited.metadata)
             self.approvals[row.call_id] = decision
-            self._approved.add(row.call_id)
             self.decided.setdefault(row.call_id, []).append(decision)
-        elif isinstance(row, events.RunResumedRow):
-            self._approved.clear()
         elif isinstance(row, events.InputAddedRow):
             for earlier in (self.waiting, self.approvals, self.in_flight):
                 earlier.clear()
@@ -134,10 +129,6 @@ class Facts:
             return made if decision is None else decided(run, made, decision)
         except (CallRefusedError, SkillInputError, ValueError, Stop):
             return None
-
-    def approved_below(self, scope: str) -> Iterable[str]:
-        """The calls within a sub-run that were approved since the last resume. If it never began, neither did they."""
-        return [call for call in self._approved if call.startswith(f"{scope}/")]
 
 
 class RecordedRun:
