@@ -132,8 +132,7 @@ FUNCTION = re.compile(rf"<(?:function=([^<>\s]+)|{_PREFIX}invoke{_NAME})>")
 _PARAMETER = re.compile(
     rf"\s*<{_PREFIX}parameter(?:=([^<>\s]+)|{_NAME})>(.*?)</{_PREFIX}parameter>", re.DOTALL)
 _FUNCTION_END = re.compile(rf"\s*</(?:function|{_PREFIX}invoke)>")
-_MORE = re.compile(r"\s*+;?\s*+(?=\{|\[\s*\{)")
-_MORE_VALUES = re.compile(r"\s*+[;,]?\s*+(?=[\[{])")
+_MORE = re.compile(r"\s*+[;,]?\s*+(?=\{|\[\s*\{)")
 _REST = re.compile(r"(?:\s|;|<\|\w+\|>|</s>)*\Z")
 _PYTHON_TAG = re.compile(r"<\|python_tag\|>(?=\s*(?:\{|\[\s*\{))")
 _CALL_ID = r"(?:\[CALL_ID\]\s*+[\w-]++\s*+)?"
@@ -148,13 +147,22 @@ def _at_each(tag: re.Pattern[str], read: Callable[[str, re.Match[str]], Iterable
     return lambda text: [block for found in tag.finditer(text) for block in read(text, found)]
 
 
-def _one_after_another(text: str, tag: re.Match[str]) -> Iterator[Block]:
-    """The calls after a tag, as objects or lists of them, with or without a `;` between them."""
-    value, at = json_at(text, tag.end())
-    yield from map(_must_be_called, _values(value))
+def _objects_at(text: str, at: int) -> tuple[list[Block], int]:
+    """The calls at a place, as objects or lists of them, with or without a sign between them; and where they end."""
+    value, at = json_at(text, at)
+    values = [*_values(value)]
     while (more := _MORE.match(text, at)) is not None:
         value, at = json_at(text, more.end())
-        yield from map(_must_be_called, _values(value))
+        values += _values(value)
+    return [*map(_must_be_called, values)], at
+
+
+def _calls_after(text: str, tag: re.Match[str]) -> list[Block]:
+    """The calls after a tag: objects, or one call with its name before its arguments."""
+    named = MISTRAL_CALL.match(text, tag.end())
+    if named is None:
+        return _objects_at(text, tag.end())[0]
+    return [named_block(named[1], json_at(text, named.end())[0])]
 
 
 def function_at(text: str, tag: re.Match[str]) -> Block:
@@ -183,15 +191,6 @@ def _parameter(text: str) -> object:
         return bare
 
 
-def _after_tool_calls(text: str, tag: re.Match[str]) -> Iterator[Block]:
-    named = MISTRAL_CALL.match(text, tag.end())
-    if named is not None:
-        yield named_block(named[1], json_at(text, named.end())[0])
-        return
-    value, _ = json_at(text, tag.end())
-    yield from map(_must_be_called, _values(value))
-
-
 def _json_objects(text: str) -> Sequence[Block]:
     whole = text.lstrip()[:1] in ("{", "[")
     return [block for given in ([text] if whole else _fenced(text)) for block in _calls_alone(given)]
@@ -200,15 +199,12 @@ def _json_objects(text: str) -> Sequence[Block]:
 def _calls_alone(text: str) -> list[Block]:
     """The calls of a text that has nothing else. Empty if it does not begin with a call, since it may be anything."""
     try:
-        value, at = json_at(text, 0)
+        value, _ = json_at(text, 0)
     except Unreadable:
         return []  # fences contain code of any kind
     if not any(called(one) for one in _values(value)):
         return []
-    blocks = [_must_be_called(one) for one in _values(value)]
-    while (more := _MORE_VALUES.match(text, at)) is not None:
-        value, at = json_at(text, more.end())
-        blocks += [_must_be_called(one) for one in _values(value)]
+    blocks, at = _objects_at(text, 0)
     if not _REST.match(text, at):
         raise Unreadable
     return blocks
@@ -274,14 +270,14 @@ def _near_tags(text: str) -> Sequence[Block]:
 
 DIALECTS: dict[str, Recogniser] = {
     # `<tool_call>{"name": …, "arguments": …}</tool_call>`: Hermes, Qwen
-    "hermes": _at_each(_TOOL_CALL, _one_after_another),
+    "hermes": _at_each(_TOOL_CALL, _calls_after),
     # `<function=name>{…}</function>`: Llama; with a tag for each parameter: Qwen's coders; `<invoke name="…">`: Claude
     "function_tag": _at_each(FUNCTION, lambda text, tag: [function_at(text, tag)]),
     # `<|python_tag|>{"name": …, "parameters": …}`: Llama; several are separated by `;`
-    "python_tag": _at_each(_PYTHON_TAG, _one_after_another),
+    "python_tag": _at_each(_PYTHON_TAG, _calls_after),
     # `[TOOL_CALLS] [{"name": …, "arguments": …}]`, or `[TOOL_CALLS]name[CALL_ID]id[ARGS]{…}`, where everything but the
     # name and the arguments is optional
-    "mistral": _at_each(MISTRAL, _after_tool_calls),
+    "mistral": _at_each(MISTRAL, _calls_after),
     # tags in capitals, with other quotes or none, self-closing, or with only a name: `<block name="search">`
     "near_tag": _near_tags,
     # objects with `name` and `arguments` or `parameters`, or a list of them, in a fence or as the whole text
