@@ -38,6 +38,7 @@ Default = DefaultTypeVar("Default", default=int)
 class Colour(Enum):
     RED = "red"
     BLUE = "blue"
+    BOTH = "red", "blue"
 
 
 class Point(NamedTuple):
@@ -184,7 +185,7 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Mapping, {"a": 1}, {"a": 1}, []),
     (int | list[int], [1], [1], "a"),
     (Literal["a", 1], "a", "a", "b"),
-    (Colour, "red", Colour.RED, "green"),
+    (Colour, "red", Colour.RED, "green"), (Colour, "BOTH", Colour.BOTH, ["red", "blue"]),
     (Point, {"x": 1}, Point(1), {"y": 1}),
     (list[Point], [{"x": 1, "y": 2}], [Point(1, 2)], [[1, 2]]),
     (Options, {"name": "a"}, {"name": "a"}, {"size": 1}),

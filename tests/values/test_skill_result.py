@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import KernaiError, Media, Result, SkillResult, StopReason, Usage
-from kernai.values.skill_result import answer_json, plain
+from kernai.values.skill_result import plain
 
 IMAGE = Media.from_bytes(b"a", mime_type="image/png")
 SOUND = Media.from_bytes(b"b", mime_type="audio/wav")
@@ -157,7 +157,7 @@ def test_times_of_numpy_are_written_as_times() -> None:
 
 
 def test_the_text_of_data_is_not_escaped() -> None:
-    assert SkillResult.of(["é"]).text == answer_json(["é"]) == '["é"]'
+    assert SkillResult.of(["é"]).text == '["é"]'
 
 
 def circular() -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from kernai.inputs.types import ANY, PLAIN, Fault, dotted, input_error, shown, u
 from kernai.jsonio.json_data import JsonSyntaxError, quoted
 from kernai.jsonio.tolerant_json import FENCED
 from kernai.values.media import MediaStore
-from kernai.values.skill_result import answer_json
+from kernai.values.skill_result import typed
 
 Unknown = Literal["ignore", "note", "check"]
 """What happens to fields that the type does not have. They are never part of the value. ``"note"`` lists them beside
@@ -105,7 +106,7 @@ class AnswerType:
 
     def text_of(self, value: object) -> str:
         """A value as JSON; if answers are text, the text itself."""
-        return value if self.is_text and isinstance(value, str) else answer_json(value)
+        return value if self.is_text and isinstance(value, str) else json.dumps(typed(value), ensure_ascii=False)
 
     def section(self) -> str:
         what = "the answer" if self.is_text else "one JSON value"

@@ -10,7 +10,7 @@ from kernai.errors import error_text
 from kernai.inputs.schema import NO_VALUE, REQUIRED, WORDS, Definition, Schema, Sentinel, adopted, resolved, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
 from kernai.jsonio.json_data import MAX_DEPTH, copy_of
-from kernai.values.skill_result import plain
+from kernai.values.skill_result import typed
 
 _READ_AS = "read as"
 SETS = (set, frozenset)
@@ -240,7 +240,7 @@ class Field(NamedTuple):
         if isinstance(self.default, Sentinel):
             return NO_VALUE
         try:
-            made = plain(self.default)
+            made = typed(self.default)
             return made if self.type.takes(made) else NO_VALUE
         except Exception:  # noqa: BLE001 - a default is whatever the author put there
             return NO_VALUE

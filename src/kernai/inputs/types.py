@@ -24,7 +24,7 @@ from kernai._util.api import Once
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of
-from kernai.jsonio.json_data import LONGEST_QUOTED, copy_of, loads, quoted
+from kernai.jsonio.json_data import LONGEST_QUOTED, copy_of, is_scalar, loads, quoted
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ class ChoiceType(InputType):
         offered: dict[tuple[type, object], object] = {}  # by type and value: True equals 1
         for choice in choices:
             value = choice.value if isinstance(choice, Enum) else choice
-            if value is None or type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value)):
+            if is_scalar(value):
                 self._add(value, choice)
                 offered[type(value), value] = value
             elif isinstance(choice, Enum):

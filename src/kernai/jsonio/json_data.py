@@ -135,6 +135,11 @@ def _text(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
+def is_scalar(value: object) -> bool:
+    """Whether JSON has this value, and it contains no others."""
+    return value is None or type(value) in (str, int, bool) or (type(value) is float and isfinite(value))
+
+
 def jsonable(value: object) -> Any:
     """Any `value` as JSON data: objects through their `to_dict`, dataclasses as objects, the rest as text."""
     if type(value) in _PLAIN:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeGuard
 
 from kernai._util.api import Replaceable, check_type, read_only
 from kernai.errors import KernaiError
-from kernai.jsonio.json_data import MAX_DEPTH, Conversion
+from kernai.jsonio.json_data import MAX_DEPTH, Conversion, is_scalar
 from kernai.values.media import Media
 from kernai.values.message import Part
 
@@ -189,12 +189,15 @@ class _Strict(Conversion):
         raise error
 
 
-def answer_json(value: object) -> str:
-    """A typed answer's value as the JSON from which it is read: a named tuple becomes an object."""
-    return json.dumps(_Named([]).of(value), ensure_ascii=False)
+def typed(value: object) -> Any:
+    """The JSON data from which a typed input or answer is read: a named tuple becomes an object."""
+    return _Typed([]).of(value)
 
 
-class _Named(_Strict):
+class _Typed(_Strict):
+    def of(self, value: object) -> Any:
+        return value.name if isinstance(value, Enum) and not is_scalar(value.value) else super().of(value)
+
     def held(self, value: object) -> Any:
         return value._asdict() if isinstance(value, tuple) and hasattr(value, "_asdict") else super().held(value)
 
