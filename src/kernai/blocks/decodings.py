@@ -195,7 +195,7 @@ def _with_plain_tags(text: str) -> str:
     is_mail = _may_be_mail(text)
     if not is_mail and "&" not in text and "%" not in text and "\\" not in text and text.isascii():
         return text
-    decoded = _decoded_of_mail if is_mail else _decoded
+    decode = _decoded_of_mail if is_mail else _decoded
     made: list[str] = []
     at, opening, plain = 0, None, 0  # up to `plain`, the tag contains nothing encoded
     for mark in _marks(is_mail=is_mail).finditer(text):
@@ -205,7 +205,7 @@ def _with_plain_tags(text: str) -> str:
         elif opening is not None and not _ENCODED.search(text, plain, mark.end()):
             plain = mark.end()
         elif opening is not None:
-            tag = decoded(text[opening : mark.end()])
+            tag = decode(text[opening : mark.end()])
             if _CALLING_TAG.match(tag):
                 made += (text[at:opening], tag)
                 at = mark.end()
@@ -213,17 +213,8 @@ def _with_plain_tags(text: str) -> str:
     return "".join((*made, text[at:])) if made else text
 
 
-def _decoded_tag(tag: str, *, is_mail: bool) -> str:
-    if is_mail:
-        tag = _MAIL.sub(_from_mail, tag)
-    for _ in range(_ROUNDS):
-        for decode in (_without_entities, _without_form, _without_percent, _without_escapes, _without_look_alikes):
-            tag = decode(tag)
-    return tag
-
-
-_decoded = Remembered(partial(_decoded_tag, is_mail=False)).__getitem__
-_decoded_of_mail = Remembered(partial(_decoded_tag, is_mail=True)).__getitem__
+_decoded = Remembered(decoded).__getitem__
+_decoded_of_mail = Remembered(partial(decoded, is_mail=True)).__getitem__
 
 _DECODERS: tuple[Callable[[str], str], ...] = (
     _with_plain_tags, _without_entities, _without_percent, _without_escapes, _without_form, _without_mail,

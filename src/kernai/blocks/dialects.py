@@ -116,13 +116,6 @@ def called(value: object) -> Block | None:
     return None
 
 
-def _must_be_called(value: object) -> Block:
-    block = called(value)
-    if block is None:
-        raise Unreadable
-    return block
-
-
 # -------------------------------------------------------------------------------------------------------- the rows
 
 _TOOL_CALL = re.compile(r"<tool_call>(?=\s*(?:\{|\[\s*\{))")
@@ -154,15 +147,21 @@ def _objects_at(text: str, at: int) -> tuple[list[Block], int]:
     while (more := _MORE.match(text, at)) is not None:
         value, at = json_at(text, more.end())
         values += _values(value)
-    return [*map(_must_be_called, values)], at
+    blocks = [*filter(None, map(called, values))]
+    if len(blocks) < len(values):
+        raise Unreadable
+    return blocks, at
 
 
 def _calls_after(text: str, tag: re.Match[str]) -> list[Block]:
     """The calls after a tag: objects, or one call with its name before its arguments."""
     named = MISTRAL_CALL.match(text, tag.end())
-    if named is None:
-        return _objects_at(text, tag.end())[0]
-    return [named_block(named[1], json_at(text, named.end())[0])]
+    return _objects_at(text, tag.end())[0] if named is None else [named_at(text, named)]
+
+
+def named_at(text: str, found: re.Match[str]) -> Block:
+    """The call whose name `MISTRAL_CALL` has found."""
+    return named_block(found[1], json_at(text, found.end())[0])
 
 
 def function_at(text: str, tag: re.Match[str]) -> Block:

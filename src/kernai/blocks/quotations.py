@@ -111,19 +111,15 @@ def _beginning(text: str, at: int) -> str:
 
 def _in_named_forms(text: str) -> Iterator[QuotedCall]:
     """The calls of dialects that name the skill before its arguments."""
-    for number, tag in enumerate(dialects.FUNCTION.finditer(text)):
-        if number >= _MOST_FUNCTIONS:
-            yield QuotedCall("command", tag[1] or tag[2], None)
-            continue
-        with suppress(Unreadable):  # a model that copies it makes no call either
-            yield from _with_or_without_braces(dialects.function_at(text, tag))
     named = (dialects.MISTRAL_CALL.match(text, tag.end()) for tag in dialects.MISTRAL.finditer(text))
-    for number, tag in enumerate(filter(None, named)):
-        if number >= _MOST_FUNCTIONS:
-            yield QuotedCall("command", tag[1], None)
-            continue
-        with suppress(Unreadable):
-            yield _of(dialects.named_block(tag[1], dialects.json_at(text, tag.end())[0]))
+    forms = ((dialects.FUNCTION.finditer(text), dialects.function_at), (filter(None, named), dialects.named_at))
+    for found, call_at in forms:
+        for number, tag in enumerate(found):
+            if number >= _MOST_FUNCTIONS:
+                yield QuotedCall("command", tag[1] or tag[2], None)
+                continue
+            with suppress(Unreadable):  # a model that copies it makes no call either
+                yield from _with_or_without_braces(call_at(text, tag))
 
 
 #: the beginning of an object that has a key
