@@ -37,6 +37,7 @@ from kernai.grammars.gbnf import Rules, decimals, integers
 from kernai.grammars.response_grammar import JsonGrammar
 from kernai.inputs.answer_type import AnswerType
 from tests.grammars.gbnf_reader import Grammar
+from tests.properties import assert_linear
 
 #: how many random agents are tried; for a thorough test, set `KERNAI_SAMPLES=10000`
 SAMPLES = int(os.environ.get("KERNAI_SAMPLES", "60"))
@@ -295,6 +296,17 @@ def test_rules_are_named_after_their_skills() -> None:
     names = [line.partition(" ::= ")[0] for line in Agent(instructions="", skills=some, protocols=[]).grammar().splitlines()]
     assert names[:8] == ["root", "final", "call-2", "text", "call-a-b", "call-a-b-2", "call-a-b-3", "call"]
     assert "rule" in names
+
+
+def test_a_grammar_is_written_in_time_linear_in_its_rules() -> None:
+    def write(size: int) -> None:
+        rules = Rules()
+        for number in range(size // 4):
+            rules.fill(rules.reserve(f"r{number}" if number else "root"), f"r{number + 1}")
+        rules.fill(rules.reserve(f"r{size // 4}"), '"x"')
+        assert rules.text().count("\n") == size // 4 + 1
+
+    assert_linear(write)
 
 
 def test_a_grammar_is_compiled_again_when_a_skill_is_added() -> None:

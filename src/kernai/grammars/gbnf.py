@@ -49,10 +49,11 @@ class Rules:
 
     def text(self) -> str:
         """The grammar: its root, then every rule that it needs, in the order of their use."""
-        order = [ROOT]
+        order, known = [ROOT], {ROOT}
         for name in order:
             needed = dict.fromkeys(_NAME.findall(_QUOTED.sub("", self._bodies[name])))
-            order += [one for one in needed if one not in order]
+            order += [one for one in needed if one not in known]
+            known.update(needed)
         return "".join(f"{name} ::= {self._bodies[name]}\n" for name in order)
 
 
