@@ -142,7 +142,7 @@ def reported(rules: type[Any], rule: str) -> dict[int, str]:
 
 
 #: checks that such answers cannot fail: the faults below do
-SUBTLE = {"the error", "the runs in pages of {limit}", "the decision"}
+SUBTLE = {"the error", "the runs in pages of {limit}", "the decision", "what the workers raised"}
 
 
 def checks_of(method: Callable[..., Any]) -> set[int]:

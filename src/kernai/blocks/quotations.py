@@ -74,10 +74,6 @@ def _quoted(type: str, name: str | None, content: str | None) -> QuotedCall:
     return QuotedCall(type, name.strip(ASCII_SPACE) if name and type not in _NAMELESS else None, content)
 
 
-def _of(block: Block) -> QuotedCall:
-    return _quoted(block.type, block.name, block.content)
-
-
 def _in_blocks(text: str) -> Iterator[QuotedCall]:
     """Every block that calls something, wherever its opening tag is."""
     at = 0
@@ -173,9 +169,10 @@ def _called(value: Any) -> Iterator[QuotedCall]:
 
 def _with_or_without_braces(call: Block) -> Iterator[QuotedCall]:
     """The block of a dialect's call. If there are no arguments, it may be copied with `{}` as its content, or empty."""
-    yield _of(call)
+    made = _quoted(call.type, call.name, call.content)
+    yield made
     if call.content == "{}":
-        yield _of(call)._replace(content="")
+        yield made._replace(content="")
 
 # ----------------------------------------------------------------------------------------------------- by letters alone
 

@@ -108,8 +108,10 @@ class UnionType(InputType):
     an object may be, those that drop the fewest of its fields are tried first.
     """
 
-    def __init__(self, members: Sequence[InputType]) -> None:
-        self.members = tuple(members)
+    def __init__(self, members: Iterable[InputType]) -> None:
+        # a member may be a union too: `Annotated[int | None, ""] | None`
+        flat = (inner for one in members for inner in (one.members if isinstance(one, UnionType) else (one,)))
+        self.members: tuple[InputType, ...] = tuple(flat)
 
     @Once
     def natural(self) -> frozenset[type]:
@@ -172,9 +174,7 @@ class UnionType(InputType):
 
     @Once
     def schema(self) -> Schema:
-        every: list[Schema] = []
-        for one in [member.schema for member in self.members]:  # may be a union too: `Annotated[int | None, ""] | None`
-            every += one["anyOf"] if [*one] == ["anyOf"] else [one]
+        every = [one.schema for one in self.members]
         members = [one for at, one in enumerate(every) if one not in every[:at]]
         if {} in members:  # one of them is `Any`
             return {}
@@ -307,11 +307,7 @@ class RecordType(InputType):
                 faults.append(Fault((name,), f"required, but missing: expected {kind.label}, received nothing"))
         if len(faults) != before:
             return None
-        try:
-            return self._build(made)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - `__post_init__` may refuse values in its own ways
-            faults.extend(_faults_of(error, value))
-            return None
+        return _built(self._build, made, value, validation)
 
     def _contents(self) -> Schema:
         return object_schema(self.fields)
@@ -359,11 +355,7 @@ class ModelType(InputType):
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, self.model):
             return value
-        try:
-            return self.model.model_validate(copy_of(value))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a model's own validators may raise anything
-            validation.faults.extend(_faults_of(error, value))
-            return None
+        return _built(lambda given: self.model.model_validate(copy_of(given)), value, value, validation)
 
     @Once
     def schema(self) -> Schema:
@@ -374,6 +366,15 @@ class ModelType(InputType):
         if not isinstance(schema, dict) or not schema:
             return {WORDS: f"{self.model.__name__} object"}
         return adopted(schema, self.model.__name__)
+
+
+def _built(build: Callable[[Any], Any], given: object, value: object, validation: Validation) -> Any:
+    """The object that `build` makes of `given`. Its own check may refuse that, which is a fault of the `value`."""
+    try:
+        return build(given)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's own code may raise anything
+        validation.faults.extend(_faults_of(error, value))
+        return None
 
 
 def _faults_of(error: BaseException, value: object) -> list[Fault]:

@@ -143,7 +143,7 @@ class StoreRules:
                     return
                 won.append(number)
 
-            _at_once(work)
+            _same(at_once(work, WORKERS), [], "what the workers raised")
             _same(len(won), 1, "how many workers won")
             _same([one["data"] for one in store.load("r")[seq:]], won, "what is in the store")
 
@@ -155,7 +155,7 @@ class StoreRules:
                 store.append(f"run-{number}", seq, [entry(data=seq)], [_media(str(seq))])
                 store.load(f"run-{number}")
 
-        _at_once(work)
+        _same(at_once(work, WORKERS), [], "what the workers raised")
         for number in range(WORKERS):
             _same([one["data"] for one in store.load(f"run-{number}")], list(range(10)), f"run {number}")
         _same(len(list(store.runs())), WORKERS, "how many runs there are")
@@ -272,13 +272,6 @@ def _raises(kind: type[Raised], act: Callable[[], object], what: str) -> Raised:
     except kind as error:
         return error
     raise AssertionError(f"{what}: expected {kind.__name__}, and nothing was raised")
-
-
-def _at_once(work: Callable[[int], None]) -> None:
-    """Runs the work in `WORKERS` threads, and raises their first failure."""
-    failures = at_once(work, WORKERS)
-    if failures:
-        raise failures[0]
 
 
 class _BrokenError(Exception):

@@ -72,24 +72,12 @@ class SkillResult(Replaceable):
         Raises `KernaiError` for values without a text: bytes, a generator, an awaitable, data that contain themselves
         or are nested too deeply, an object without a `__str__` of its own, or whose `__str__` fails.
         """
-        if type(value) is str:
-            return _made((value,) if value else ())
         if isinstance(value, SkillResult):
             return value
-        if value is None:
-            return _made(())
-        if isinstance(value, Media):
-            return _made((value,))
-        if _are_parts(value):
-            return _made(tuple(value))
-        if is_data(value):
-            media: list[Media] = []
-            try:
-                return _made((json.dumps(plain(value, media), ensure_ascii=False), *media))
-            except ValueError as error:  # an integer over Python's digit limit
-                raise KernaiError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
-        text = _text_of(value)
-        return _made((text,) if text else ())
+        made = object.__new__(SkillResult)
+        made._parts = _parts_of(value)
+        made._metadata = None
+        return made
 
     def replaced(self, parts: Iterable[Part], metadata: Mapping[str, object]) -> Self:
         """The same kind of result with other parts and metadata."""
@@ -118,12 +106,22 @@ class SkillResult(Replaceable):
         return f"SkillResult(parts={self._parts!r}, metadata={self.metadata!r})"
 
 
-def _made(parts: tuple[Part, ...]) -> SkillResult:
-    """A result made without the constructor's checks, from parts that are known to be valid."""
-    made = object.__new__(SkillResult)
-    made._parts = parts
-    made._metadata = None
-    return made
+def _parts_of(value: Any) -> tuple[Part, ...]:
+    if type(value) is str:
+        return (value,) if value else ()
+    if value is None:
+        return ()
+    if isinstance(value, Media):
+        return (value,)
+    if _are_parts(value):
+        return tuple(value)
+    if is_data(value):
+        media: list[Media] = []
+        try:
+            return (json.dumps(plain(value, media), ensure_ascii=False), *media)
+        except ValueError as error:  # an integer over Python's digit limit
+            raise KernaiError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
+    return _parts_of(_text_of(value))
 
 
 def _are_parts(value: Any) -> TypeGuard[Sequence[Part]]:
