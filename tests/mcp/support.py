@@ -117,10 +117,13 @@ def text_result(text: str, **more: Any) -> CallToolResult:
 
 
 @asynccontextmanager
-async def silent_transport() -> AsyncIterator[Any]:
-    send, receive = anyio.create_memory_object_stream[Any](0)
+async def silent_transport(failure: Exception | None = None) -> AsyncIterator[Any]:
+    send, receive = anyio.create_memory_object_stream[Any](1)
     other_send, other_receive = anyio.create_memory_object_stream[Any](100)
     async with send, receive, other_send, other_receive:
+        if failure is not None:
+            send.send_nowait(failure)
+            send.close()
         yield receive, other_send
 
 

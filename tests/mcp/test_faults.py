@@ -343,6 +343,11 @@ def test_an_event_stream_that_ends_before_its_endpoint_is_reported(body: str) ->
     assert error.startswith("server 'it' cannot be reached: its stream ended before it gave the address for messages")
 
 
+def test_a_connection_that_breaks_off_is_reported_with_its_own_error() -> None:
+    with setup({}, client={"it": lambda: silent_transport(OSError("the line is cut"))}, register=False) as adapter:
+        assert call(adapter, "echo").error == "server 'it' cannot be reached: the line is cut"
+
+
 def test_requests_of_a_server_are_answered_by_the_hosts_callbacks_or_declined(tmp_path: Path) -> None:
     async def sampling(context: Any, params: Any) -> CreateMessageResult:
         return CreateMessageResult(role="assistant", content=TextContent(text=f"of {params.max_tokens}"), model="m")

@@ -95,11 +95,14 @@ class _Watched:
 
     def _answer_to(self, item: Any) -> Any:
         """Returns the error response for an unreadable message, or the message itself if it is not a response."""
-        text = type(item).__name__
-        with suppress(Exception):  # pydantic's errors have the refused input, or the object that lacks a field
-            inputs = [one["input"] for one in item.errors()]
-            message = next((one for one in inputs if isinstance(one, dict)), inputs[0])
-            text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+        if not hasattr(item, "errors"):  # not pydantic's: the connection has failed
+            self._session.failure = self._session.failure or item
+            return item
+        # pydantic's errors have the refused input, or the object that lacks a field
+        inputs = [one["input"] for one in item.errors()]
+        message = next((one for one in inputs if isinstance(one, dict)), inputs[0])
+        text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+        with suppress(ValueError):
             if text.startswith("\ufeff"):  # some servers begin their output with a byte order mark
                 return SessionMessage(jsonrpc_message_adapter.validate_json(text[1:], by_name=False))
         self._session.note("it printed something other than a JSON-RPC message to standard output", text)
