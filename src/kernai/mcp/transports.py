@@ -13,7 +13,6 @@ from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -176,8 +175,7 @@ def transport_of(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
     """Returns a transport. Entering it raises `McpError` for an unknown command, or the SDK's own errors."""
     if config.transport == "stdio":
         return watched(_stdio(config, session.stderr), session)
-    over_http = _sse if config.transport == "sse" else _streamable_http
-    return watched(over_http(config, auth, partial(_http_client, session.redactor)), session)
+    return watched(_http(config, _http_client(config, session.redactor, auth)), session)
 
 
 @asynccontextmanager
@@ -211,35 +209,23 @@ def _check_command(config: ServerConfig, command: str) -> None:
 
 
 @asynccontextmanager
-async def _sse(config: ServerConfig, auth: httpx2.Auth | None, make_client: Any) -> AsyncGenerator[Any]:
+async def _http(config: ServerConfig, client: httpx2.AsyncClient) -> AsyncGenerator[Any]:
     assert config.url is not None
-    client = sse_client(
-        config.url, dict(config.headers), timeout=config.timeout, sse_read_timeout=_NEVER,
-        httpx_client_factory=make_client, auth=auth,
-    )
     async with AsyncExitStack() as stack:
+        if config.transport == "sse":
+            streams = sse_client(config.url, httpx_client_factory=lambda *_, **__: client)
+        else:
+            await stack.enter_async_context(client)
+            streams = streamable_http_client(config.url, http_client=client, max_sse_event_size=None)
         try:
-            streams = await stack.enter_async_context(client)
-        except* RuntimeError as errors:  # raised by the SDK if its reader ends without having called "started"
+            opened = await stack.enter_async_context(streams)
+        except* RuntimeError as errors:  # raised by `sse_client` if its reader ends without having called "started"
             reason = "its stream ended before it gave the address for messages; is this an MCP server over SSE?"
             raise McpError(reason) from errors
-        yield streams
+        yield opened
 
 
-@asynccontextmanager
-async def _streamable_http(config: ServerConfig, auth: httpx2.Auth | None, make_client: Any) -> AsyncGenerator[Any]:
-    assert config.url is not None
-    timeout = httpx2.Timeout(config.timeout, read=_NEVER)
-    async with (
-        make_client(dict(config.headers), timeout, auth) as client,
-        streamable_http_client(config.url, http_client=client, max_sse_event_size=None) as streams,
-    ):
-        yield streams
-
-
-def _http_client(
-    redactor: Redactor, headers: dict[str, str], timeout: httpx2.Timeout, auth: httpx2.Auth | None
-) -> httpx2.AsyncClient:
+def _http_client(config: ServerConfig, redactor: Redactor, auth: httpx2.Auth | None) -> httpx2.AsyncClient:
     async def on_request(request: httpx2.Request) -> None:
         """Adds the token from `auth` to the redactor: it is as secret as one in the configuration."""
         token = request.headers.get("Authorization", "").partition(" ")[2]
@@ -253,7 +239,8 @@ def _http_client(
             server[1].append(response.status_code)
 
     hooks: Any = {"request": [on_request], "response": [on_response]}
-    return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, event_hooks=hooks)
+    timeout = httpx2.Timeout(config.timeout, read=_NEVER)
+    return httpx2.AsyncClient(headers=dict(config.headers), timeout=timeout, auth=auth, event_hooks=hooks)
 
 
 def status_text(status: int) -> str:
