@@ -242,15 +242,12 @@ class Connection:
             return {"name": self.name, "open": False}
         return {"name": self.name, "open": True, **session.about}
 
-    def change(self, name: str) -> dict[str, Any] | None:
+    def change(self, tool: Tool) -> dict[str, Any] | None:
         """The event for a tool whose definition has changed since it was first listed; None if it has not."""
-        tool = self.tools.found.get(name)  # only once, since another listing may replace it
-        if tool is None:
-            return None
-        before, after = self._first[name], _definition(tool)
+        before, after = self._first[tool.name], _definition(tool)
         changed = [key for key in _DEFINING if before.get(key) != after.get(key)]
         return None if not changed else {
-            "mcp": "tool_changed", "server": self.name, "tool": name, "changed": changed,
+            "mcp": "tool_changed", "server": self.name, "tool": tool.name, "changed": changed,
             "before": {key: before.get(key) for key in changed}, "after": {key: after.get(key) for key in changed},
         }
 

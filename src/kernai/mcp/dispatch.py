@@ -58,7 +58,7 @@ class Dispatch:
                 return json.dumps([one.about() for one in self.servers.values()], ensure_ascii=False)
             case "tools/describe":
                 connection, tool = self._tool_now(request, self._find(request)[0])
-                self._emit_changes(connection, [tool.name])
+                self._emit_changes(connection, [tool])
                 return language.tool_in_full(connection.name, tool)
             case "tools/call":
                 return self._call_tool(request)
@@ -95,7 +95,7 @@ class Dispatch:
         if not listed:
             raise _joined(failures.values())
         for connection in listed if kind == "tools" else ():
-            self._emit_changes(connection, listed[connection].found)
+            self._emit_changes(connection, listed[connection].found.values())
         return "\n\n".join(
             language.section(one.name, what, map(line, listed[one].found.values()), is_cut=listed[one].is_cut)
             if one in listed else str(failures[one]) for one in servers
@@ -109,7 +109,7 @@ class Dispatch:
         return self._perform(connection, tool, request.arguments)
 
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> Returned:
-        self._emit_changes(connection, [tool.name])
+        self._emit_changes(connection, [tool])
         params = {"name": tool.name, "arguments": dict(arguments)}
         result = self._result(connection, "tools/call", params, repeatable=is_repeatable(tool))
         if result.is_error:
@@ -179,7 +179,7 @@ class Dispatch:
             self.run(ask_all)
         return {one: listed[one] for one in servers if one in listed}, failures
 
-    def _emit_changes(self, connection: Connection, tools: Iterable[str]) -> None:
+    def _emit_changes(self, connection: Connection, tools: Iterable[Tool]) -> None:
         """Emits an event for each of the tools whose definition has changed since it was first listed."""
         for change in filter(None, map(connection.change, tools)):
             self.context.emit(connection.redactor.data(change))
