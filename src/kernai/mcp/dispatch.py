@@ -263,10 +263,6 @@ class Dispatch:
 
     def _unknown_method(self, request: Request) -> McpError:
         """The error for an unknown method: shows the right call if it is the name of a tool, and else the methods."""
-        known = f"there is no method {request.method!r}. The methods are: {', '.join(METHODS)}."
-        close = close_matches(request.method, METHODS)
-        if close and _bare(close[0]) == _bare(request.method):
-            return McpError(f"{known} Write: {request_text(close[0], request.params)}")
         found = self._tool_called(request)
         if found is not None:
             connection, tool = found
@@ -274,9 +270,10 @@ class Dispatch:
             params = {"server": connection.name, "name": tool.name, "arguments": _arguments_of(request, tool)}
             right = request_text("tools/call", params)
             return McpError(f"{request.method!r} is a tool, not a method. Write: {right}")
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        general = request_text("tools/call", {"name": "TOOL", "arguments": {}})
-        return McpError(f"{known}{hint} A tool is called with {general}")
+        close = close_matches(request.method, METHODS)
+        right = request_text(close[0], request.params) if close else request_text("tools/list", {})
+        known = ", ".join(METHODS)
+        return McpError(f"there is no method {request.method!r}. The methods are: {known}. Write: {right}")
 
     def _tool_called(self, request: Request) -> tuple[Connection, Tool] | None:
         """The tool whose name was written as the method, alone or after its server's name."""
@@ -334,10 +331,6 @@ def _arguments_of(request: Request, tool: Tool) -> dict[str, Any]:
 
 def _joined(reasons: Iterable[object]) -> McpError:
     return McpError("\n".join(map(str, reasons)))
-
-
-def _bare(method: str) -> str:
-    return "".join(char for char in method.lower() if char.isalnum())
 
 
 def _names(servers: Iterable[Connection]) -> str:
