@@ -18,10 +18,12 @@ from mcp_types import (
     ElicitResult,
     GetPromptResult,
     InputRequiredResult,
+    InputResponses,
     ListPromptsResult,
     ListResourcesResult,
     Prompt,
     ReadResourceResult,
+    RequestParams,
     Result,
     TextContent,
     Tool,
@@ -32,7 +34,6 @@ from pydantic import BaseModel
 import kernai
 from kernai import Agent, MemoryStore, MockProvider, execute, resume
 from kernai.mcp import Adapter, interaction, setup
-from kernai.mcp.interaction import TaskParams
 from tests.mcp import bank_server
 from tests.mcp.support import ask, call, raw, sdk_server, text_result
 
@@ -322,6 +323,11 @@ def test_a_server_that_keeps_asking_is_an_error(monkeypatch: pytest.MonkeyPatch)
 
 
 # ----------------------------------------------------------------------------------------------------------- tasks
+
+
+class TaskParams(RequestParams):
+    task_id: str
+    input_responses: InputResponses | None = None
 
 
 class Jobs:

@@ -169,7 +169,7 @@ class Interaction:
             while True:
                 if responses:
                     answered |= responses.keys()
-                    await self._send_task("update", types.Result, task_id, responses)
+                    await self._send_task("update", types.Result, task_id, inputResponses=responses)
                 task = await self._send_task("get", TaskState, task_id)
                 if task.status in ("completed", "failed", "cancelled"):
                     return self._ended(task)
@@ -187,11 +187,9 @@ class Interaction:
                 await asyncio.shield(asyncio.wait_for(cancel, CANCEL_SECONDS))
             raise
 
-    async def _send_task(
-        self, method: str, kind: type[Reply], task_id: str, responses: types.InputResponses | None = None
-    ) -> Reply:
-        params = TaskParams(task_id=task_id, input_responses=responses)
-        return await self._session.send_request(TaskRequest(method=f"tasks/{method}", params=params), kind)
+    async def _send_task(self, method: str, kind: type[Reply], task_id: str, **more: types.InputResponses) -> Reply:
+        request = TaskRequest(method=f"tasks/{method}", params={"taskId": task_id, **more})
+        return await self._session.send_request(request, kind)
 
     def _ended(self, task: TaskState) -> types.CallToolResult:
         if task.status == "completed":
@@ -236,14 +234,7 @@ class TaskState(types.Result):
     error: dict[str, Any] | None = None
 
 
-class TaskParams(types.RequestParams):
-    """The id of a task and, for ``tasks/update``, the responses to its requests for input."""
-
-    task_id: str
-    input_responses: types.InputResponses | None = None
-
-
-class TaskRequest(types.Request[TaskParams, str]):
+class TaskRequest(types.Request[dict[str, Any], str]):
     """``tasks/get``, ``tasks/update`` or ``tasks/cancel``."""
 
     name_param = "taskId"
