@@ -117,7 +117,8 @@ class Tools:
                     f"characters A-Z a-z 0-9 _ - . (@skill(name=...))"
                 )
         self._running: set[asyncio.Task[types.CallToolResult]] = set()
-        self._ending = asyncio.Event()
+        #: set when the server ends: every running call is then cancelled, and answered with an error
+        self.ending = asyncio.Event()
         agent_name = source.name if isinstance(source, Agent) else None
         self.app: Server[Any] = Server(
             name or agent_name or "kernai", version=version or kernai.__version__, instructions=instructions,
@@ -133,10 +134,6 @@ class Tools:
 
     def skills(self) -> dict[str, Skill]:
         return {one.name: one for one in self._select() if _NAME.fullmatch(one.name)}
-
-    def cancel(self) -> None:
-        """Answers every running call with an error, and cancels it."""
-        self._ending.set()
 
     async def _list(self, *_: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=self.all())
@@ -161,7 +158,7 @@ class Tools:
         task = asyncio.create_task(call.outcome(params.arguments or {}, self._new_context))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        ending = asyncio.create_task(self._ending.wait())
+        ending = asyncio.create_task(self.ending.wait())
         try:
             await asyncio.wait((task, ending), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():

@@ -312,6 +312,7 @@ def _is_loopback(host: str) -> bool:
 
 async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> None:
     """Serves at an address that listens, until `stop` is set; then cancels the running calls."""
+    tools.ending = stop
     auth = None if address.verifier is None else AuthSettings.model_validate(
         {"issuer_url": address.url, "resource_server_url": None}
     )
@@ -346,5 +347,4 @@ async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> Non
             serving.add_done_callback(lambda _: stop.set())
             await stop.wait()
             server.should_exit = True
-            tools.cancel()
         await serving
