@@ -132,6 +132,8 @@ def useless(how: str, tried: list[str]) -> Callable[[], Any]:
         tried.append("start")
         if how == "crashes":
             raise RuntimeError("no such server today\nSee the manual.")
+        if how == "is no server":
+            return "http://localhost/mcp"
         return silent_transport() if how == "hangs" else SdkServer("it", on_list_tools=hang)
 
     return make
@@ -139,6 +141,7 @@ def useless(how: str, tried: list[str]) -> Callable[[], Any]:
 
 @pytest.mark.parametrize("how, error", [
     ("crashes", "server 'it' cannot be reached: no such server today"),
+    ("is no server", "server 'it' cannot be reached: client['it'] must give an SDK server, client or transport, got str"),
     ("hangs", "server 'it' cannot be reached: it did not answer within 0.1 s"),
     ("hangs when it is asked for its tools", "server 'it' did not answer tools/list within 0.1 s"),
 ])

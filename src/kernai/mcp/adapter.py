@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -321,10 +322,12 @@ def _client_maker(
     def make(session: Session) -> Client:
         asked = {name: session.asking(one) for name, one in callbacks.items()}
         given = {**options, **asked, "logging_callback": session.on_log, "message_handler": session.on_message}
-        found: Any = transport_of(config, session, auth) if source is None else source
-        if source is not None and not isinstance(source, _OBJECTS):
-            found = source()
-            found = found if isinstance(found, _OBJECTS) else watched(found, session)
+        found: Any = source
+        if not isinstance(source, _OBJECTS):
+            found = transport_of(config, session, auth) if source is None else source()
+        if not isinstance(found, _OBJECTS):
+            what = f"client[{config.name!r}] must give an SDK server, client or transport"
+            found = watched(check_type(found, AbstractAsyncContextManager, what), session)
         if isinstance(found, Client):  # a client can be entered only once, so each start needs a copy
             kept = {name: value for name, value in given.items() if getattr(found, name) is None}
             kept |= {name: session.asking(one) for name in _CALLBACKS if (one := getattr(found, name)) is not None}

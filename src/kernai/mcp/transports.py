@@ -174,8 +174,8 @@ class StderrTail:
 def transport_of(config: ServerConfig, session: Session, auth: httpx2.Auth | None) -> Any:
     """Returns a transport. Entering it raises `McpError` for an unknown command, or the SDK's own errors."""
     if config.transport == "stdio":
-        return watched(_stdio(config, session.stderr), session)
-    return watched(_http(config, _http_client(config, session.redactor, auth)), session)
+        return _stdio(config, session.stderr)
+    return _http(config, _http_client(config, session.redactor, auth))
 
 
 @asynccontextmanager
