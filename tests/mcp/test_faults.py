@@ -39,7 +39,7 @@ def test_a_server_killed_during_a_call_is_reported_and_restarted_by_the_next_cal
         assert answer.error is not None
         assert "server 'raw' died during tools/call of 'die'" in answer.error
         assert ("out of memory, so to speak" in answer.error) == (made is raw_adapter)
-        assert "Nobody knows whether this one took effect" in answer.error
+        assert "Nobody knows whether this call took effect" in answer.error
         assert kinds(answer.events) == []  # not restarted for a call that may have taken effect
         assert call(adapter, "pid").text != first
 
@@ -72,7 +72,7 @@ def test_a_call_without_a_whole_answer_ends_at_its_timeout_and_the_server_still_
     with raw_adapter(timeout=1, env={"TOKEN": "s3cret-value"}) as adapter:
         process = call(adapter, "pid").text
         hung = str(call(adapter, "hang").error)
-        assert "did not answer tools/call of 'hang' within 1 s. Nobody knows whether this one took effect" in hung
+        assert "did not answer tools/call of 'hang' within 1 s. Nobody knows whether this call took effect" in hung
         half = str(call(adapter, "hang_safely", prints='{"jsonrpc": "2.0", "result": "s3cret-value cut in the midd').error)
         assert "did not answer tools/call of 'hang_safely' within 1 s; it printed something other than a JSON-RPC message" in half
         assert "[env TOKEN] cut in the midd" in half
@@ -425,7 +425,7 @@ def test_a_listing_with_too_many_pages_is_cut_off_with_a_warning(
     assert "a server has more tools than fit on 3 pages" in caplog.text
 
 
-IN_DOUBT = ". Nobody knows whether this one took effect: check that before you repeat it"
+IN_DOUBT = ". Nobody knows whether this call took effect: check that before you repeat it"
 DEEP, ODD = (f"its answer cannot be read: it {one}{IN_DOUBT}" for one in ("nests too deeply", "does not follow the protocol"))
 
 

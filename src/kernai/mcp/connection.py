@@ -48,7 +48,7 @@ UNKNOWN_SESSION = (400, 404)
 KNOWN_SESSION = (None, mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND)
 #: the codes of an answer that cannot be read: the server may have done what it was asked to do
 UNREADABLE = (None, mcp_types.PARSE_ERROR)
-IN_DOUBT = ". Nobody knows whether this one took effect: check that before you repeat it"
+IN_DOUBT = ". Nobody knows whether this call took effect: check that before you repeat it"
 #: the protocol's names for what a server may offer
 KINDS = ("tools", "resources", "prompts")
 #: the parts of a tool's definition that a model or a policy may rely on
