@@ -38,7 +38,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (FILE, {"path": None}, ["arguments.path: expected string, received null"]),
     (FILE, {"path": "a", "head": "2"}, ['arguments.head: expected integer, received string "2"']),
     (FILE, {"path": "a", "head": 0}, ["arguments.head: 0 is less than the minimum of 1"]),
-    (FILE, {"path": "a", "mode": "x"}, ['arguments.mode: must be one of "r", "w", received string "x"']),
+    (FILE, {"path": "a", "mode": "x"}, ['arguments.mode: expected one of "r", "w", received string "x"']),
     (FILE, {"pth": "a"}, [
         "arguments.path: required, but missing (string)", "arguments.pth: there is no such argument; did you mean 'path'?",
     ]),

@@ -91,24 +91,18 @@ def _explained(error: ValidationError, root: Mapping[str, Any]) -> Iterator[Foun
             yield (*place, name), f"required, but missing ({type_of(known.get(name))})"
     elif error.validator == "additionalProperties" and isinstance(instance, Mapping) and rule is False:
         yield from _unknown(place, instance, properties_of(error.schema))
-    elif error.validator == "type":
-        expected = " or ".join(rule) if isinstance(rule, list) else rule
-        yield place, f"expected {expected}, received {shown(instance)}"
-    elif error.validator in ("anyOf", "oneOf") and error.context:
-        deepest = max(error.context, key=lambda one: len(one.absolute_path))
-        lacking = [" and ".join(missing(one.schema, instance)) for one in error.context if one.validator == "required"]
+    elif not error.context and error.validator not in ("type", "enum", "const"):
+        yield place, one_line(error.message, MAX_TEXT)
+    else:
+        context = error.context or ()
+        deepest = max(context, key=lambda one: len(one.absolute_path), default=error)
+        lacking = [" and ".join(missing(one.schema, instance)) for one in context if one.validator == "required"]
         if len(deepest.absolute_path) > len(error.absolute_path):
             yield from _explained(deepest, root)
         elif lacking:
             yield place, f"needs {' or '.join(dict.fromkeys(lacking))}"
         else:
             yield place, f"expected {type_of(error.schema)}, received {shown(instance)}"
-    elif error.validator in ("enum", "const"):
-        allowed = rule if isinstance(rule, list) and error.validator == "enum" else [rule]
-        listed = ", ".join(json.dumps(one, ensure_ascii=False, default=str) for one in allowed)
-        yield place, f"must be one of {one_line(listed, MAX_TEXT)}, received {shown(instance)}"
-    else:
-        yield place, one_line(error.message, MAX_TEXT)
 
 
 def _unknown(place: tuple[str | int, ...], given: Mapping[str, Any], known: Collection[str]) -> Iterator[Found]:
