@@ -329,7 +329,7 @@ def _raise(error: BaseException) -> Callable[[], Any]:
 BAD_PROVIDERS: dict[str, tuple[Giving, str]] = {
     "None": (Giving(None), "returned NoneType, not an LlmResponse"),
     "the class": (Giving(LlmResponse), "content"),
-    "an awaitable": (Giving(CaughtUp()), "returned CaughtUp, not an LlmResponse; an async call must be named acall"),
+    "an awaitable": (Giving(CaughtUp.__new__(CaughtUp)), "returned CaughtUp, not an LlmResponse; an async call must be named acall"),
     "pieces that are None": (Giving(LlmResponse("x"), None), "on_chunk takes str, got NoneType"),
     "an error without a text": (Giving(_raise(Unprintable())), "Unprintable"),
     "a stream that breaks off": (Giving(_raise(kernai.ProviderError("the stream broke off", retryable=True)), "half"), "the stream broke off"),
