@@ -245,12 +245,12 @@ def test_a_model_reads_which_tasks_failed() -> None:
         lambda messages, model: "<final>b is fine</final>" if len(messages) > 4 else answering(messages, model)
     )
     result = execute_plan(agent(provider=provider), tasks, store=store, run_id="r")
-    assert result.messages[-1].text.endswith('</block>\n<block type="error" name="workflow">2 of 3 tasks failed: a, c</block>')
+    assert result.messages[-1].text.endswith('</block>\n<block type="error" name="workflow">2 of 3 tasks failed: a; c</block>')
     assert (result.output["b"], result.output["a"][:7]) == ("x!", "error: ")
     assert resume(agent(provider=provider), "r", store=store, input="Report.").text == "b is fine"
-    for count, end in ((20, "18, 19</block>"), (21, "18, 19 and 1 more</block>")):
+    for count, end in ((20, "18; 19</block>"), (21, "18; 19; and 1 more</block>")):
         last = execute_plan(agent(), [Task(str(at), "fail") for at in range(count)]).messages[-1].text
-        assert f"{count} of {count} tasks failed: 0, 1," in last
+        assert f"{count} of {count} tasks failed: 0; 1;" in last
         assert last.endswith(end)
     as_the_gem = execute_plan(agent(on_prose="accept"), tasks)
     assert "failed:" not in as_the_gem.messages[-1].text

@@ -153,8 +153,6 @@ class NotApproved(Pause):
 class Driver:
     """The part of a driver that does not wait. Only `ask` does, for drivers that wait in the current thread."""
 
-    #: whether the driver can abandon a call that does not end; if so, spawned stacks are `breakable`
-    gives_up_on_calls = False
     #: the failure of delivery, if any, which the caller gets when the run has ended
     failure: BaseException | None = None
 
@@ -251,7 +249,7 @@ class Driver:
             raise effect.error
         assert isinstance(effect, Spawn)
         work, outbox = work_of(self.root, effect.what)
-        return self.spawn(Stack(work, outbox, effect.key, breakable=self.gives_up_on_calls), stack)
+        return self.spawn(Stack(work, outbox, effect.key), stack)
 
     def spawn(self, spawned: Stack, stack: Stack) -> None:
         """Starts driving `spawned`, whose completion goes to `stack`."""

@@ -44,7 +44,6 @@ _PAUSED: Final = object()
 class ThreadsDriver(Driver):
     """Drives one root run and everything below it."""
 
-    gives_up_on_calls = True
     #: the effect before which the run was paused, and why delivery failed, if it did
     _paused: tuple[Effect | Completion, BaseException | None] | None = None
     # most runs need neither, so both are created on first use; `setdefault` keeps the first if two threads create one

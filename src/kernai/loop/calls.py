@@ -133,29 +133,28 @@ def _keeps_outcomes(run: Run) -> bool:
 
 def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
     calls: dict[int, _Call] = {}
-    payloads: dict[int, Payload] = {}
+    payloads: dict[int, tuple[Payload, By]] = {}
     running: set[int] = set()
-    by: dict[int, By] = {}
 
     def join_all() -> Generator[Effect, Any, None]:
         while running:
             ended: Completion = yield Join()
             running.discard(ended.key)
             call = calls[ended.key]
-            payloads[ended.key] = call.end(ended.value) if ended.error is None else call.fail(ended.error)
+            payload = call.end(ended.value) if ended.error is None else call.fail(ended.error)
+            payloads[ended.key] = payload, call.by
 
     def inject_all() -> None:
-        for index in sorted(payloads):
-            run.inject(payloads[index], blocks[index], by=by[index])
+        for index, (payload, by) in sorted(payloads.items()):
+            run.inject(payload, blocks[index], by=by)
 
     try:
         for index, block in enumerate(blocks):
             prepared = _prepare(run, index, block)
-            by[index] = prepared.by if isinstance(prepared, _Call) else "runtime"
             if not isinstance(prepared, _Call):
-                payloads[index] = prepared
+                payloads[index] = prepared, "runtime"
             elif isinstance(prepared, _BuiltinCall):
-                payloads[index] = prepared.end((yield prepared.effect))
+                payloads[index] = prepared.end((yield prepared.effect)), prepared.by
             else:
                 calls[index] = prepared
         for index, call in calls.items():

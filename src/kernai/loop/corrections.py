@@ -59,7 +59,7 @@ def uncertain(blocks: Sequence[Block]) -> str:
     return error_block(
         "response",
         "The JSON in one of your blocks is incomplete: a string in it was still open at the end of your response. "
-        f"These blocks come after the start of that string and were not run: {listed(list(map(_named, blocks)))}. "
+        f"These blocks come after the start of that string and were not run: {_named(blocks)}. "
         "Write the first block again with complete JSON, and then the others if you meant them.",
     )
 
@@ -86,7 +86,7 @@ def dialect(calls: DialectCalls) -> str:
 def rejected_answer(error: SkillInputError, *, cut: bool = False) -> str:
     """For an answer that is not of the agent's output type; `cut`: the vendor cut it off."""
     why = "Your response reached its limit and was cut off. Make it shorter. " if cut else ""
-    return _with_usage("final", f"Your answer cannot be used. {why}", error)
+    return invalid_call("final", error, f"Your answer cannot be used. {why}")
 
 
 def refused_answer(why: str) -> str:
@@ -103,13 +103,8 @@ def stray_close() -> str:
     )
 
 
-def invalid_call(skill: str, error: SkillInputError) -> str:
-    """For a call with invalid parameters."""
-    return _with_usage(skill, "", error)
-
-
-def _with_usage(name: str, what: str, error: SkillInputError) -> str:
-    """Returns an error block with the faults, neutralised since they quote what the model sent, and the usage line."""
+def invalid_call(name: str, error: SkillInputError, what: str = "") -> str:
+    """For a call with invalid parameters. The faults are neutralised, since they quote what the model sent."""
     faults, line, usage = str(error).rpartition("\nUsage: ")
     if not line:
         return error_block(name, what + neutralize(usage))
@@ -235,14 +230,12 @@ def not_inputs(skill: str, meant: Mapping[str, str]) -> str:
 
 def failed_tasks(failed: Sequence[str], total: int) -> str:
     """For a workflow in which some tasks failed."""
-    more = f" and {len(failed) - MOST_LISTED} more" if len(failed) > MOST_LISTED else ""
-    names = ", ".join(failed[:MOST_LISTED])
-    return error_block("workflow", neutralize(f"{len(failed)} of {total} tasks failed: {names}{more}"))
+    return error_block("workflow", neutralize(f"{len(failed)} of {total} tasks failed: {listed(failed)}"))
 
 
 def not_run_with_workflow(blocks: Sequence[Block]) -> str:
     """For commands, protocol blocks, a final or a further plan in a response whose plan was run."""
-    names = listed(list(map(_named, blocks)))
+    names = _named(blocks)
     again = f"{names}. If they are still needed, write them again in a response without a plan."
     return _error(
         "workflow",
@@ -260,5 +253,5 @@ def too_many_calls(limit: int, left: int) -> str:
     )
 
 
-def _named(block: Block) -> str:
-    return f"{block.type} '{block.name}'" if block.name else block.type
+def _named(blocks: Sequence[Block]) -> str:
+    return listed([f"{block.type} '{block.name}'" if block.name else block.type for block in blocks])
