@@ -350,9 +350,12 @@ def test_an_interrupt_in_a_sub_agents_own_code_ends_both_runs_and_a_resume_calls
 
 
 @WAYS
-@pytest.mark.parametrize("native", [False, True])
-def test_the_exit_of_a_call_beside_others_is_the_error_of_that_call(way: Way, native: bool) -> None:
+@pytest.mark.parametrize("native", ["", "async", "in tasks that begin at once"])
+def test_the_exit_of_a_call_beside_others_is_the_error_of_that_call(way: Way, native: str) -> None:
     recorder = Recorder()
+
+    def begin_tasks_at_once(_: Event) -> None:  # since Python 3.12; without an event loop it raises, which is logged
+        asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory", None))
 
     def leave() -> str:
         sys.exit("no such option")  # as argparse does
@@ -362,7 +365,7 @@ def test_the_exit_of_a_call_beside_others_is_the_error_of_that_call(way: Way, na
     result, _ = way(
         lambda messages, _: final("done") if len(messages) > 2 else command("leave") + command("fine"),
         agent={"skills": [one, other], "parallel_skills": True},
-        recorder=recorder,
+        recorder=recorder, on_event=begin_tasks_at_once if native[:2] == "in" else None,
     )
     assert result.text == "done"
     [failed] = recorder.for_event("skill_error")

@@ -125,10 +125,10 @@ class AsyncioDriver(Driver):
         task = asyncio.current_task()
         store_failed = isinstance(effect, Commit) and not isinstance(raised, asyncio.CancelledError)
         if store_failed or not self._cancellations(task):
-            return self.outcome_error(raised, effect, is_spawned=task in self._tasks)
+            return self.outcome_error(raised, effect, is_spawned=task is not self._root_task)
         self._delivery.hurry()
         if isinstance(effect, Commit):  # the announced call has not begun, so it had no effect
-            if task not in self._tasks:
+            if task is self._root_task:
                 return self.delivery_failed(raised)
             self.stop()
             return NotPerformed()
