@@ -17,7 +17,7 @@ from kernai.agents.agent import Agent
 from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, Narrator, TurnView, failure_of, summary, write_answer
 from kernai.command_line.output import INTERRUPTED, OK, CommandError, failing
-from kernai.command_line.program import Argument, Command, explained
+from kernai.command_line.program import Command, explained
 from kernai.command_line.recording import Recording
 from kernai.drivers.run_stream import RunStream
 from kernai.durable.approvals import Decision
@@ -315,8 +315,7 @@ class ChatSession:
             output.note("(an empty answer)")
 
 
-_RECORD = Argument("--record FILE", "write a recording of all turns: .json or .jsonl")
-_ARGUMENTS = (*agents.AGENT, *agents.MODEL, _RECORD, *stores.SAVING, LOUDNESS)
+_ARGUMENTS = (*agents.AGENT, *agents.MODEL, *stores.SAVING, LOUDNESS)
 COMMANDS = {"chat": Command(run, _ARGUMENTS, f"""\
 Chat with an agent that remembers the conversation. AGENT is {agents.AGENT_FORMS}; without it you talk to a plain agent,
 which you can configure with --system and --skills.

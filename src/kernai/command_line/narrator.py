@@ -226,7 +226,6 @@ def _took(row: Any) -> str:
 
 # ------------------------------------------------------------------------------------------------------ the outcome
 
-VENDOR_HINT = "`kernai doctor` looks at keys and servers; --debug shows the traceback"
 _LIMITS = {StopReason.MAX_STEPS, StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.MAX_CALLS, StopReason.TIMEOUT}
 
 
@@ -238,7 +237,7 @@ def failure_of(result: Result[Any], again: str | None = None) -> CommandError:
     if result.stop_reason in _LIMITS:
         hint = f"--{result.stop_reason.replace('_', '-')} allows more"
     elif isinstance(error, ProviderError):
-        hint, status = VENDOR_HINT, PROVIDER
+        hint, status = f"`kernai doctor` looks at keys and servers; {DEBUG_HINT}", PROVIDER
     if again is not None:
         is_closed = result.stop_reason == StopReason.CLOSED
         hint = f"`{again} --input TEXT` opens it; {hint}" if is_closed else f"`{again}` continues it; {hint}"

@@ -74,7 +74,6 @@ def failing(message: str, hint: str, kinds: type[Exception] | tuple[type[Excepti
 # ---------------------------------------------------------------------------------------------------------- streams
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-A_TEXT = "name a text file, or - for stdin"
 #: up to the last @ before the options or, since libpq takes a question mark in a password, before the first slash. If
 #: neither is there, up to the last @, unless a port comes first
 _PASSWORD = re.compile(r"(://[^/@:]*:)(?:[^?]*|[^/]*|(?!\d+[/?]).*)(?=@)|([?&](?:ssl)?password=)[^&]*")
@@ -206,7 +205,7 @@ def read_text(source: str) -> str:
     """The text of a file, or of stdin for ``-``, without a byte order mark. Raises `CommandError` if that fails."""
     name = "stdin" if source == "-" else source
     try:
-        with failing(f"cannot read {name}", A_TEXT):
+        with failing(f"cannot read {name}", "name a text file, or - for stdin"):
             raw = (b"" if sys.stdin is None else sys.stdin.buffer.read()) if source == "-" else read_whole(source)
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -81,14 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextmanager
 def _termination_raises() -> Iterator[None]:
     """In this block, SIGTERM and a closed terminal end a run as Ctrl-C does, so that its recording is complete."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def terminate(number: int, frame: FrameType | None) -> None:
         INTERRUPTS.arrived(number, frame, Terminated())
 
-    signals = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+    may_handle = threading.current_thread() is threading.main_thread()
+    signals = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)} if may_handle else ()
     before = {one: old for one in signals if (old := signal.getsignal(one)) != signal.SIG_IGN}  # `nohup` ignores SIGHUP
     for one in before:
         signal.signal(one, terminate)

@@ -136,7 +136,6 @@ class Recording:
         self._quiet = quiet
         self._handled = 0  # how many media of the store were written; it keeps their order
         self._sink: JsonlSink | MemorySink = MemorySink()
-        self._locked: BinaryIO | None = None
         if not path.endswith((".json", ".jsonl")):
             raise CommandError(f"--record: {path!r} must end in .json or .jsonl", WRITABLE)
         with failing(f"--record: cannot write {path}", WRITABLE):
@@ -200,8 +199,7 @@ class Recording:
                 self._sink.close()
             else:
                 write_private(self._file, (Recorder(self._sink).to_json(expand=False) + "\n").encode("ascii"))
-        if self._locked is not None:
-            self._locked.close()
+        self._locked.close()
         if self._failure is not None and kind is None:
             raise CommandError(self._failure, WRITABLE, NO)
         if self._failure is not None:

@@ -213,7 +213,6 @@ _OLDER = Argument("--store STORE", SUPPRESS)  # the older spelling: AGENT --stor
 _RUN_ARGUMENTS = (
     *agents.AGENT, Argument("INPUT", "the question or task; - reads stdin", nargs="?"), *agents.MODEL,
     Argument("--media FILE|URL...", "an image or other media to send after the input; repeatable", agents.media_at),
-    Argument("--record FILE", "write a recording: .json at the end, or .jsonl as the run goes"),
     _RESULT, LOUDNESS, *stores.SAVING,
 )
 _RESUME_ARGUMENTS = (

@@ -184,6 +184,7 @@ def continuing(
 # -------------------------------------------------------------------------------------------------------- arguments
 
 SAVING = (
+    Argument("--record FILE", "write a recording: .json at the end, or .jsonl as the run goes"),
     Argument("--store STORE", "save the run in this file, to resume it later; created if it does not exist"),
     Argument("--run-id RUN", "the run's id (default: a random one)"),
 )
