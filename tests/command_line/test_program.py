@@ -230,9 +230,18 @@ def test_an_error_that_cannot_be_written_has_its_exit_status(monkeypatch: pytest
 def test_a_signal_ends_the_program_while_it_loads_a_file_unless_it_is_ignored(
     here: Here, tmp_path: Path, arguments: list[str], number: int, status: int
 ) -> None:
-    write(tmp_path, "f.py", f"import signal\nsignal.raise_signal({number})\nopen('loaded', 'w').close()\n")
+    write(tmp_path, "f.py", f"""\
+import signal
+try:
+    signal.raise_signal({number})
+    open('loaded', 'w').close()
+finally:
+    signal.raise_signal({number})
+    open('cleaned', 'w').close()
+""")
     assert here(*arguments).returncode == status
     assert not (tmp_path / "loaded").exists()
+    assert (tmp_path / "cleaned").exists() == (number == signal.SIGHUP), "a shell repeats a terminal's SIGHUP"
     before = signal.signal(number, signal.SIG_IGN)  # as `nohup` does with SIGHUP
     here(*arguments)
     signal.signal(number, before)

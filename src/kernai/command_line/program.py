@@ -83,7 +83,9 @@ def _termination_raises() -> Iterator[None]:
     """In this block, SIGTERM and a closed terminal end a run as Ctrl-C does, so that its recording is complete."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        INTERRUPTS.arrived(number, frame, Terminated())
+        if number != signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)  # a shell repeats it, which must not break off the recording
+        INTERRUPTS.arrived(signal.SIGTERM, frame, Terminated())
 
     may_handle = threading.current_thread() is threading.main_thread()
     signals = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)} if may_handle else ()
