@@ -186,9 +186,7 @@ def _find_agent(target: str) -> Agent[Any]:
         if isinstance(named, Agent):
             return named
         wrong = f"{name!r} must be an Agent, got {type(named).__name__}" if named is not None else f"no {name!r}"
-        known = [name for name, one in vars(module).items() if isinstance(one, Agent)]
-        hint = f"agents there: {', '.join(known)}" if known else "there is no Agent at its top level"
-        raise CommandError(f"{target}: {wrong}", hint)
+        raise CommandError(f"{target}: {wrong}", f"agents there: {', '.join(_agents(module, place))}")
     found = _agents(module, place)
     first, *others = found
     if USUAL_NAME not in found and any(found[one] is not found[first] for one in others):
