@@ -162,6 +162,7 @@ def test_lines_and_signals_at_the_prompt(here: Here, tmp_path: Path, keys: Keys,
     done = here("chat", "agent.py", keys=keys)
     assert (done.returncode, done.stdout) == (status, answers)
     assert ("/help lists the commands, Ctrl-D leaves." in done.stderr) == keys.isatty()
+    assert ("> \nkernai: error: terminated\n" in done.stderr) == (status == 143 and keys.isatty())
 
 
 @pytest.mark.parametrize("stdin", [None, Keys()])

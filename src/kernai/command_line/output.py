@@ -246,7 +246,7 @@ def interruptible() -> Iterator[None]:
 
 
 class LineReader:
-    """Reads lines from stdin. Ctrl-C while waiting for a line raises `KeyboardInterrupt`."""
+    """Reads lines from stdin. Ctrl-C while waiting for a line raises `KeyboardInterrupt`, SIGTERM `Terminated`."""
 
     def __init__(self) -> None:
         #: whether stdin is a terminal
@@ -263,7 +263,7 @@ class LineReader:
         try:
             with interruptible():
                 return self._wait()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated):
             if self.interactive:
                 sys.stderr.write("\n")
             raise
