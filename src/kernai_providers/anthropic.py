@@ -79,13 +79,10 @@ class AnthropicProvider(HttpProvider):
         max_tokens = generation.max_tokens if generation.max_tokens is not None else DEFAULT_MAX_TOKENS + allowance
         if budget >= max_tokens:
             raise ValueError(f"generation.thinking budget ({budget}) must be below max_tokens ({max_tokens})")
-        options = {
+        options = self.options(generation, temperature="temperature", top_p="top_p", stop="stop_sequences") | {
             "system": system or None,
-            "temperature": generation.temperature,
-            "top_p": generation.top_p,
             "thinking": thinking,
-            "output_config": None if effort is None else {"effort": effort},
-            "stop_sequences": generation.stop,
+            "output_config": self.options(generation, effort="effort") or None,
             "cache_control": _CACHE_CONTROL.get(generation.cache),
         }
         return {

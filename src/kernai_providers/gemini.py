@@ -12,7 +12,7 @@ from urllib.parse import quote
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME, kind_of
 from kernai_providers.failures import at, objects
-from kernai_providers.http_provider import EMPTY, HttpProvider, inline, known, media_reference
+from kernai_providers.http_provider import EMPTY, HttpProvider, inline, media_reference
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import SseReader, count_of, sum_of
 
@@ -62,16 +62,11 @@ class GeminiProvider(HttpProvider):
         body: dict[str, Any] = {"contents": contents}
         if system:
             body["systemInstruction"] = {"parts": [{"text": system}]}
-        thinking = generation.thinking or {}
-        thinking_config = {"thinkingBudget": thinking.get("budget"), "thinkingLevel": thinking.get("effort")}
-        config = {
-            "temperature": generation.temperature,
-            "topP": generation.top_p,
-            "maxOutputTokens": generation.max_tokens,
-            "stopSequences": generation.stop,
-            "thinkingConfig": known(thinking_config) or None,
-        }
-        return body | ({"generationConfig": known(config)} if known(config) else {})
+        config = self.options(
+            generation, temperature="temperature", top_p="topP", max_tokens="maxOutputTokens", stop="stopSequences")
+        if thinking := self.options(generation, budget="thinkingBudget", effort="thinkingLevel"):
+            config["thinkingConfig"] = thinking
+        return body | ({"generationConfig": config} if config else {})
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:

@@ -255,6 +255,12 @@ class HttpProvider(Closing, NotCopied, Provider):
         return (0, 0) if found is None else (int(found[1]), int(found[2] or 0))
 
     @staticmethod
+    def options(generation: GenerationOptions, **names: str) -> dict[str, Any]:
+        """Returns the options that are set, and parts of `thinking`. Each keyword is the vendor's name for one."""
+        given = {**generation.to_dict(), **(generation.thinking or {})}
+        return {theirs: given[ours] for ours, theirs in names.items() if ours in given}
+
+    @staticmethod
     def sampling_options(generation: GenerationOptions) -> list[str]:
         """Returns the names of the sampling options that are set."""
         return [name for name in ("temperature", "top_p") if getattr(generation, name) is not None]

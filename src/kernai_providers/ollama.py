@@ -14,7 +14,7 @@ from typing import Any
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.jsonio.json_data import loads
 from kernai_providers.failures import objects
-from kernai_providers.http_provider import HttpProvider, known
+from kernai_providers.http_provider import HttpProvider
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import LineReader, count_of
 from kernai_providers.request_checks import checked_base_url
@@ -54,12 +54,9 @@ class OllamaProvider(HttpProvider):
             ],
             "stream": True,
         }
-        options = {
-            "temperature": generation.temperature, "top_p": generation.top_p, "num_predict": generation.max_tokens,
-            "stop": generation.stop,
-        }
-        if known(options):
-            body["options"] = known(options)
+        named = {"temperature": "temperature", "top_p": "top_p", "max_tokens": "num_predict", "stop": "stop"}
+        if options := self.options(generation, **named):
+            body["options"] = options
         if generation.thinking is not None:
             how = generation.thinking.get("effort", generation.thinking.get("budget") != 0)
             body["think"] = how if how != "none" else False

@@ -110,14 +110,12 @@ class OpenAIProvider(HttpProvider):
             "stream": True,
         }
         limit = "max_completion_tokens" if self.is_openai and REASONING_MODEL.match(model.id) else "max_tokens"
-        options: dict[str, Any] = {
-            "temperature": generation.temperature, "top_p": generation.top_p, "stop": generation.stop,
-            "reasoning_effort": (generation.thinking or {}).get("effort"), limit: generation.max_tokens,
-            "stream_options": {"include_usage": True} if self.stream_options else None,
-        }
+        if self.stream_options:
+            body["stream_options"] = {"include_usage": True}
         if generation.cache and self.is_openai:
-            options["prompt_cache_key"] = cache_key(messages, model)
-        return body | known(options)
+            body["prompt_cache_key"] = cache_key(messages, model)
+        names = {"temperature": "temperature", "top_p": "top_p", "stop": "stop", "effort": "reasoning_effort"}
+        return body | self.options(generation, **names, max_tokens=limit)
 
     def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:
         if self.is_openai and self.keeps_longer(generation, model) and body.get("messages"):
@@ -377,13 +375,9 @@ class ResponsesProvider(OpenAIProvider):
             own = [item for item in message.reasoning if item.get("type") in _reasoning_types(model)]
             items += [{name: one for name, one in item.items() if name != "at"} for item in own]
             items.append({"role": role, "content": one_text(parts), **_phase(message.reasoning, model)})
-        effort = (generation.thinking or {}).get("effort")
-        options = {
+        options = self.options(generation, temperature="temperature", top_p="top_p", max_tokens="max_output_tokens") | {
             "instructions": system or None,
-            "temperature": generation.temperature,
-            "top_p": generation.top_p,
-            "max_output_tokens": generation.max_tokens,
-            "reasoning": None if effort is None else {"effort": effort},
+            "reasoning": self.options(generation, effort="effort") or None,
             "include": [ENCRYPTED] if REASONING_MODEL.match(model.id) or _has_reasoning(items) else None,
             "prompt_cache_key": cache_key(messages, model) if generation.cache else None,
             "prompt_cache_options": {"ttl": LONG_CACHE} if self.keeps_longer(generation, model) else None,
