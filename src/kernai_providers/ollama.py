@@ -114,17 +114,12 @@ class OllamaReader(LineReader):
 
     terminal = '"done": true'
 
-    def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
-        super().__init__(vendor, secrets)
-        #: the pieces of a constrained model's JSON so far
-        self._json: list[str] = []
-
     def on_object(self, found: dict[str, Any]) -> None:
         self.note(found, model="model")
         message = found.get("message")
         if isinstance(message, dict):
             if self.box is not None and self.box.constrained:
-                self._json.append(str(message.get("content") or ""))
+                self._pieces["json"].append(str(message.get("content") or ""))
             else:
                 self.say(message.get("content"))
             self.think(message.get("thinking"))
@@ -134,7 +129,7 @@ class OllamaReader(LineReader):
             return
         reason = found.get("done_reason")
         self.end_with(reason if isinstance(reason, str) else "", FINISH_REASONS)
-        self._read_json("".join(self._json))
+        self._read_json("".join(self._pieces["json"]))
         if self.box is not None and self.called_tool and self._reasoning:
             self.keep({"type": THOUGHT, "text": "".join(self._reasoning)}, 0)
         self.prompt_tokens = count_of(found.get("prompt_eval_count"))

@@ -202,9 +202,6 @@ class OpenAIReader(SseReader):
     def __init__(self, vendor: str, secrets: Sequence[str] = (), *, done_marker: bool = True) -> None:
         super().__init__(vendor, secrets)
         self._done_marker = done_marker
-        #: reasoning that DeepSeek wants back with the calls
-        self._thought: list[str] = []
-        self._details: list[dict[str, Any]] = []
 
     def on_object(self, found: dict[str, Any]) -> None:
         self._on_metadata(found)
@@ -231,8 +228,8 @@ class OpenAIReader(SseReader):
                 self.say(self.named("image", url.removeprefix("data:").partition(";")[0]))
             self.think(delta.get("reasoning_content") or delta.get("reasoning"))
             if isinstance(delta.get(REASONING), str):
-                self._thought.append(delta[REASONING])
-            self._details += objects(delta.get(DETAILS))
+                self._pieces[REASONING].append(delta[REASONING])
+            self._pieces[DETAILS] += objects(delta.get(DETAILS))
             if isinstance(delta.get("refusal"), str):
                 self.metadata["refusal"] = self.metadata.get("refusal", "") + delta["refusal"]
         reason = choice.get("finish_reason")
@@ -314,9 +311,9 @@ class OpenAIReader(SseReader):
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         if self.box is not None and self.called_tool:
-            if thought := "".join(self._thought):
+            if thought := "".join(self._pieces[REASONING]):
                 self.keep({"type": REASONING, "text": thought, "vendor": self.vendor}, 0)
-            if details := whole_details(self._details):
+            if details := whole_details(self._pieces[DETAILS]):
                 self.keep({"type": DETAILS, DETAILS: details, "vendor": self.vendor}, 0)
 
 
@@ -432,11 +429,6 @@ class ResponsesReader(SseReader):
 
     terminal = "response.completed"
 
-    def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
-        super().__init__(vendor, secrets)
-        #: the pieces of each part of the output, by its indexes
-        self._parts: dict[tuple[Any, Any], list[str]] = {}
-
     def on_object(self, found: dict[str, Any]) -> None:
         kind = str(found["type"])
         response, item, index = found.get("response"), found.get("item"), key_of(found.get("output_index"))
@@ -502,7 +494,7 @@ class ResponsesReader(SseReader):
         text = found.get("text" if whole else "delta")
         if not isinstance(text, str):
             return
-        part = self._parts.setdefault((key_of(found.get("output_index")), key_of(found.get("content_index"))), [])
+        part = self._pieces[key_of(found.get("output_index")), key_of(found.get("content_index"))]
         if not part or not whole:
             self.say(text)
         if whole:
@@ -520,7 +512,7 @@ class ResponsesReader(SseReader):
                     texts.append(str(part.get("text") or ""))
                 elif part.get("type") == "refusal":
                     self.metadata["refusal"] = str(part.get("refusal", ""))
-        return whole_characters("".join(texts) or "".join("".join(part) for part in self._parts.values()))
+        return whole_characters("".join(texts) or "".join("".join(part) for part in self._pieces.values()))
 
     def _on_metadata(self, response: Mapping[str, Any]) -> None:
         # an error in a failed response is raised with that event

@@ -14,6 +14,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from codecs import BOM_UTF8, getincrementaldecoder
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -192,6 +193,8 @@ class Reader(ABC):
         self._newest: dict[object, object] = {}
         self._texts: list[str] = []
         self._reasoning: list[str] = []
+        #: what else a subclass collects
+        self._pieces: defaultdict[object, list[Any]] = defaultdict(list)
         #: pieces that were not returned yet
         self._new: list[str | CallText] = []
         #: joins surrogate pairs, whose second half may be in the next event
