@@ -1,8 +1,7 @@
 """`HttpxTransport`: a native transport for asyncio, on httpx. Needs the extra: ``pip install "kernai[httpx]"``.
 
 Guarantees: those of `HttpTransport`, also for `asend`. Each event loop has its own connections. They are closed by
-`aclose`, or when the loop ends, if it shuts down asynchronous generators, as `asyncio.run` does. Threads are served by
-an `HttpTransport`.
+`aclose`, or when the loop ends, if it shuts down asynchronous generators, as `asyncio.run` does.
 
 It uses httpx's transports, not its clients: no redirects, no cookies, nothing added to a request. Bodies are read raw
 and decoded as everywhere else in this package.
@@ -13,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.client import IncompleteRead
 from typing import Any, TypeAlias
@@ -26,7 +25,6 @@ from kernai_providers.transport import (
     DRAIN_SECONDS,
     ContentDecoder,
     Request,
-    Response,
     TransportError,
     closed_here,
     ends_for_certain,
@@ -40,26 +38,21 @@ except ImportError as missing:
     raise ImportError('HttpxTransport needs httpx: pip install "kernai[httpx]"') from missing
 
 
-class HttpxTransport:
-    """Sends requests over HTTP/1.1. With it, a provider needs no worker thread under asyncio.
+class HttpxTransport(HttpTransport):
+    """An `HttpTransport` that also sends requests under asyncio. With it, a provider needs no worker thread there.
 
-    `ssl_context`: by default the system's certificate authorities. At most `max_idle` connections stay open between
-    requests, each for at most `idle_seconds`; all threads together have one such pool, and each event loop has one.
-    Proxies come from the environment.
+    All threads together have one pool of idle connections, and each event loop has one. `close` closes those of the
+    threads, `aclose` those of an event loop.
     """
 
     def __init__(
         self, *, ssl_context: ssl.SSLContext | None = None, max_idle: int = 64, idle_seconds: float = 30.0
     ) -> None:
-        self._threads = HttpTransport(ssl_context=ssl_context, max_idle=max_idle, idle_seconds=idle_seconds)
+        super().__init__(ssl_context=ssl_context, max_idle=max_idle, idle_seconds=idle_seconds)
         self._limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=max_idle, keepalive_expiry=idle_seconds
         )
         self._loops: dict[asyncio.AbstractEventLoop, AsyncGenerator[_Transports, None]] = {}
-
-    def send(self, request: Request) -> Response:
-        """Sends a request, like `HttpTransport.send`."""
-        return self._threads.send(request)
 
     async def asend(self, request: Request) -> HttpxResponse:
         """Sends a request on the running event loop. If the task is cancelled, the connection is closed."""
@@ -76,7 +69,7 @@ class HttpxTransport:
             try:
                 raw = await transport.handle_async_request(sent)
                 deadline.lift_limit()
-                return HttpxResponse(raw, call.peer, request.max_bytes, deadline)
+                return HttpxResponse(raw, request.max_bytes, deadline)
             except BaseException as error:
                 # httpcore does not close one that fails before sending, nor if the task is cancelled twice
                 if deadline.stream is not None:
@@ -88,10 +81,6 @@ class HttpxTransport:
                 if failed.kind != "closed" or not deadline.awaits_head or deadline.dialed or deadline.has_received:
                     raise failed from cause_of(error)
                 # an idle connection was closed, and is now gone from the pool
-
-    def close(self) -> None:
-        """Closes the idle connections of threads. For those of an event loop, call `aclose` there."""
-        self._threads.close()
 
     async def aclose(self) -> None:
         """Closes the connections of the running event loop, including those in use."""
@@ -108,10 +97,10 @@ class HttpxTransport:
         transports, key = await anext(self._loops[loop]), (call.scheme, call.proxy)
         if key not in transports:
             # http needs no certificate authorities, and reading them takes longer than a local request
-            context = self._threads.context() if call.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context = self.context() if call.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False)
             # httpx has no parameter for httpcore's network backend
-            vars(made._pool)["_network_backend"] = _WatchedBackend(self._threads)  # noqa: SLF001 - see above
+            vars(made._pool)["_network_backend"] = _WatchedBackend(self.context)  # noqa: SLF001 - see above
             transports[key] = made
         return transports[key]
 
@@ -137,13 +126,13 @@ _Transports: TypeAlias = dict[tuple[str, Proxy | None], httpx.AsyncHTTPTransport
 class HttpxResponse:
     """A response of `HttpxTransport.asend`."""
 
-    def __init__(self, raw: httpx.Response, peer: str, max_bytes: int | None, deadline: Deadline) -> None:
+    def __init__(self, raw: httpx.Response, max_bytes: int | None, deadline: Deadline) -> None:
         assert isinstance(raw.stream, httpx.AsyncByteStream)
         self.status = raw.status_code
         self.headers = joined(raw.headers.multi_items())
-        self._peer = peer
+        self._peer = deadline.call.peer
         self._deadline = deadline
-        self._decoder = ContentDecoder(self.headers.get("content-encoding", ""), peer, max_bytes)
+        self._decoder = ContentDecoder(self.headers.get("content-encoding", ""), self._peer, max_bytes)
         self._stream = raw.stream
         self._pieces = raw.stream.__aiter__()
         self._ended = False
@@ -223,9 +212,9 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
 
     # ruff: noqa: ASYNC109 - the names are httpcore's
 
-    def __init__(self, threads: HttpTransport) -> None:
+    def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
         self._inner = httpcore.AnyIOBackend()
-        self._threads = threads
+        self._context = context
 
     async def connect_tcp(
         self, host: str, port: int, timeout: Any = None, *options: Any, **named: Any  # noqa: ARG002 - the call's own
@@ -239,7 +228,7 @@ class _WatchedBackend(httpcore.AsyncNetworkBackend):
         deadline.stream = watched = _WatchedStream(stream, deadline)
         deadline.dialed = True
         if proxy is not None and proxy.scheme == "https":
-            watched = await watched.start_tls(self._threads.context(), proxy.host)
+            watched = await watched.start_tls(self._context(), proxy.host)
         if proxy is not None and to.needs_tunnel:
             await tunnel(watched, proxy, to)
         return watched
