@@ -136,7 +136,8 @@ def test_a_decision_is_acted_on_at_once(store: PostgresStore) -> None:
     assert calls == ["act"]
 
 
-def test_a_decision_that_comes_while_the_run_is_worked_on_is_not_lost(store: PostgresStore) -> None:
+@pytest.mark.parametrize("is_worker", [True, False], ids=["by a worker", "by another program"])
+def test_a_decision_that_comes_while_the_run_is_worked_on_is_not_lost(store: PostgresStore, is_worker: bool) -> None:
     calls: list[str] = []
 
     def act(ctx: SkillContext) -> None:
@@ -144,7 +145,7 @@ def test_a_decision_that_comes_while_the_run_is_worked_on_is_not_lost(store: Pos
             raise Pause("may it?")
         if ctx.call_id == "0.1":
             store.decide(ctx.run_id, "0.0", True)
-            while len(jobs(store)) > 1:  # the job of the decision finds the run busy
+            while len(jobs(store)) > is_worker:  # the job of the decision finds the run busy
                 threading.Event().wait(0.01)
         calls.append(ctx.call_id)
 
@@ -152,7 +153,10 @@ def test_a_decision_that_comes_while_the_run_is_worked_on_is_not_lost(store: Pos
     with working(own):
         handle = own.submit("clerk", "twice")
         until(handle, "waiting")
-        store.decide(handle.run_id, "0.1", True)
+        if is_worker:
+            store.decide(handle.run_id, "0.1", True)
+        else:
+            resume(own.agents["clerk"], handle.run_id, store=store, approvals={"0.1": True})
         until(handle, "final")
     assert calls == ["0.1", "0.0"]
 

@@ -76,7 +76,7 @@ WHERE job.queue_name = %s AND job.task_name = '{TASK}' AND job.status IN ('doing
 #: runs that may lack a job: somebody worked on them outside of `Workers`, or their wait has ended
 _FORGOTTEN = f"""
 SELECT tenant, run_id, {SELECTED} FROM runs
-WHERE queue = %s AND (status = 'running' OR (status = 'waiting' AND {IS_DUE}))
+WHERE queue = %s AND (status = 'running' OR (status = 'waiting' AND ({IS_DUE} OR decisions <> '{{}}')))
     AND NOT EXISTS (SELECT FROM procrastinate_jobs
         WHERE queueing_lock = tenant || '/' || run_id AND procrastinate_jobs.status = 'todo')
     AND NOT EXISTS (SELECT FROM procrastinate_jobs
