@@ -44,22 +44,17 @@ def response_grammar(
 ) -> str:
     """GBNF of one `final`, or of one to eight blocks that call `skills`, `protocols` or built-in commands.
 
-    Parameters are one JSON object. A skill whose name must be escaped in a tag is left out, since it cannot be called.
-    If there is nothing to call, only a final is allowed. It contains a value of the `answer_type`, or text. Text with a
-    bounded length has no "<".
+    Parameters are one JSON object. If there is nothing to call, only a final is allowed. It contains a value of the
+    `answer_type`, or text. Text with a bounded length has no "<".
     """
     rules = Rules()
     rules.reserve(ROOT)
     text = rules.add("text", f"{JsonGrammar(rules).rule(_DOCUMENT, 'document')} | {_TEXT_START} {_TEXT}")
     calls = [_around(Block("command", name), "") for name in builtins]
-    for skill in skills:
-        block = Block("command", skill.name)
-        if f'name="{skill.name}"' in str(block):
-            calls.append(rules.add(f"call-{skill.name}", _around(block, _parameters(rules, skill))))
-    for protocol in protocols:
-        block = Block(protocol.name)
-        if f'type="{protocol.name}"' in str(block):
-            calls.append(rules.add(f"request-{protocol.name}", _around(block, text)))
+    calls += [
+        rules.add(f"call-{one.name}", _around(Block("command", one.name), _parameters(rules, one))) for one in skills
+    ]
+    calls += [rules.add(f"request-{one.name}", _around(Block(one.name), text)) for one in protocols]
     # a free text is not written as a JSON string, in which a tag could end the block
     answer = text
     if answer_type is not None and answer_type.is_text:
