@@ -40,7 +40,9 @@ def test_a_whole_entry_is_read(tmp_path: Path) -> None:
         "npx", ("-y", "3"), {"PORT": "8080", "KEY": "k"}, "/tmp"
     )
     assert (server.timeout, server.tools) == (0.5, frozenset({"read"}))
-    assert server.roots == ((tmp_path.as_uri(), None), ("file:///srv", None), ("file:///x", "x"))
+    assert [(one["uri"], one["name"]) for one in server.roots] == [
+        (tmp_path.as_uri(), None), ("file:///srv", None), ("file:///x", "x"),
+    ]
     assert server.allows("read")
     assert not server.allows("write")
 

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 #: function without arguments that makes one of these, or a transport, each time the server is started.
 Source = Server[Any] | MCPServer | Client | Callable[[], Any]
 _OBJECTS = (Server, MCPServer, Client)
-_CALLBACKS = ("sampling_callback", "elicitation_callback")
 #: a sampling or elicitation callback, sync or async, called with the SDK's arguments ``(context, params)``
 Callback = Callable[[Any, Any], Any]
 
@@ -314,30 +313,28 @@ def _client_maker(
     options: dict[str, Any] = {"extensions": (TasksExtension(),)}
     if config.roots:
         async def list_roots(_: Any) -> mcp_types.ListRootsResult:
-            roots = [{"uri": uri, "name": name} for uri, name in config.roots]
-            return mcp_types.ListRootsResult.model_validate({"roots": roots})
+            return mcp_types.ListRootsResult.model_validate({"roots": config.roots})
 
         options["list_roots_callback"] = list_roots
 
     def make(session: Session) -> Client:
-        asked = {name: session.asking(one) for name, one in callbacks.items()}
-        given = {**options, **asked, "logging_callback": session.on_log, "message_handler": session.on_message}
+        given = {**options, "logging_callback": session.on_log, "message_handler": session.on_message}
         found: Any = source
         if not isinstance(source, _OBJECTS):
             found = transport_of(config, session, auth) if source is None else source()
         if not isinstance(found, _OBJECTS):
             what = f"client[{config.name!r}] must give an SDK server, client or transport"
             found = watched(check_type(found, AbstractAsyncContextManager, what), session)
-        if isinstance(found, Client):  # a client can be entered only once, so each start needs a copy
-            kept = {name: value for name, value in given.items() if getattr(found, name) is None}
-            kept |= {name: session.asking(one) for name in _CALLBACKS if (one := getattr(found, name)) is not None}
-            return dataclasses.replace(found, **kept)
-        return Client(
-            found, mode=session.mode, client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
-            log_level="info",  # since revision 2026-07-28, servers send log messages only to clients that ask
-            cache=None,  # a `Connection` keeps the listing of tools
-            **given,
+        # a `Connection` keeps the listing of tools; servers of revision 2026-07-28 send logs only to clients that ask
+        client = found if isinstance(found, Client) else Client(
+            found, mode=session.mode, cache=None, log_level="info",
+            client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
         )
+        given = {name: one for name, one in given.items() if getattr(client, name) is None}
+        for name in ("sampling_callback", "elicitation_callback"):
+            asked = getattr(client, name) or callbacks.get(name)
+            given |= {} if asked is None else {name: session.asking(asked)}
+        return dataclasses.replace(client, **given)  # a client can be entered only once, so each start needs a copy
 
     return make
 

@@ -62,7 +62,7 @@ class ServerConfig:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout: float = DEFAULT_TIMEOUT
     tools: frozenset[str] | None = None
-    roots: tuple[tuple[str, str | None], ...] = ()
+    roots: tuple[Mapping[str, str | None], ...] = ()
 
     def allows(self, tool: str) -> bool:
         return self.tools is None or tool in self.tools
@@ -209,7 +209,7 @@ def _timeout(key: str, value: Any) -> float:
     return float(value)
 
 
-def _root(key: str, value: Any) -> tuple[str, str | None]:
+def _root(key: str, value: Any) -> dict[str, str | None]:
     name = None
     if isinstance(value, Mapping) and set(value) <= {"uri", "name"}:
         name, value = value.get("name"), value.get("uri")
@@ -218,7 +218,7 @@ def _root(key: str, value: Any) -> tuple[str, str | None]:
     if "://" in value and not value.startswith("file://"):
         raise _FaultError(key, "only folders and file:// URIs can be roots")
     with suppress(RuntimeError, ValueError):  # for the home of an unknown user, and a NUL character
-        return value if "://" in value else Path(value).expanduser().resolve().as_uri(), name
+        return {"uri": value if "://" in value else Path(value).expanduser().resolve().as_uri(), "name": name}
     raise _FaultError(key, f"there can be no folder {value!r}")
 
 
