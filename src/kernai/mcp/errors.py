@@ -26,12 +26,9 @@ class McpClosedError(McpError):
 
 
 def checked_options(options: Mapping[str, Any], known: type, *parameters: str) -> dict[str, Any]:
-    """Returns a copy of `options`. Raises `TypeError` for one that `known`, a `TypedDict`, lacks.
-
-    The error may also suggest one of the other `parameters`.
-    """
+    """Returns a copy of `options`. Raises `TypeError` for one that `known`, a `TypedDict`, lacks; suggests another."""
+    names = known.__annotations__
     for name in options:
-        if name not in known.__annotations__:
-            others = likely(name, (*parameters, *known.__annotations__), "known:")
-            raise TypeError(f"unknown option {name!r}{others}")
+        if name not in names:
+            raise TypeError(f"unknown option {name!r}{likely(name, (*parameters, *names), 'known:')}")
     return {**options}

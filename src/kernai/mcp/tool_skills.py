@@ -87,8 +87,6 @@ class SchemaTable(InputTable):
 def _for_inputs(schema: Mapping[str, Any]) -> Schema:
     """Resolves all references in a schema of arguments. Raises `ValueError` if it cannot be a skill's."""
     made = written_out(schema)
-    if made.get("type", "object") != "object":
-        raise ValueError(f"its arguments are not an object, but {label_of(made)}")
     others = made.get("additionalProperties", False)  # {} also stands for any value
     free = made.get("patternProperties") or (not made.get("properties") and others is not False)
     if free:
