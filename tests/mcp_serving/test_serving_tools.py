@@ -100,7 +100,7 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ("all", {}, TypeError, "serve takes a Skill"),
     ([lambda: 1], {}, TypeError, "got function: decorate it with @skill"),
     ([NONE], {}, TypeError, r"agent\.as_skill\(name, description\)"),
-    ([named("a"), named("a")], {}, ValueError, "two skills have the name 'a'"),
+    ([named("a"), named("a")], {}, ValueError, "skills holds 'a' twice"),
     (named("two words"), {}, ValueError, "the skill's name 'two words' cannot be the name of an MCP tool"),
     (named("x" * 129), {}, ValueError, "cannot be the name"),
     (NONE, {"agent_as": "skills"}, ValueError, "the Agent has no skills to serve"),

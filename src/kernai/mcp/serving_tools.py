@@ -193,30 +193,21 @@ def _selected(source: Source, agent_as: AgentAs, description: str | None) -> Cal
         selection, model = source.skills, source.model
     elif isinstance(source, SkillRegistry):
         registry = source
+    elif isinstance(source, str) or not isinstance(source, (Skill, Iterable)):
+        raise TypeError(f"serve takes a Skill, a list of Skills, a SkillRegistry or an Agent, got {source!r}")
     else:
-        selection = _distinct(source)
+        hint = ": decorate it with @skill, or turn an Agent into one with agent.as_skill(name, description)"
+        skills = [source] if isinstance(source, Skill) else source
+        checked = [check_type(one, Skill, "a list may hold Skills", hint) for one in skills]
+        selection = Agent(instructions="", skills=checked).skills or ()  # it refuses two of one name
+        if not selection:
+            raise ValueError("there is no skill to serve: the list is empty")
 
     def select() -> list[Skill]:
         allowed = None if as_tool else config.allowed_skills
         return [one for one in registry.select(selection, model) if allowed is None or one.name in allowed]
 
     return select
-
-
-def _distinct(source: Skill | Iterable[Skill]) -> list[Skill]:
-    if isinstance(source, str) or not isinstance(source, (Skill, Iterable)):
-        raise TypeError(f"serve takes a Skill, a list of Skills, a SkillRegistry or an Agent, got {source!r}")
-    skills = {}
-    for one in [source] if isinstance(source, Skill) else source:
-        if isinstance(one, Agent):
-            raise TypeError("a list may hold Skills; make one of the Agent: agent.as_skill(name, description)")
-        check_type(one, Skill, "a list may hold Skills", ": decorate it with @skill")
-        if one.name in skills:
-            raise ValueError(f"two skills have the name {one.name!r}, and a client calls a tool by its name")
-        skills[one.name] = one
-    if not skills:
-        raise ValueError("there is no skill to serve: the list is empty")
-    return [*skills.values()]
 
 
 @dataclass(slots=True)
