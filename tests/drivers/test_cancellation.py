@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -299,6 +300,33 @@ def test_an_interrupt_in_a_skill_is_recorded_and_raised_by_the_run(
         way(agent, recorder=recorder)
     assert ("interrupted" in recorder.for_event("skill_error")[0].data) == (interrupt is KeyboardInterrupt)
     assert results(recorder) == {"": "cancelled"}
+
+
+@SYNC_WAYS
+def test_an_async_skill_that_cleans_up_after_an_interrupt_is_not_cancelled_again(way: ways.Way) -> None:
+    begun, gone, ends = threading.Event(), threading.Event(), SimpleQueue[str]()
+
+    def stop() -> None:
+        begun.wait(PATIENCE)
+        raise KeyboardInterrupt
+
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            try:
+                await asyncio.to_thread(gone.wait, PATIENCE)
+                ends.put("cleaned up")
+            except asyncio.CancelledError:
+                ends.put("cancelled again")
+
+    skills = [Skill("stop", execute=stop), Skill("wait", execute=wait)]
+    provider = MockProvider(command("stop") + command("wait"))
+    with pytest.raises(KeyboardInterrupt):
+        way(Agent(instructions="x", skills=skills, provider=provider, parallel_skills=True))
+    gone.set()
+    assert ends.get(timeout=PATIENCE) == "cleaned up"
 
 
 @ways.WAYS

@@ -36,7 +36,6 @@ class BackgroundLoop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
-        self._main: asyncio.Task[Any] | None = None
         self._thread: threading.Thread | None = None
         self._ending: Future[object] | None = None
         self.closed = False
@@ -96,12 +95,6 @@ class BackgroundLoop:
         thread = self._thread
         return thread is not None and thread.ident == threading.get_ident()
 
-    def cancel(self) -> None:
-        """Cancels all work on the loop; its callers get `Cancelled`."""
-        with self._lock:
-            if self._loop is not None and not self.closed:
-                self._loop.call_soon_threadsafe(self._cancel_all, self._loop)
-
     def close(self, timeout: float = TIMEOUT, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
         """Performs `last`, if given, then cancels all remaining work and ends the thread.
 
@@ -138,13 +131,6 @@ class BackgroundLoop:
             assert self._loop is not None
             self._loop.call_soon_threadsafe(drop)
 
-    def _cancel_all(self, loop: asyncio.AbstractEventLoop) -> None:
-        import asyncio
-
-        for task in asyncio.all_tasks(loop):
-            if task is not self._main:
-                task.cancel()
-
     def _serve(self, loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
         import asyncio
         from asyncio.events import _get_running_loop
@@ -152,12 +138,11 @@ class BackgroundLoop:
         asyncio.set_event_loop(loop)
         try:
             while not stopped.is_set() and _get_running_loop() is None:  # gevent's threads share one
-                # a task that the loop waits for, because some libraries look for it
-                self._main = loop.create_task(stopped.wait())
                 # SystemExit and Ctrl-C: raised in a task that a skill started; the skill also gets it, when it awaits
                 # the task. CancelledError: a skill has cancelled all tasks. RuntimeError: it has stopped the loop
                 with suppress(SystemExit, KeyboardInterrupt, asyncio.CancelledError, RuntimeError):
-                    loop.run_until_complete(self._main)
+                    # a task, because some libraries look for the one that the loop waits for
+                    loop.run_until_complete(loop.create_task(stopped.wait()))
         finally:
             left = asyncio.all_tasks(loop)
             for task in left:

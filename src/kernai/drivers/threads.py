@@ -71,11 +71,6 @@ class ThreadsDriver(Driver):
         """Whether the current thread works for this run, and so must not wait for it."""
         return self._is_worker() or (self._background is not None and self._background.serves_here())
 
-    def stop(self) -> None:
-        super().stop()
-        if self._background is not None:
-            self._background.cancel()
-
     def _is_worker(self) -> bool:
         return self._pool is not None and self._pool.works_here()
 
