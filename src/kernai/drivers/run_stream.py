@@ -118,6 +118,8 @@ class Driving:
 
     #: False if no thread could be started
     has_thread = True
+    #: how long to wait for an event before `look_after`, in seconds
+    timeout = POLL
     _driven_here = 0  # the id of the waiting thread while it drives the run
 
     def __init__(self, driver: ThreadsDriver, stack: Stack, channel: Channel) -> None:
@@ -150,12 +152,7 @@ class Driving:
                     self._thread.daemon = True  # some subinterpreters refuse this
                     self._thread.start()
                 except RuntimeError:
-                    self.has_thread = False
-
-    @property
-    def timeout(self) -> float:
-        """How long to wait for an event before `look_after`, in seconds."""
-        return POLL if self.has_thread else 0.0
+                    self.has_thread, self.timeout = False, 0.0
 
     def works_here(self) -> bool:
         here = threading.get_ident() == self._driven_here or self._thread is threading.current_thread()

@@ -243,7 +243,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     if not isinstance(skill, AgentSkill):
         return call
     try:
-        child = run.for_agent(skill.agent, call_id)
+        child = run.child(skill.agent, call_id)
     except Exception as error:  # noqa: BLE001 - `Context.child` is user code: if it fails, this call fails
         return call.fail(error)
     return _AgentCall(run, call_id, name, SubRun(child.scope, child.agent, (str(arguments["input"]),), name))

@@ -1,7 +1,7 @@
 """`Run`: the state of one run or sub-run.
 
 An agent is configuration; everything that changes while it runs is here. The loop in `kernel` works on one `Run`; a
-sub-run gets its own from `for_task` or `for_agent`.
+sub-run gets its own from `child`.
 """
 
 from __future__ import annotations
@@ -348,19 +348,14 @@ class Run:
 
     # -------------------------------------------------------------------------------------------------- sub-runs
 
-    def for_task(self, task: Task, *, is_given: bool) -> Run:
-        """Creates the run of a workflow's task, one level deeper, with the task's own agent or this run's.
+    def child(
+        self, other: Agent[Any] | None, call_id: str = "", *, task: Task | None = None, is_given: bool = False
+    ) -> Run:
+        """Creates the run of a call or a task, one level deeper, with another agent or this run's (None).
 
         `is_given`: the caller wrote the task.
         """
-        scope = task_scope(self.scope, self.step, task.id)
-        return self._child(self.task_agents.get(task.id), scope, task, is_given=is_given)
-
-    def for_agent(self, agent: Agent[Any], call_id: str) -> Run:
-        return self._child(agent, call_id)
-
-    def _child(self, other: Agent[Any] | None, scope: str, task: Task | None = None, *, is_given: bool = False) -> Run:
-        """Creates a run one level deeper, of another agent or of the same one."""
+        scope = call_id if task is None else task_scope(self.scope, self.step, task.id)
         task_id = self.task_id if task is None else task.id
         context = self.gate.child_context(self, scope, task_id)
         if context.media_store is not self.context.media_store:

@@ -131,7 +131,7 @@ class RunningTasks:
         run.write(TaskStartRow(task.id, task.input, task.depends_on))
         self._running[task.id] = started, _ = run.clock.monotonic(), None
         try:
-            child = run.for_task(task, is_given=self._is_given)
+            child = run.child(run.task_agents.get(task.id), task=task, is_given=self._is_given)
         except Exception as error:  # noqa: BLE001 - `Context.child` is user code: if it fails, this task fails
             self._end(Completion(task.id, error=error))
             return
