@@ -40,6 +40,7 @@ from kernai import (
     run,
     skill,
 )
+from kernai.drivers.driver import POLL
 from tests import ways
 from tests.scripted import AsyncScripted, OnChunk, Script, Scripted
 from tests.ways import PATIENCE, SYNC_WAYS, as_async, by_aexecute, by_execute, by_stream
@@ -302,37 +303,13 @@ def test_an_interrupt_in_a_skill_is_recorded_and_raised_by_the_run(
     assert results(recorder) == {"": "cancelled"}
 
 
-@SYNC_WAYS
-def test_an_async_skill_that_cleans_up_after_an_interrupt_is_not_cancelled_again(way: ways.Way) -> None:
-    begun, gone, ends = threading.Event(), threading.Event(), SimpleQueue[str]()
-
-    def stop() -> None:
-        begun.wait(PATIENCE)
-        raise KeyboardInterrupt
-
-    async def wait() -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            try:
-                await asyncio.to_thread(gone.wait, PATIENCE)
-                ends.put("cleaned up")
-            except asyncio.CancelledError:
-                ends.put("cancelled again")
-
-    skills = [Skill("stop", execute=stop), Skill("wait", execute=wait)]
-    provider = MockProvider(command("stop") + command("wait"))
-    with pytest.raises(KeyboardInterrupt):
-        way(Agent(instructions="x", skills=skills, provider=provider, parallel_skills=True))
-    gone.set()
-    assert ends.get(timeout=PATIENCE) == "cleaned up"
-
-
 @ways.WAYS
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, pytest.fail.Exception])
-def test_an_interrupt_in_a_call_beside_others_ends_them_and_reaches_the_caller(way: ways.Way, interrupt: type[BaseException]) -> None:
-    recorder, begun = Recorder(), asyncio.Event()
+@pytest.mark.parametrize("timeout", [None, PATIENCE])
+def test_an_interrupt_in_a_call_beside_others_cancels_them_once_and_reaches_the_caller(
+    way: ways.Way, interrupt: type[BaseException], timeout: float | None
+) -> None:
+    recorder, begun, ends = Recorder(), asyncio.Event(), SimpleQueue[str]()
 
     async def stop() -> None:
         await begun.wait()
@@ -340,15 +317,20 @@ def test_an_interrupt_in_a_call_beside_others_ends_them_and_reaches_the_caller(w
 
     async def wait() -> None:
         begun.set()
-        await asyncio.sleep(PATIENCE)
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            await asyncio.sleep(2 * POLL)  # by then, those who wait have looked again
+            ends.put("cleaned up")
 
     skills = [Skill("stop", execute=stop, inputs={}), Skill("wait", execute=wait, inputs={})]
     provider = MockProvider(command("stop") + command("wait"))
     agent = Agent(instructions="x", skills=skills, provider=provider, parallel_skills=True)
     with pytest.raises(interrupt):
-        way(agent, recorder=recorder)
+        way(agent, recorder=recorder, limits=Limits(timeout=timeout))
     assert results(recorder) == {"": "cancelled"}
     assert len(recorder.for_event("skill_error")) == 2
+    assert ends.get(timeout=PATIENCE) == "cleaned up"
 
 
 @ways.WAYS

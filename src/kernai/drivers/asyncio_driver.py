@@ -91,6 +91,8 @@ class AsyncioDriver(Driver):
 
     def stop(self) -> None:
         super().stop()
+        if self._watch is not None:
+            self._watch.cancel_calls()
         for task in self._tasks:
             if not task.cancelling():
                 task.cancel()
@@ -287,10 +289,13 @@ class _Watch:
 
     def _look(self) -> None:
         if self._cancellation.is_set():
-            for task in [task for task, is_cancelled in self._calling.items() if not is_cancelled]:
-                self._calling[task] = True
-                task.cancel()
+            self.cancel_calls()
         self._look_later()
+
+    def cancel_calls(self) -> None:
+        for task in [task for task, is_cancelled in self._calling.items() if not is_cancelled]:
+            self._calling[task] = True
+            task.cancel()
 
     async def during(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Returns the result of the call. Raises `Cancelled` if this watch has cancelled it."""
