@@ -147,15 +147,13 @@ async def test_progress_is_emitted_while_an_earlier_one_is_still_being_handled(i
 
 
 async def test_progress_that_is_only_recorded_is_recorded_at_once_without_a_task() -> None:
-    recorder = Recorder()
-
     @skill(register=False)
     async def talk(ctx: SkillContext[Any]) -> str:
         before = asyncio.all_tasks()
         ctx.emit("a")
         return f"{len(recorder.for_event('progress'))} recorded, {len(asyncio.all_tasks() - before)} tasks begun"
 
-    provider = MockProvider(command("talk"), final("done"))
+    recorder, provider = Recorder(), MockProvider(command("talk"), final("done"))
     await arun(Agent(instructions="x", skills=[talk]), "go", provider=provider, recorder=recorder)
     assert recorder.for_event("skill_result")[0].data["result"] == "1 recorded, 0 tasks begun"
 

@@ -381,6 +381,13 @@ def test_a_failing_sink_gets_each_event_at_most_twice_and_the_caller_gets_its_er
     assert {event.type for event in sink.tried} == {"run_start", "messages_sent", "result"}
     assert max(map(sink.tried.count, sink.tried)) <= 2
 
+    def talk(ctx: SkillContext[Any]) -> None:
+        ctx.emit("hello")
+
+    sink, options["limits"] = Raising("progress", LostError()), Limits(timeout=PATIENCE)
+    with pytest.raises(LostError):
+        way(agent(command("talk")).replace(skills=[Skill("talk", execute=talk)]), recorder=Recorder(sink), **options)
+
 
 @WAYS
 def test_a_failure_in_a_task_ends_the_run_and_not_the_task_alone(way: Way) -> None:

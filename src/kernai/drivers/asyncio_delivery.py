@@ -101,12 +101,16 @@ class AsyncioDelivery(EventDelivery):
 
     def _deliver_and_wait(self, event: Row, run: Run) -> None:
         begun: asyncio.Task[None] | None = None
+        failure: BaseException | None = None
         delivered = threading.Event()
 
         def begin() -> None:  # on the event loop, where the run cannot end at the same time
-            nonlocal begun
-            if not self._closed and run.result is None:
-                begun = self._deliver_soon(event, run.outbox)
+            nonlocal begun, failure
+            try:
+                if not self._closed and run.result is None:
+                    begun = self._deliver_soon(event, run.outbox)
+            except BaseException as error:  # noqa: BLE001 - raised in the worker
+                failure = error
             if begun is None:
                 delivered.set()
             else:
@@ -120,6 +124,8 @@ class AsyncioDelivery(EventDelivery):
                     return
             if begun is not None:
                 begun.result()
+        if failure is not None:
+            raise failure
 
     async def _deliver(self, event: Row) -> None:
         self.write(event)
