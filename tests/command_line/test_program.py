@@ -230,15 +230,8 @@ def test_an_error_that_cannot_be_written_has_its_exit_status(monkeypatch: pytest
 def test_a_signal_ends_the_program_while_it_loads_a_file_unless_it_is_ignored(
     here: Here, tmp_path: Path, arguments: list[str], number: int, status: int
 ) -> None:
-    write(tmp_path, "f.py", f"""\
-import signal
-try:
-    signal.raise_signal({number})
-    open('loaded', 'w').close()
-finally:
-    signal.raise_signal({number})
-    open('cleaned', 'w').close()
-""")
+    write(tmp_path, "f.py", f"import signal\ntry:\n    signal.raise_signal({number})\n    open('loaded', 'w').close()\n"
+          f"finally:\n    signal.raise_signal({number})\n    open('cleaned', 'w').close()\n")
     assert here(*arguments).returncode == status
     assert not (tmp_path / "loaded").exists()
     assert (tmp_path / "cleaned").exists() == (number == signal.SIGHUP), "a shell repeats a terminal's SIGHUP"
@@ -246,6 +239,12 @@ finally:
     here(*arguments)
     signal.signal(number, before)
     assert (tmp_path / "loaded").exists()
+
+
+def test_a_closed_terminal_stops_a_program_that_handles_sigterm_in_its_own_way(here: Here, tmp_path: Path) -> None:
+    program = "import signal\nsignal.signal(15, lambda *_: open('stopped', 'w').close())\nsignal.raise_signal(1)\n"
+    assert here("skills", str(write(tmp_path, "f.py", program))).returncode == 0
+    assert (tmp_path / "stopped").exists()
 
 
 def test_a_sigterm_that_arrives_while_an_object_is_freed_ends_the_program_afterwards(

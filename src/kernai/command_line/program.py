@@ -85,7 +85,10 @@ def _termination_raises() -> Iterator[None]:
     def terminate(number: int, frame: FrameType | None) -> None:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)  # a shell repeats it, which must not break off the recording
-        INTERRUPTS.arrived(signal.SIGTERM, frame, Terminated())
+        if signal.getsignal(signal.SIGTERM) is terminate:
+            INTERRUPTS.arrived(signal.SIGTERM, frame, Terminated())
+        else:  # a worker's, which waits for its calls
+            signal.raise_signal(signal.SIGTERM)
 
     may_handle = threading.current_thread() is threading.main_thread()
     signals = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)} if may_handle else ()

@@ -168,8 +168,7 @@ def continuing(
                 hint = f"`{replay}` shows where; {another}"
             case RunBusyError():
                 why = f"run {error.run_id!r} is being worked on by {error.holder}, since {error.since}"
-                hint = ("let it finish, or ask it to stop: `kernai cancel STORE RUN`; the run can be continued after "
-                        "that")
+                hint = "let it finish, or ask it to stop: `kernai cancel STORE RUN`; then the run can be continued"
             case RunConflictError():
                 why = "another process has continued the run, so this one has stopped"
                 hint = "start again to continue after it" if again is None else f"`{again}` continues after it"

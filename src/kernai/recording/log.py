@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 NAME = "kernai"
 MAX_VALUE = 200
-_QUOTED = r"[\s\"'=]"
 
 #: events that are logged as warnings; all others are logged as information
 _WARNINGS = frozenset(kind.type for kind in KINDS.values() if kind.is_warning)
@@ -109,7 +108,7 @@ def _fields(row: Row) -> dict[str, Any]:
 
 def _shown(value: object) -> str:
     text = str(value)
-    if len(text) <= MAX_VALUE and text.isascii() and text.isprintable() and text and not re.search(_QUOTED, text):
+    if len(text) <= MAX_VALUE and text.isascii() and text.isprintable() and text and not re.search(r"[\s\"'=]", text):
         return text
     quoted = dumps(text[:MAX_VALUE])
     while len(quoted) > MAX_VALUE:  # an escaped character takes up to twelve
