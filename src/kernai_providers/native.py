@@ -363,11 +363,10 @@ def _alternatives(schemas: Iterable[Any], definitions: Mapping[str, Any]) -> lis
 
 def portable(schema: Any) -> Any:
     """Returns an equal schema in the form that vendors require: a list has `items`, and nothing is beside a `$ref`."""
-    if isinstance(schema, list):
-        return [portable(one) for one in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    made = {name: portable(one) for name, one in schema.items()}
+    return json.loads(json.dumps(schema), object_hook=_portable)
+
+
+def _portable(made: dict[str, Any]) -> dict[str, Any]:
     kind = made.get("type")
     if kind == "array" or (isinstance(kind, list) and "array" in kind):
         made.setdefault("items", {})

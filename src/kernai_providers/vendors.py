@@ -212,12 +212,11 @@ def _in_process(vendor: Vendor, model_id: str, options: dict[str, Any]) -> HttpP
     if is_smollm2 and model_id != "135m":
         raise UnknownVendorError(f"the only size is smollm2/135m, got {model_id!r}; for a file: gguf//PATH/TO.gguf")
     _check_options(vendor.name, options, {"chat_template", "context", "threads", "timeout"})
-    own = {key: options[key] for key in ("chat_template", "context", "threads") if key in options}
-    transport = LlamaTransport(smollm2_path() if is_smollm2 else model_id, **own)
-    timeout = options.get("timeout", 600.0)
+    timeout = options.pop("timeout", 600.0)
+    transport = LlamaTransport(smollm2_path() if is_smollm2 else model_id, **options)
     provider = CompatibleProvider(vendor, grammar="llamacpp", transport=transport, max_retries=0, timeout=timeout)
     # SmolLM2's own template silently leaves tools out
-    provider.calls_natively = not is_smollm2 or own.get("chat_template") is not None
+    provider.calls_natively = not is_smollm2 or options.get("chat_template") is not None
     return provider
 
 

@@ -10,7 +10,7 @@ from kernai._util.api import Value, check_function, check_type, first_paragraph
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.errors import KernaiError
-from kernai.registry.registry import Access, Registry, process_wide
+from kernai.registry.registry import PROCESS_WIDE, Access, Registry
 
 if TYPE_CHECKING:
     from kernai.registry.skill_context import SkillContext
@@ -82,7 +82,8 @@ class ProtocolRegistry(Registry[Protocol]):
 
 
 #: the process-wide registry, `kernai.protocols`
-REGISTRY = process_wide(ProtocolRegistry())
+REGISTRY = ProtocolRegistry()
+PROCESS_WIDE.append(REGISTRY)
 
 
 @overload

@@ -123,30 +123,24 @@ class Access(Generic[Entry]):
         return any(map(self.allows, self.selected()))
 
 
-_PROCESS_WIDE: list[Registry[Any]] = []
-_AnyRegistry = TypeVar("_AnyRegistry", bound=Registry[Any])
-
-
-def process_wide(registry: _AnyRegistry) -> _AnyRegistry:
-    """Makes a registry one of those that `reset` and `isolated` affect."""
-    _PROCESS_WIDE.append(registry)
-    return registry
+#: the registries that `reset` and `isolated` affect
+PROCESS_WIDE: list[Registry[Any]] = []
 
 
 def reset() -> None:
     """Restores all defaults of `kernai.config` and empties both registries."""
     vars(config).update(defaults())
-    for one in _PROCESS_WIDE:
+    for one in PROCESS_WIDE:
         one.reset()
 
 
 @contextmanager
 def isolated() -> Iterator[None]:
     """Restores the configuration and all registries at the end of its ``with`` block."""
-    values, known = dict(vars(config)), [one.snapshot() for one in _PROCESS_WIDE]
+    values, known = dict(vars(config)), [one.snapshot() for one in PROCESS_WIDE]
     try:
         yield
     finally:
         vars(config).update(values)
-        for one, snapshot in zip(_PROCESS_WIDE, known, strict=True):
+        for one, snapshot in zip(PROCESS_WIDE, known, strict=True):
             one.restore(snapshot)

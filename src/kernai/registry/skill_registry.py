@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 from kernai._util.api import ForkSafeLock, check_type, likely
 from kernai.errors import KernaiError, described
 from kernai.interrupts import calls_out
-from kernai.registry.registry import Access, Registry, RegistryState, process_wide
+from kernai.registry.registry import PROCESS_WIDE, Access, Registry, RegistryState
 from kernai.registry.skill_definition import FunctionSkill, Params, Returned, Skill
 from kernai.values.model import Model
 
@@ -156,7 +156,8 @@ class SkillAccess(Access[Skill]):
 
 
 #: the process-wide registry, `kernai.skills`
-REGISTRY = process_wide(SkillRegistry())
+REGISTRY = SkillRegistry()
+PROCESS_WIDE.append(REGISTRY)
 
 
 @overload
