@@ -84,11 +84,10 @@ class Redactor:
 
 
 def shown_url(url: str) -> str:
-    """The URL without user name, password, query and fragment. Raises `ValueError` if it is not a URL."""
-    from urllib.parse import urlsplit, urlunsplit
-
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    """The URL without user name, password, query and fragment, or the payload of a data URL."""
+    if url[:5].lower() == "data:":
+        return url.partition(",")[0]
+    return re.sub(r"(?<=://)[^/?#]*@|[?#].*", "", url, flags=re.DOTALL)
 
 
 def _spellings(secret: str) -> str:

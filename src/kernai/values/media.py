@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
 from kernai._util.api import Value, check_type
+from kernai._util.redaction import shown_url
 from kernai.errors import KernaiError
 from kernai.jsonio.json_data import jsonable
 
@@ -96,7 +97,7 @@ class Media(Value):
     ) -> Media:
         """Media at a URL, which kernai never fetches, or in a data URL. The MIME type ignores query and fragment."""
         if not isinstance(url, str) or not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", url):
-            shown = _without_query(url) if isinstance(url, str) else url
+            shown = shown_url(url) if isinstance(url, str) else url
             raise ValueError(f"url must have a scheme such as https:, got {shown!r}; for a file use Media.from_file")
         head, comma, payload = url.partition(",")
         if comma and head[:5].lower() == "data:":
@@ -105,7 +106,7 @@ class Media(Value):
             data, (given, *parameters) = unquote_to_bytes(payload), head[5:].lower().split(";")
             data = _from_base64(data, "the data URL") if "base64" in parameters[-1:] else data
             return cls.from_bytes(data, mime_type=mime_type or given or "text/plain", kind=kind, metadata=metadata)
-        return cls(*_typed(_without_query(url), kind, mime_type), "url", url, metadata or {})
+        return cls(*_typed(shown_url(url), kind, mime_type), "url", url, metadata or {})
 
     @classmethod
     def from_bytes(
@@ -185,7 +186,7 @@ class Media(Value):
     @property
     def _shown(self) -> str:
         data = self.data if isinstance(self.data, str) else f"{len(self.data)} bytes"
-        return _without_query(data) if self.source == "url" else data
+        return shown_url(data) if self.source == "url" else data
 
     def __hash__(self) -> int:
         return hash((self.id, self.source, self.mime_type))
@@ -290,9 +291,3 @@ def _from_base64(held: str | bytes, where: object) -> bytes:
         return a2b_base64(held, strict_mode=True)
     except ValueError as error:
         raise ValueError(f"the payload of {where} is not base64: {error}") from error
-
-
-def _without_query(url: str) -> str:
-    if url[:5].lower() == "data:":
-        return url.partition(",")[0]
-    return re.sub(r"(?<=://)[^/?#]*@|[?#].*", "", url, flags=re.DOTALL)
