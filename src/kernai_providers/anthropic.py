@@ -73,8 +73,7 @@ class AnthropicProvider(HttpProvider):
         system, turns = self.turns(messages, model)
         thinking = self._thinking(generation, model)
         budget = thinking.get("budget_tokens", 0) if thinking else 0
-        effort = (generation.thinking or {}).get("effort")
-        adapts = effort is not None or self.version_of(model) >= ADAPTIVE_BY_DEFAULT
+        adapts = "effort" in (generation.thinking or {}) or self.version_of(model) >= ADAPTIVE_BY_DEFAULT
         allowance = ADAPTIVE_ALLOWANCE if adapts else budget
         max_tokens = generation.max_tokens if generation.max_tokens is not None else DEFAULT_MAX_TOKENS + allowance
         if budget >= max_tokens:

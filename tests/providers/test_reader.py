@@ -127,8 +127,8 @@ def test_without_done_an_answer_is_truncated_unless_the_server_never_sends_it(en
                 read(reader, [half + end.encode()])
 
 
-@pytest.mark.parametrize("choices", [None, [], "absent", [None], "text", {}, [[]], 0])
-def test_a_stream_without_any_choice_is_an_error(choices: Any) -> None:
+@pytest.mark.parametrize("choices", [None, [], "absent", [None], "text", {}, [[]], 0, [{}], [{"delta": {"content": None}}]])
+def test_a_stream_without_any_answer_or_finish_reason_is_an_error(choices: Any) -> None:
     chunk = {"id": "r"} if choices == "absent" else {"id": "r", "choices": choices}
     with pytest.raises(ProviderError) as caught:
         whole("openai", wire("openai", [chunk]))

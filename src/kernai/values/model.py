@@ -112,7 +112,7 @@ def _cost(cost: object) -> Cost:
 
 
 class Models:
-    """Models in common use. For any other: `Model("its-id", capabilities=(...))`."""
+    """Some models; vendors retire the older ones. For any other: `Model("its-id", capabilities=(...))`."""
 
     TEXT_ONLY = Model("text-only")
     CLAUDE_OPUS_5 = Model("claude-opus-5", ("text", "vision"))
