@@ -125,13 +125,7 @@ class GeminiReader(SseReader):
     """
 
     terminal = "a finishReason"
-
-    @property
-    def may_end(self) -> bool:
-        return self.finish_reason is not None
-
-    def on_done(self) -> None:
-        self.complete = self.may_end
+    done_marker = False
 
     def on_object(self, found: dict[str, Any]) -> None:
         self._on_metadata(found)

@@ -191,7 +191,9 @@ class OpenAIProvider(HttpProvider):
         return None
 
     def reader(self) -> OpenAIReader:
-        return OpenAIReader(self.vendor, self.secrets, done_marker=self._done_marker)
+        reader = OpenAIReader(self.vendor, self.secrets)
+        reader.done_marker = self._done_marker
+        return reader
 
 
 class OpenAIReader(SseReader):
@@ -199,20 +201,12 @@ class OpenAIReader(SseReader):
 
     terminal = "[DONE]"
 
-    def __init__(self, vendor: str, secrets: Sequence[str] = (), *, done_marker: bool = True) -> None:
-        super().__init__(vendor, secrets)
-        self._done_marker = done_marker
-
     def on_object(self, found: dict[str, Any]) -> None:
         self._on_metadata(found)
         for choice in objects(found.get("choices")):
             # there are several choices if `extra` asks for them; the first one is the answer
             if choice.get("index", 0) in (0, None):
                 self._on_choice(choice)
-
-    @property
-    def may_end(self) -> bool:
-        return self.finish_reason is not None and not self._done_marker
 
     def _on_choice(self, choice: Mapping[str, Any]) -> None:
         self.check_error(choice)  # some routers put it here

@@ -163,6 +163,8 @@ class Reader(ABC):
 
     #: the vendor's name for the event that ends a turn, for the error if it is missing
     terminal: str
+    #: whether it sends such an event; if not, a turn with a finish reason is complete when its stream ends
+    done_marker = True
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         self.vendor = vendor
@@ -211,8 +213,8 @@ class Reader(ABC):
 
     @property
     def may_end(self) -> bool:
-        """Whether the turn is complete if nothing more arrives, for vendors that send no marker at its end."""
-        return False
+        """Whether the turn is complete if nothing more arrives."""
+        return not self.done_marker and self.finish_reason is not None
 
     @property
     def usage(self) -> Usage | None:
@@ -288,8 +290,9 @@ class Reader(ABC):
     def on_object(self, found: dict[str, Any]) -> None:  # noqa: B027 - a subclass may handle lines or events instead
         """Handles one object of the stream, which is not an error. The `type` of an event is by default its name."""
 
-    def on_done(self) -> None:  # noqa: B027 - most vendors do not have it
+    def on_done(self) -> None:
         """Handles the marker ``[DONE]``, which some gateways send after the answer of any vendor."""
+        self.complete = self.may_end
 
     def say(self, text: object) -> None:
         if isinstance(text, str):
