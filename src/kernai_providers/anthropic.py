@@ -12,7 +12,7 @@ from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.failures import at, objects
-from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, HttpProvider, inline, known, media_reference, one_text
+from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, SAMPLING, HttpProvider, inline, known, link, one_text
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, is_recursive
 from kernai_providers.reader import SseReader, count_of, key_of, sum_of
 
@@ -78,7 +78,7 @@ class AnthropicProvider(HttpProvider):
         max_tokens = generation.max_tokens if generation.max_tokens is not None else DEFAULT_MAX_TOKENS + allowance
         if budget >= max_tokens:
             raise ValueError(f"generation.thinking budget ({budget}) must be below max_tokens ({max_tokens})")
-        options = self.options(generation, temperature="temperature", top_p="top_p", stop="stop_sequences") | {
+        options = self.options(generation, **SAMPLING, stop="stop_sequences") | {
             "system": system or None,
             "thinking": thinking,
             "output_config": self.options(generation, effort="effort") or None,
@@ -155,7 +155,7 @@ class AnthropicProvider(HttpProvider):
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Returns the sampling options, which models reject while they think, and always since version 4.7."""
         rejects = generation.thinking is not None or self.version_of(model) >= ADAPTIVE_ONLY
-        return self.sampling_options(generation) if rejects else ()
+        return list(self.options(generation, **SAMPLING)) if rejects else ()
 
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):
@@ -168,7 +168,7 @@ class AnthropicProvider(HttpProvider):
                 mime_type, data = inline(part)
                 if reads or mime_type in IMAGE_TYPES:
                     source = {"type": "base64", "media_type": mime_type, "data": data}
-            elif (url := media_reference(part)) is not None:
+            elif (url := link(part)) is not None:
                 source = {"type": "url", "url": url}
         elif reads and part.mime_type.startswith("text/") and not part.is_url:
             text = part.read_bytes().decode("utf-8", "replace")

@@ -35,6 +35,8 @@ MAX_CONNECT = 10.0
 #: the end of an address that includes the API's version
 VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?$")
 
+#: the options for sampling, and the names that most vendors give them
+SAMPLING = {"temperature": "temperature", "top_p": "top_p"}
 #: sent for a message without content, which vendors reject
 EMPTY = "(empty)"
 PDF = "application/pdf"
@@ -259,11 +261,6 @@ class HttpProvider(Closing, NotCopied, Provider):
         """Returns the options that are set, and parts of `thinking`. Each keyword is the vendor's name for one."""
         given = {**generation.to_dict(), **(generation.thinking or {})}
         return {theirs: given[ours] for ours, theirs in names.items() if ours in given}
-
-    @staticmethod
-    def sampling_options(generation: GenerationOptions) -> list[str]:
-        """Returns the names of the sampling options that are set."""
-        return [name for name in ("temperature", "top_p") if getattr(generation, name) is not None]
 
     # -------------------------------------------------------------------------------------------------- inside
 

@@ -14,7 +14,7 @@ from typing import Any
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.jsonio.json_data import loads
 from kernai_providers.failures import objects
-from kernai_providers.http_provider import HttpProvider
+from kernai_providers.http_provider import SAMPLING, HttpProvider
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import LineReader, count_of
 from kernai_providers.request_checks import checked_base_url
@@ -54,8 +54,7 @@ class OllamaProvider(HttpProvider):
             ],
             "stream": True,
         }
-        named = {"temperature": "temperature", "top_p": "top_p", "max_tokens": "num_predict", "stop": "stop"}
-        if options := self.options(generation, **named):
+        if options := self.options(generation, **SAMPLING, max_tokens="num_predict", stop="stop"):
             body["options"] = options
         if generation.thinking is not None:
             how = generation.thinking.get("effort", generation.thinking.get("budget") != 0)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.exchange import Exchange
 from kernai_providers.failures import at, failure_in_stream, objects
-from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, PDF, HttpProvider, known, link, one_text
+from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, PDF, SAMPLING, HttpProvider, known, link, one_text
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn, is_whole
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
 
@@ -114,8 +114,7 @@ class OpenAIProvider(HttpProvider):
             body["stream_options"] = {"include_usage": True}
         if generation.cache and self.is_openai:
             body["prompt_cache_key"] = cache_key(messages, model)
-        names = {"temperature": "temperature", "top_p": "top_p", "stop": "stop", "effort": "reasoning_effort"}
-        return body | self.options(generation, **names, max_tokens=limit)
+        return body | self.options(generation, **SAMPLING, stop="stop", effort="reasoning_effort", max_tokens=limit)
 
     def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:
         if self.is_openai and self.keeps_longer(generation, model) and body.get("messages"):
@@ -170,7 +169,7 @@ class OpenAIProvider(HttpProvider):
         refused = ["thinking"] if "budget" in thinking else []
         reasons = self.is_openai and REASONING_MODEL.match(model.id) and "-chat" not in model.id
         if reasons and thinking.get("effort") != "none":
-            refused += self.sampling_options(generation)
+            refused += self.options(generation, **SAMPLING)
         if generation.stop and (not self.has_stop or (reasons and not STOPS.match(model.id))):
             refused.append("stop")
         return refused
@@ -366,7 +365,7 @@ class ResponsesProvider(OpenAIProvider):
             own = [item for item in message.reasoning if item.get("type") in _reasoning_types(model)]
             items += [{name: one for name, one in item.items() if name != "at"} for item in own]
             items.append({"role": role, "content": one_text(parts), **_phase(message.reasoning, model)})
-        options = self.options(generation, temperature="temperature", top_p="top_p", max_tokens="max_output_tokens") | {
+        options = self.options(generation, **SAMPLING, max_tokens="max_output_tokens") | {
             "instructions": system or None,
             "reasoning": self.options(generation, effort="effort") or None,
             "include": [ENCRYPTED] if REASONING_MODEL.match(model.id) or _has_reasoning(items) else None,
