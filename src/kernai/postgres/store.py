@@ -265,9 +265,19 @@ class PostgresStore(LeasedStore):
 
         Use it for a blocked run once the cause is fixed, and for a fork of such a run.
         """
-        return self._perform(
-            f"submit a job for run {run_id!r}", lambda connection: enqueue(connection, self._tenant, run_id)
-        )
+        key = self._tenant, run_id
+
+        def work(connection: Connection) -> bool:
+            connection.execute(_INHERIT, key)
+            row = connection.execute(_QUEUE, key).fetchone()
+            if row is None or row[0] is None:
+                return False
+            job = (*row, "/".join(key), json.dumps({"tenant": self._tenant, "run_id": run_id}))
+            with suppress(errors.UniqueViolation), connection.transaction():
+                connection.execute(_DEFER, job)
+            return True
+
+        return self._perform(f"submit a job for run {run_id!r}", work)
 
     def _disconnect(self) -> None:
         self._server.close()
@@ -419,18 +429,6 @@ def _listed(info: RunInfo) -> dict[str, Any]:
 
 def _tagged(tags: Mapping[str, str]) -> list[str]:
     return [json.dumps([name, value]) for name, value in tags.items()]
-
-
-def enqueue(connection: Connection, tenant: str, run_id: str) -> bool:
-    """Submits a job for a run of `Workers`, unless a job is already waiting. Returns whether there is a job now."""
-    connection.execute(_INHERIT, (tenant, run_id))
-    row = connection.execute(_QUEUE, (tenant, run_id)).fetchone()
-    if row is None or row[0] is None:
-        return False
-    job = (*row, f"{tenant}/{run_id}", json.dumps({"tenant": tenant, "run_id": run_id}))
-    with suppress(errors.UniqueViolation), connection.transaction():
-        connection.execute(_DEFER, job)
-    return True
 
 
 #: errors of a server that is unavailable; the last one is that of a process that was suspended in a transaction

@@ -43,7 +43,7 @@ from kernai.errors import (
 )
 from kernai.events import Event, ResultRow
 from kernai.postgres.server import RECONNECT
-from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, enqueue, head_of
+from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, head_of
 from kernai.recording.recorder import expand
 from kernai.runs.resume_request import recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput
@@ -295,7 +295,7 @@ def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
             if not head_of(*rest).is_busy():
                 found.add((tenant, run_id))
         for tenant, run_id in sorted(found):
-            enqueue(connection, tenant, run_id)
+            (store.tenant(tenant) if tenant else store).enqueue(run_id)
         return len(found)
 
 
