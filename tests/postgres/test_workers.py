@@ -313,11 +313,13 @@ def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore
     ({"concurrency": 0}, ValueError, "concurrency must be a positive int, got 0"),
     ({"lease": 0}, ValueError, "lease must be a number of seconds above 0"),
     ({"grace": "x"}, ValueError, "grace must be a number of seconds above 0"),
-    *[({"queue": queue}, ValueError, "queue must be a name, got") for queue in (None, "")],
+    *[({"queue": queue}, ValueError, "queue must be a name, got") for queue in (None, "", "a\0b")],
 ])
 def test_invalid_arguments_of_workers_are_refused(store: PostgresStore, given: Any, kind: Any, why: str) -> None:
     with pytest.raises(kind, match=why):
         Workers(**{"store": store, "agents": {}, **given})
+    with pytest.raises(ValueError, match=r"store is the view of 'acme': pass the store itself, and submit\(tenant='acme'\)"):
+        Workers(store.tenant("acme"), {})
 
 
 def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(

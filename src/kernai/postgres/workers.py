@@ -98,11 +98,13 @@ class Workers:
         options: Callable[[RunInfo], ResumeOptions] | None = None, accept: Iterable[str] = (), lease: float = LEASE,
         grace: float = 30.0,
     ) -> None:
-        check_type(store, PostgresStore, "store must be a PostgresStore")
+        tenant = check_type(store, PostgresStore, "store must be a PostgresStore").tenant_name
+        if tenant:  # its runs would be submitted to no tenant
+            raise ValueError(f"store is the view of {tenant!r}: pass the store itself, and submit(tenant={tenant!r})")
         for one in check_type(agents, Mapping, "agents must be a mapping of names to agents").values():
             check_type(one, Agent, "agents must be a mapping of names to agents", " in it")
         check_count("concurrency", concurrency)
-        if not isinstance(queue, str) or not queue:  # a run without a queue would never start
+        if not isinstance(queue, str) or not queue or "\0" in queue:  # a run without a queue would never start
             raise ValueError(f"queue must be a name, got {queue!r}")
         if options is not None:
             check_function("options", options, "the run's RunInfo", None)
