@@ -329,9 +329,7 @@ def unknown_fields(kind: InputType, value: object) -> Iterator[tuple[_Path, str]
         inside: Iterable[tuple[str | int, InputType, Any]] = ()
         if records and records == ways:
             every = [one.types for one in records]
-            types = every[0] if len(every) == 1 else {
-                name: UnionType([one[name] for one in every if name in one]) for names in every for name in names
-            }
+            types = {name: UnionType(one[name] for one in every if name in one) for names in every for name in names}
             left_out = [name for name in types if name not in given]
             unknown = [key for key in given if key not in types]
             yield from (((*path, key), next(iter(close_matches(str(key), left_out)), "")) for key in unknown)

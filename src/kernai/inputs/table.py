@@ -105,7 +105,7 @@ class InputTable:
             fields.append(Field(name, kind, one.default, made.description))
         self._record = RecordType(skill_name, self._filled)
         self._record.set_fields(fields)
-        self._fields = self._record.fields
+        self._fields, self.types = self._record.fields, self._record.types
         self.has_media = builder.has_media
         #: whether no input has fields, so that only names of inputs can be unknown
         self.is_flat = not builder.has_records
@@ -300,10 +300,6 @@ class InputTable:
             if sample is not NO_VALUE and (one.required or len(json.dumps(sample)) <= _LONGEST_DEFAULT):
                 found[one.name] = sample
         return found
-
-    @property
-    def types(self) -> dict[str, str]:
-        return {one.name: one.type.label for one in self._fields}
 
     def describe(self) -> Iterator[str]:
         """A line for each input, indented ones for nested fields."""

@@ -186,7 +186,7 @@ class Skill:
     @property
     def types(self) -> dict[str, str]:
         """The type of each input, as a listing shows it: ``{"limit": "integer"}``."""
-        return self.table.types
+        return {name: kind.label for name, kind in self.table.types.items()}
 
     def digest(self) -> str:
         """A hash of the description and the schema; it changes when what a model reads about the skill changes."""
