@@ -148,13 +148,12 @@ class TypeBuilder:
             return _literal(arguments)
         if plain is tuple and any(getattr(one, "__unpacked__", False) for one in arguments):
             raise TypeError(f"{_shown(annotation)} unpacks a tuple, which is not supported; write list[T], say")
-        if plain is tuple and (arguments[1:] == (...,) or annotation in (tuple, typing.Tuple)):  # noqa: UP006 - both may be written
-            return ListType(self._type(arguments[0] if arguments else Any), tuple)
-        if plain is tuple:
+        is_any = annotation in (tuple, typing.Tuple)  # noqa: UP006 - both may be written
+        if plain is tuple and arguments[1:] != (...,) and not is_any:
             return TupleType([self._type(one) for one in arguments])
-        if plain in (list, Sequence, *SETS):
+        if plain in (tuple, list, Sequence, *SETS):
             item = arguments[0] if arguments else Any
-            made = ListType(self._type(item), plain if plain in SETS else list)
+            made = ListType(self._type(item), list if plain is Sequence else plain)
             if plain in SETS and not _is_hashable(item):
                 raise TypeError(f"{_shown(annotation)} is not possible: a {_shown(item)} cannot be in a set")
             return made

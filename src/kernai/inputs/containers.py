@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kernai._util.api import Once, close_matches
@@ -237,13 +238,11 @@ class Field(NamedTuple):
 
     def json_default(self) -> Any:
         """The default as JSON, or NO_VALUE if the type does not accept it, as in ``x: str = None``."""
-        if isinstance(self.default, Sentinel):
-            return NO_VALUE
-        try:
+        with suppress(Exception):  # a default is whatever the author put there
             made = typed(self.default)
-            return made if self.type.takes(made) else NO_VALUE
-        except Exception:  # noqa: BLE001 - a default is whatever the author put there
-            return NO_VALUE
+            if not isinstance(self.default, Sentinel) and self.type.takes(made):
+                return made
+        return NO_VALUE
 
     def schema(self) -> Schema:
         """The type's schema with the description and the default of this field."""
@@ -357,10 +356,9 @@ class ModelType(InputType):
 
     @Once
     def schema(self) -> Schema:
-        try:
+        schema = None
+        with suppress(Exception):  # a model may have types that JSON Schema cannot express; it still validates
             schema = self.model.model_json_schema()
-        except Exception:  # noqa: BLE001 - a model may have types that JSON Schema cannot express; it still validates
-            schema = None
         if not isinstance(schema, dict) or not schema:
             return {WORDS: f"{self.model.__name__} object"}
         return adopted(schema, self.model.__name__)

@@ -154,9 +154,7 @@ class InputTable:
             return ReadParams(found, is_text=False, repairs=repairs, hint=hint) if repairs else found
         if only is None:
             return ReadParams({"input": content}, hint=hint)
-        text = without_blank_lines(content)
-        value = only.type.from_text(text)
-        return ReadParams({only.name: text if value is NO_VALUE else value}, hint=hint)
+        return ReadParams({only.name: only.type.from_text(without_blank_lines(content))}, hint=hint)
 
     def prepare(self, content: str) -> tuple[dict[str, object], dict[str, object]] | None:
         """The parameters and keyword arguments of a call in which nothing has to be repaired, dropped or converted.

@@ -164,20 +164,20 @@ class InputType:
         return not self.checked(value)[1]
 
     def from_text(self, text: str) -> Any:
-        """The number or boolean that plain text means as the only input, else NO_VALUE."""
+        """The number or boolean that plain text means as the only input, else the text."""
         natural = self.natural
         is_text = str in natural and (self.exact is str or self.takes(text))
-        value = NO_VALUE if is_text else literal_of(text)
+        value = text if is_text else literal_of(text)
         if type(value) is int and int not in natural:
             with suppress(OverflowError):
                 value = float(value)
-        return value if type(value) in natural else NO_VALUE
+        return value if type(value) in natural else text
 
     def _from_string(self, value: object, validation: Validation) -> Any:
         """The number or boolean in a string, if repair allows it; any other value is a fault."""
         if validation.repair and isinstance(value, str) and str not in self.natural:
             made = self.from_text(value)
-            if made is not NO_VALUE:
+            if made is not value:
                 return made
         return validation.refuse(self.label, value)
 
@@ -337,8 +337,8 @@ class ChoiceType(InputType):
         return self._from_string(value, validation)
 
     def from_text(self, text: str) -> Any:
-        value = NO_VALUE if (str, text) in self._results else literal_of(text)
-        return value if (type(value), value) in self._results else NO_VALUE
+        value = literal_of(text)
+        return value if (str, text) not in self._results and (type(value), value) in self._results else text
 
 
 NULL: Final = PlainType("null", type(None))
@@ -381,9 +381,8 @@ def text_types() -> Mapping[type, TextType]:
 
 
 def literal_of(text: str) -> Any:
-    """The number or boolean that a text is in JSON, ignoring white space around it, else NO_VALUE."""
-    try:
+    """The number or boolean that a text is in JSON, ignoring white space around it, else the text."""
+    with suppress(ValueError):
         value = loads(text.strip(ASCII_SPACE))
-    except ValueError:
-        return NO_VALUE
-    return value if type(value) in (int, float, bool) else NO_VALUE
+        return value if type(value) in (int, float, bool) else text
+    return text

@@ -67,9 +67,8 @@ class SchemaTable(InputTable):
         params = {**(bound or {}), **params}
         given = {one.name: params[one.name] for one in self._fields if one.name in params}
         for one in self._fields if repair else ():
-            value = given.get(one.name)
-            made = one.type.from_text(value) if isinstance(value, str) else NO_VALUE
-            given |= {} if made is NO_VALUE else {one.name: made}
+            if isinstance(value := given.get(one.name), str):
+                given[one.name] = one.type.from_text(value)
         faults = [Fault(path, message.replace("<", "&lt;")) for path, message in found_faults(self._own, given)]
         return {name: copy_of(value) for name, value in given.items()}, faults
 

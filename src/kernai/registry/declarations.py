@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernai._util.api import Value, check_type, signature_of
 from kernai.errors import KernaiError
 from kernai.inputs.annotations import Namespace, TypeBuilder, defaulted, undescribed
-from kernai.inputs.schema import NO_VALUE, REQUIRED
+from kernai.inputs.schema import REQUIRED
 from kernai.inputs.table import Input, InputTable
 from kernai.inputs.types import dotted
 from kernai.jsonio.json_data import loads
@@ -162,10 +162,8 @@ class Setting(Value):
         """Converts `value` to `type`. Raises `KernaiError` with `where` it is, what was expected, what was received."""
         kind = self._kind
         if isinstance(value, str):
-            literal = kind.from_text(value)
-            if literal is not NO_VALUE:
-                value = literal
-            elif str not in kind.natural:
+            value = kind.from_text(value)
+            if isinstance(value, str) and str not in kind.natural:
                 with suppress(ValueError):
                     value = loads(value, unique_keys=True)
         made, faults = kind.checked(value)

@@ -220,12 +220,12 @@ def _check_number(name: str, value: object) -> None:
 
 
 def _check_thinking(thinking: object) -> None:
-    if not isinstance(thinking, Mapping):
-        raise TypeError(f'thinking must be {{"budget": int}} or {{"effort": str}}, got {thinking!r}')
+    wanted = 'thinking must be {"budget": int} or {"effort": str}'
+    given: Mapping[str, Any] = check_type(thinking, Mapping, wanted)
     for key, kind in (("budget", int), ("effort", str)):
-        if set(thinking) == {key} and isinstance(thinking[key], kind) and not isinstance(thinking[key], bool):
+        if set(given) == {key} and isinstance(given[key], kind) and not isinstance(given[key], bool):
             return
-    raise ValueError(f'thinking must be {{"budget": int}} or {{"effort": str}}, got {dict(thinking)!r}')
+    raise ValueError(f"{wanted}, got {dict(given)!r}")
 
 
 def _stop(stop: object) -> list[str]:
