@@ -221,11 +221,8 @@ def _attributes(given: object) -> Mapping[str, Any]:
 
 def description_of(metadata: object) -> str:
     """The description in a `Field(description=...)` or a `Doc(...)`."""
-    for name in ("description", "documentation"):
-        text = getattr(metadata, name, None)
-        if isinstance(text, str):
-            return text
-    return ""
+    texts = (getattr(metadata, name, None) for name in ("description", "documentation"))
+    return next((one for one in texts if isinstance(one, str)), "")
 
 
 def _source(pattern: Any) -> str:
