@@ -231,7 +231,7 @@ RESULTS: list[tuple[list[Any], Any, list[str]]] = [
     ([TextContent(text="a"), TextContent(text="b")], None, ["a\nb"]),
     ([], None, ["(the tool returned nothing)"]),
     ([TextContent(text="a"), png(), TextContent(text="b")], None, ["a", "<image/png>", "\nb"]),
-    ([TextContent(text="a"), png()], None, ["a", "<image/png>"]),
+    ([TextContent(text="a"), png(data="iVBO\nRw0=\n")], None, ["a", "<image/png>"]),
     ([AudioContent(data="UklGRg==", mime_type="audio/wav")], None, ["<audio/wav>"]),
     ([png(data="no base64!")], None, ["[image: image/png, cannot be shown: "]),
     ([png("not a type")], None, ["[image: not a type, cannot be shown: mime_type must look like"]),

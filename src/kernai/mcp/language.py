@@ -191,14 +191,12 @@ def check_sendable(what: str, given: Any) -> None:
     """
     try:
         json.dumps(given, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError as error:
-        half = ascii(error.object[error.start])
-        raise McpError(
-            f"{what} was not sent: {half} is half of a surrogate pair and no character of its own. Write the whole "
-            f"character, or leave it out"
-        ) from None
     except (TypeError, ValueError) as error:
-        raise McpError(f"{what} was not sent: {error}") from None
+        reason = str(error)
+        if isinstance(error, UnicodeEncodeError):
+            reason = f"{error.object[error.start]!a} is half of a surrogate pair and no character of its own. "
+            reason += "Write the whole character, or leave it out"
+        raise McpError(f"{what} was not sent: {reason}") from None
 
 
 #: what a handler or skill returns; a list only if it contains media, because other lists are data
@@ -338,7 +336,7 @@ def _resource_part(resource: types.TextResourceContents | types.BlobResourceCont
     mime = resource.mime_type or FALLBACK_MIME
     if mime.startswith("text/"):
         with suppress(ValueError):  # some servers send text as bytes
-            return base64.b64decode(resource.blob, validate=True).decode("utf-8")
+            return _decoded(resource.blob).decode("utf-8")
     if kind_of(mime) != "document" or mime == "application/pdf":  # some models read PDF files
         return _media(resource.blob, mime, f"resource {resource.uri}")
     size = len(resource.blob) * 3 // 4
@@ -347,9 +345,13 @@ def _resource_part(resource: types.TextResourceContents | types.BlobResourceCont
 
 def _media(data: str, mime_type: str, what: str) -> Part:
     try:
-        return Media.from_bytes(base64.b64decode(data, validate=True), mime_type=mime_type)
+        return Media.from_bytes(_decoded(data), mime_type=mime_type)
     except ValueError as error:
         return f"[{what}: {mime_type}, cannot be shown: {error}]"
+
+
+def _decoded(data: str) -> bytes:
+    return base64.b64decode("".join(data.split()), validate=True)  # some servers break it into lines
 
 
 def _repeats(content: Iterable[Any], structured: Any) -> bool:
