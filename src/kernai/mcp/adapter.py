@@ -255,7 +255,11 @@ def setup(
         check_type(source, (*_OBJECTS, Callable), f"client[{name!r}] must be an SDK server, an SDK client that was not "
                                                   "entered, or a function that makes one")
     servers = read_servers(expanded(mapping, os.environ), sources)
-    _check_auth(options.get("auth") or {}, servers)
+    auth = check_type(options.get("auth") or {}, Mapping, "auth must be a mapping from server names to httpx2.Auth")
+    for name, one in auth.items():
+        check_type(one, httpx2.Auth, f"auth[{name!r}] must be an httpx2.Auth, such as the SDK's OAuthClientProvider")
+        if name not in servers or servers[name].url is None:
+            raise McpConfigError(f"auth[{name!r}]: there is no server with a url of that name")
     if not options.get("register", True):
         return Adapter(servers, sources, options)
     with _REGISTERING:
@@ -297,14 +301,6 @@ def _check_free(name: str) -> None:
             f"there is a protocol {name!r} already in kernai.protocols: shut that one down, give this one another name "
             f"(name='{name}-2'), or keep it out of the registry (register=False) and pass adapter.protocol to an Agent"
         )
-
-
-def _check_auth(auth: Mapping[str, httpx2.Auth], servers: Mapping[str, ServerConfig]) -> None:
-    check_type(auth, Mapping, "auth must be a mapping from server names to httpx2.Auth")
-    for name, one in auth.items():
-        check_type(one, httpx2.Auth, f"auth[{name!r}] must be an httpx2.Auth, such as the SDK's OAuthClientProvider")
-        if name not in servers or servers[name].url is None:
-            raise McpConfigError(f"auth[{name!r}]: there is no server with a url of that name")
 
 
 def _client_maker(
