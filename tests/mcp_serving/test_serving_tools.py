@@ -16,6 +16,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp import types
 
 from kernai import Agent, Input, Media, MockProvider, Model, Skill, SkillInputError, SkillRegistry, configure, skill
 from kernai.inputs.table import InputTable
@@ -27,8 +28,12 @@ def named(name: str, **options: Any) -> Skill:
     return Skill(name, execute=lambda: name, description=f"Does {name}.", inputs={}, **options)
 
 
+def listed(toolbox: Tools) -> list[types.Tool]:
+    return asyncio.run(toolbox.list()).tools
+
+
 def names(toolbox: Tools) -> list[str]:
-    return [tool.name for tool in toolbox.all()]
+    return [tool.name for tool in listed(toolbox)]
 
 
 def test_a_skill_a_list_and_a_registry_can_be_served() -> None:
@@ -39,7 +44,7 @@ def test_a_skill_a_list_and_a_registry_can_be_served() -> None:
         assert names(toolbox) == names(toolbox) == ["a"]
         assert "a" in toolbox.skills()
         assert "b" not in toolbox.skills()
-        assert toolbox.all()[0].description == "Does a."
+        assert listed(toolbox)[0].description == "Does a."
     allowed = ["A-z_0.9", "x" * 128]  # names at the limits of the specification
     assert names(Tools(map(named, allowed))) == allowed
 
@@ -52,20 +57,20 @@ def test_changes_of_a_registry_are_served() -> None:
     registry.register(named("of no fit name"))
     assert names(toolbox) == ["a"]
     assert "of no fit name" not in toolbox.skills()
-    assert toolbox.all()[0].input_schema["properties"] == {}
+    assert listed(toolbox)[0].input_schema["properties"] == {}
     registry.register(Skill("a", execute=lambda x: x, inputs={"x": int}))
-    assert toolbox.all()[0].input_schema["properties"] == {"x": {"type": "integer"}}
+    assert listed(toolbox)[0].input_schema["properties"] == {"x": {"type": "integer"}}
     registry.reset()
     assert "a" not in toolbox.skills()
 
 
 def test_an_agent_is_one_tool_that_does_not_reveal_its_instructions() -> None:
     agent = Agent(name="The Boss: 1", instructions="a secret", provider=MockProvider("x"), skills=[named("a")])
-    tool = Tools(agent).all()[0]
+    tool = listed(Tools(agent))[0]
     assert (tool.name, tool.input_schema["required"]) == ("The_Boss_1", ["input"])
     assert "The Boss: 1" in (tool.description or "")
     assert "secret" not in tool.model_dump_json()
-    assert Tools(agent, description="Ask it.").all()[0].description == "Ask it."
+    assert listed(Tools(agent, description="Ask it."))[0].description == "Ask it."
     assert names(Tools(agent.replace(name=None))) == ["agent"]
     assert names(Tools(agent.replace(name="x" * 200))) == ["x" * 128]
 

@@ -105,10 +105,10 @@ class Tools:
         agent_as: AgentAs = "tool", description: str | None = None, context: Callable[[], Context] | None = None,
         max_workers: int = DEFAULT_SIZE,
     ) -> None:
-        self._new_context = check_type(context or Context, Callable, "context must be a function that gives a Context")
+        self.new_context = check_type(context or Context, Callable, "context must be a function that gives a Context")
         for option, text in (("name", name), ("version", version), ("instructions", instructions)):
             check_type(text, str | None, f"{option} must be text")
-        self._pool = WorkerPool(check_count("max_workers", max_workers))
+        self.pool = WorkerPool(check_count("max_workers", max_workers))
         self._select = _selected(source, agent_as, description)
         for skill in self._select():
             if not _NAME.fullmatch(skill.name):
@@ -122,21 +122,18 @@ class Tools:
         agent_name = source.name if isinstance(source, Agent) else None
         self.app: Server[Any] = Server(
             name or agent_name or "kernai", version=version or kernai.__version__, instructions=instructions,
-            on_list_tools=self._list, on_call_tool=self._call,
+            on_list_tools=self.list, on_call_tool=self._call,
             get_tool_input_schema=self._schema,  # for arguments that clients repeat in headers
         )
-
-    def all(self) -> list[types.Tool]:
-        return [
-            types.Tool(name=name, description=one.description or None, input_schema=served_table(one).schema())
-            for name, one in self.skills().items()
-        ]
 
     def skills(self) -> dict[str, Skill]:
         return {one.name: one for one in self._select() if _NAME.fullmatch(one.name)}
 
-    async def _list(self, *_: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=self.all())
+    async def list(self, *_: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[
+            types.Tool(name=name, description=one.description or None, input_schema=served_table(one).schema())
+            for name, one in self.skills().items()
+        ])
 
     def _schema(self, name: str) -> dict[str, Any] | None:
         skill = self.skills().get(name)
@@ -154,8 +151,8 @@ class Tools:
         progress = Progress(request.session.report_progress)
         # older clients accept only objects as structured content
         only_objects = request.protocol_version not in MODERN_PROTOCOL_VERSIONS
-        call = _Call(skill, self._pool, progress.add, only_objects)
-        task = asyncio.create_task(call.outcome(params.arguments or {}, self._new_context))
+        call = _Call(self, skill, progress.add, only_objects)
+        task = asyncio.create_task(call.outcome(params.arguments or {}))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         ending = asyncio.create_task(self.ending.wait())
@@ -167,7 +164,7 @@ class Tools:
             return task.result()
         finally:
             ending.cancel()
-            progress.abandon()
+            progress.sending.cancel()
             if not task.done():
                 call.cancellation.set()
                 task.cancel()
@@ -212,16 +209,16 @@ def _selected(source: Source, agent_as: AgentAs, description: str | None) -> Cal
 
 @dataclass(slots=True)
 class _Call:
+    tools: Tools
     skill: Skill
-    pool: WorkerPool
     emit: Callable[[Any], object]
     only_objects: bool
     context: SkillContext[Any] = field(default_factory=lambda: SkillContext(None))
     cancellation: threading.Event = field(default_factory=threading.Event)
 
-    async def outcome(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
+    async def outcome(self, arguments: Mapping[str, Any]) -> types.CallToolResult:
         result: types.CallToolResult
-        result, error = await outcome_of(self._result(arguments, new_context))
+        result, error = await outcome_of(self._result(arguments))
         if error is None:
             return result
         if isinstance(error, SkillInputError):
@@ -232,8 +229,8 @@ class _Call:
             text = error_text(as_failure(error))
         return failure(str(self.context.scrub(text)))
 
-    async def _result(self, arguments: Mapping[str, Any], new_context: Callable[[], Context]) -> types.CallToolResult:
-        run_context = check_type(new_context(), Context, "the server's context= must return a Context")
+    async def _result(self, arguments: Mapping[str, Any]) -> types.CallToolResult:
+        run_context = check_type(self.tools.new_context(), Context, "the server's context= must return a Context")
         skill, run_id = self.skill, os.urandom(12).hex()
         self.context = SkillContext(
             skill, run_context, call_id="0.0", run_id=run_id, emit=self.emit, cancelled=self.cancellation.is_set,
@@ -248,7 +245,7 @@ class _Call:
                 on_event=self._on_event, run_id=run_id,
             )
         else:
-            value = invoke() if skill.is_async else await in_worker(self.pool, invoke)
+            value = invoke() if skill.is_async else await in_worker(self.tools.pool, invoke)
         if hasattr(value, "__await__"):
             value = await value
         value = self.context.scrub(value)
@@ -256,9 +253,9 @@ class _Call:
         if self.only_objects and data is not None and not isinstance(data, dict):
             data = {"result": data}
         parts = self.context.scrub(SkillResult.of(value)).parts
-        is_text = all(isinstance(part, str) for part in parts)
+        encode: Callable[[], list[types.ContentBlock]] = partial(list, map(_content, parts))
         # encoding media may read files, so it must not happen on the event loop
-        content = [*map(_content, parts)] if is_text else await in_worker(self.pool, lambda: [*map(_content, parts)])
+        content = encode() if all(isinstance(part, str) for part in parts) else await in_worker(self.tools.pool, encode)
         for name, one in table.dropped(arguments).items():
             said = f"there is no argument {quoted(name)}, did you mean {quoted(one)}? What you gave for it was ignored."
             content += [_content(f"The call was made, but {said}")] if one else []
@@ -333,7 +330,7 @@ class Progress:
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Queue[Any] = asyncio.Queue()
         self._last: float | None = None
-        self._sending = self._loop.create_task(self._send_all())
+        self.sending = self._loop.create_task(self._send_all())
 
     def add(self, data: Any) -> None:
         """Adds a notification; may be called from any thread. `data` must be JSON data."""
@@ -348,10 +345,7 @@ class Progress:
     async def finish(self) -> None:
         """Waits until everything added so far is sent. Nothing is sent afterwards."""
         self._loop.call_soon(self._waiting.put_nowait, _END)
-        await self._sending
-
-    def abandon(self) -> None:
-        self._sending.cancel()
+        await self.sending
 
     async def _send_all(self) -> None:
         while (data := await self._waiting.get()) is not _END:
