@@ -70,7 +70,7 @@ WRONG = [
     ({"servers": {"it": None}}, "server 'it', key 'command': is missing"),
     ({"servers": {"it": {"comand": "npx"}}}, "server 'it', key 'comand': there is no such key; did you mean 'command'?"),
     ({"servers": {"it": {**STDIO, "color": 1}}}, "server 'it', key 'color': there is no such key; remove it"),
-    ({"servers": {"it": {"command": "a", "url": "http://h"}}}, "server 'it', key 'url': a server has a command or a url"),
+    ({"servers": {"it": {"command": "a", "url": "http://h"}}}, "server 'it', key 'url': does not belong to transport stdio"),
     ({"servers": {"it": {"transport": "pipe", "command": "a"}}}, "key 'transport': must be stdio, sse or streamable_http, got 'pipe'"),
     ({"servers": {"it": {"transport": "stdio", "url": "http://h"}}}, "key 'command': is missing: transport stdio needs it"),
     ({"servers": {"it": {**STDIO, "headers": {}}}}, "key 'headers': does not belong to transport stdio; remove it"),

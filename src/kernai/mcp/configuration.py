@@ -133,8 +133,6 @@ def _transport(read: Mapping[str, Any], *, given: bool) -> Transport | None:
         if has or named:
             raise _FaultError(min([*has, "transport"]), "this server is handed in by client=; remove the key")
         return None
-    if "command" in has and "url" in has:
-        raise _FaultError("url", "a server has a command or a url, not both; remove one of them")
     if not named and "command" not in has and "url" not in has:
         raise _FaultError("command", "is missing: give a command to start, or a url to connect to")
     path = urlsplit(read.get("url", "")).path
