@@ -123,7 +123,6 @@ class Tools:
         self.app: Server[Any] = Server(
             name or agent_name or "kernai", version=version or kernai.__version__, instructions=instructions,
             on_list_tools=self.list, on_call_tool=self._call,
-            get_tool_input_schema=self._schema,  # for arguments that clients repeat in headers
         )
 
     def skills(self) -> dict[str, Skill]:
@@ -134,10 +133,6 @@ class Tools:
             types.Tool(name=name, description=one.description or None, input_schema=served_table(one).schema())
             for name, one in self.skills().items()
         ])
-
-    def _schema(self, name: str) -> dict[str, Any] | None:
-        skill = self.skills().get(name)
-        return None if skill is None else served_table(skill).schema()
 
     async def _call(
         self, request: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
