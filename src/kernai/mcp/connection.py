@@ -286,9 +286,7 @@ class Connection:
         session.changes_listed = changes
         return self.tools
 
-    async def use(
-        self, emit: Emit, restarted: set[str], ask: Ask[Answer], *, what: str, repeatable: bool
-    ) -> Answer:
+    async def use(self, emit: Emit, restarted: set[str], ask: Ask[Answer], *, what: str, repeatable: bool) -> Answer:
         """Runs `ask` with the server's client and returns its answer. Raises `McpError` if it fails.
 
         A server that has died is restarted and added to `restarted`, unless it is there already. If it died during

@@ -144,9 +144,7 @@ class Dispatch:
 
     # ------------------------------------------------------------------------------------------------------- asking
 
-    def _result(
-        self, connection: Connection, method: str, params: dict[str, Any], *, repeatable: bool = True
-    ) -> Any:
+    def _result(self, connection: Connection, method: str, params: dict[str, Any], *, repeatable: bool = True) -> Any:
         """The final result, once the server has all other input. Raises `McpError` if the request fails."""
         asked = Interaction(connection, method, params, pauses=self.pauses, approval=self.context.approval)
         language.check_sendable(asked.what, params)

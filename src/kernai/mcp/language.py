@@ -228,18 +228,18 @@ def tool_line(tool: types.Tool) -> str:
 
 def tool_in_full(server: str, tool: types.Tool) -> str:
     """Everything about one tool: description, arguments, hints, and how to call it."""
-    lines = [f"tool {one_line(tool.name)} of server {server}"]
-    if tool.title:
-        lines.append(f"title: {one_line(tool.title)}")
-    lines.append(f"description: {(tool.description or '(none)').strip()}")
-    lines.append(f"arguments, as JSON schema: {_json(tool.input_schema)}")
-    if tool.output_schema is not None:
-        lines.append(f"result, as JSON schema: {_json(tool.output_schema)}")
-    hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True, exclude_none=True)
-    if hints:
-        lines.append(f"hints of the server, not verified: {_json(hints)}")
+    hints = tool.annotations and tool.annotations.model_dump(by_alias=True, exclude_none=True)
     call = {"server": server, "name": tool.name, "arguments": example(tool.input_schema, {})}
-    return "\n".join([*lines, f"call: {request_text('tools/call', call)}"])
+    about = {
+        "title": one_line(tool.title),
+        "description": (tool.description or "(none)").strip(),
+        "arguments, as JSON schema": _json(tool.input_schema),
+        "result, as JSON schema": tool.output_schema and _json(tool.output_schema),
+        "hints of the server, not verified": hints and _json(hints),
+        "call": request_text("tools/call", call),
+    }
+    lines = [f"{what}: {said}" for what, said in about.items() if said]
+    return "\n".join([f"tool {one_line(tool.name)} of server {server}", *lines])
 
 
 def resource_line(what: types.Resource | types.ResourceTemplate) -> str:
