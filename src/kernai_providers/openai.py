@@ -300,9 +300,9 @@ class OpenAIReader(SseReader):
         return sum_of(completion, thought)
 
     def on_done(self) -> None:
-        self.finish()
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
+        self.finish()
         if self.box is not None and self.called_tool:
             if thought := "".join(self._pieces[REASONING]):
                 self.keep({"type": REASONING, "text": thought, "vendor": self.vendor}, 0)

@@ -123,9 +123,8 @@ def own_oddities(wire: Wire) -> Iterator[Case]:
         yield Case("reasoning under its other name", always(other.reply(events)), TEXT, PIECES, fields=thought)
         opening, *_, done = wire.stream([])
         said = [sse({"choices": [{"index": 0, "delta": {"refusal": word}}]}) for word in ("I cannot ", "do that.")]
-        end = sse({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
         refused = {"finish_reason": "refusal", "metadata": {"refusal": "I cannot do that."}}
-        yield Case("a refusal in its own field", always(wire.reply([opening, *said, end, done])), "", (), fields=refused)
+        yield Case("a refusal in its own field", always(wire.reply([opening, *said, done])), "", (), fields=refused)
 
 
 def cuts(wire: Wire) -> Iterator[Case]:
