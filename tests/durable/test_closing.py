@@ -128,7 +128,8 @@ def test_a_run_that_died_anywhere_can_be_closed_and_opened_again(whole: MemorySt
         again = run.resume(input="thanks", provider=answering("welcome"))
         assert again.text == "welcome", died
         assert [one.text for one in again.messages[-2:]] == ["thanks", "<final>welcome</final>"]
-        assert again.messages[:len(closed.messages)] == closed.messages
+        # those of calls that were in flight come in between
+        assert [one for one in again.messages if one in closed.messages] == [*closed.messages]
         assert again.usage.model_calls == closed.usage.model_calls + 1
         assert {one["stop"] for one in run.load() if "stop" in one} == {"closed"}, "why calls and sub-runs were not ended"
         assert run.replay() == again
