@@ -124,20 +124,8 @@ def test_an_input_with_media_a_history_and_a_tenant_reach_the_worker(store: Post
     assert [one[::2] for one in seen] == [("user", []), ("user", [b"abc"])]
 
 
-def test_a_decision_is_acted_on_at_once(store: PostgresStore) -> None:
-    calls: list[str] = []
-    own = Workers(store, {"clerk": acting(lambda: calls.append("act"), approval=True)})
-    with working(own):
-        handle = own.submit("clerk", "go")
-        waits = handle.result(PATIENCE)
-        assert (waits.stop_reason, [one.skill for one in waits.pending], calls) == ("interrupt", ["act"], [])
-        store.decide(handle.run_id, "0.0", True)
-        assert handle.result(PATIENCE).text == "done"
-    assert calls == ["act"]
-
-
 @pytest.mark.parametrize("is_worker", [True, False], ids=["by a worker", "by another program"])
-def test_a_decision_that_comes_while_the_run_is_worked_on_is_not_lost(store: PostgresStore, is_worker: bool) -> None:
+def test_a_decision_is_acted_on_even_if_it_comes_while_the_run_is_worked_on(store: PostgresStore, is_worker: bool) -> None:
     calls: list[str] = []
 
     def act(ctx: SkillContext) -> None:
@@ -152,12 +140,13 @@ def test_a_decision_that_comes_while_the_run_is_worked_on_is_not_lost(store: Pos
     own = Workers(store, {"clerk": acting(act).replace(parallel_skills=True)})
     with working(own):
         handle = own.submit("clerk", "twice")
-        until(handle, "waiting")
+        waits = handle.result(PATIENCE)
+        assert (waits.stop_reason, [one.skill for one in waits.pending], calls) == ("interrupt", ["act", "act"], [])
         if is_worker:
             store.decide(handle.run_id, "0.1", True)
         else:
             resume(own.agents["clerk"], handle.run_id, store=store, approvals={"0.1": True})
-        until(handle, "final")
+        assert handle.result(PATIENCE).text == "done"
     assert calls == ["0.1", "0.0"]
 
 
