@@ -186,10 +186,9 @@ def test_defaults_and_descriptions_are_where_they_belong() -> None:
     defaults = [schema["properties"][name]["default"] for name in ("when", "opaque", "span")]
     assert defaults == ["2024-01-02", "THAT", {"first": 1, "last": None}]
     guest = schema["$defs"]["Guest"]
-    assert guest["required"] == ["name"]
     assert guest["properties"]["wishes"]["default"] == []
     assert guest["properties"]["contact"]["default"] is None
-    assert schema["$defs"]["Contact"]["required"] == ["mail"]
+    assert [guest["required"], schema["$defs"]["Contact"]["required"]] == [["name"], ["mail"]]
 
 
 def test_a_record_may_hold_itself() -> None:

@@ -235,8 +235,9 @@ def with_one_type(schema: Schema) -> Schema:
 # ------------------------------------------------------------------------------------------------------------- words
 
 
-def label_of(schema: Any, inside: tuple[Definition, ...] = ()) -> str:
-    """The type in a few words: ``list of integer``."""
+def label_of(schema: Any, seen: set[Definition] | None = None) -> str:
+    """The type in a few words: ``list of integer``. An alias that occurs again is only named."""
+    seen = set() if seen is None else seen
     definition, found = resolved(schema)
     if WORDS in found:
         return str(found[WORDS])
@@ -245,34 +246,35 @@ def label_of(schema: Any, inside: tuple[Definition, ...] = ()) -> str:
         named = [quoted(one) if isinstance(one, str) else json.dumps(one) for one in values[:_SHOWN_CHOICES]]
         more = ["…"] if len(values) > _SHOWN_CHOICES else []
         return ("one of " if len(values) > 1 else "") + ", ".join([*named, *more])
-    if definition in inside:
+    if definition in seen:
         return definition.name
     if definition is not None and "anyOf" not in found and found.get("type", "object") == "object":
         return f"{definition.name} object"
     if definition is not None:
-        return f"{definition.name} ({label_of(found, (*inside, definition))})"
+        seen.add(definition)
+        return f"{definition.name} ({label_of(found, seen)})"
     if "anyOf" in found:
-        return " or ".join(dict.fromkeys(label_of(one, inside) for one in alternatives(found)))
-    return ", ".join([_kind(found, inside), *_conditions(found)])
+        return " or ".join(dict.fromkeys(label_of(one, seen) for one in alternatives(found)))
+    return ", ".join([_kind(found, seen), *_conditions(found)])
 
 
-def _kind(found: Schema, inside: tuple[Definition, ...]) -> str:
+def _kind(found: Schema, seen: set[Definition]) -> str:
     kind = str(found.get("type", "any value"))
     prefix, items, values = found.get("prefixItems"), found.get("items", {}), found.get("additionalProperties", {})
     if kind == "array" and isinstance(prefix, list):
-        return f"list of {len(prefix)}: ({', '.join(label_of(one, inside) for one in prefix)})"
+        return f"list of {len(prefix)}: ({', '.join(label_of(one, seen) for one in prefix)})"
     if kind == "array" and found.get("uniqueItems") is True:
-        return f"list of distinct items, each {_grouped(items, inside)}"
+        return f"list of distinct items, each {_grouped(items, seen)}"
     if kind == "array":
-        return f"list of {_grouped(items, inside)}" if items not in ({}, True) else "list"
+        return f"list of {_grouped(items, seen)}" if items not in ({}, True) else "list"
     if kind == "object" and "properties" not in found and isinstance(values, dict) and values:
-        return f"object with values of type {_grouped(values, inside)}"
+        return f"object with values of type {_grouped(values, seen)}"
     return f"{kind} ({found['format']})" if "format" in found else kind
 
 
-def _grouped(item: Any, inside: tuple[Definition, ...]) -> str:
+def _grouped(item: Any, seen: set[Definition]) -> str:
     definition, found = resolved(item)
-    label = label_of(item, inside)
+    label = label_of(item, seen)
     is_several = definition is None and "anyOf" in found and WORDS not in found and " or " in label
     return f"({label})" if is_several else label
 
