@@ -130,6 +130,8 @@ MISTAKES: list[tuple[Any, str, Any]] = [
     ({"method": "library/find_book", "params": {"title": "Emma"}}, "is a tool", RIGHT),
     ({"method": "find_book"}, "is a tool", {**RIGHT, "params": {**RIGHT["params"], "arguments": {"title": "..."}}}),
     ({"method": "tools_call", "params": TOOL}, "there is no method 'tools_call'", {"method": "tools/call", "params": TOOL}),
+    ({"method": "tools/run", "params": TOOL}, "there is no method 'tools/run'", {"method": "tools/call", "params": TOOL}),
+    ({"method": "resource/read", "params": {"url": "x", "server": 3}}, "no method", {"method": "resources/read", "params": {"uri": "x"}}),
     ({"method": "tools/call", "params": {"tool": "find_book", "args": {"title": "Emma"}}},
      "tools/call has no parameter 'tool'; did you mean 'name'?", {"method": "tools/call", "params": TOOL}),
     ({"method": "tools/call", "params": {"name": "find_book", "title": "Emma"}},

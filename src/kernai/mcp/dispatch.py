@@ -269,7 +269,7 @@ class Dispatch:
             right = request_text("tools/call", params)
             return McpError(f"{request.method!r} is a tool, not a method. Write: {right}")
         close = close_matches(request.method, METHODS)
-        right = request_text(close[0], request.params) if close else request_text("tools/list", {})
+        right = language.corrected({**request.params, "method": close[0] if close else None})
         known = ", ".join(METHODS)
         return McpError(f"there is no method {request.method!r}. The methods are: {known}. Write: {right}")
 

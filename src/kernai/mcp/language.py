@@ -110,7 +110,7 @@ def read_request(text: str) -> Request:
         meant = None
         with suppress(ValueError):  # if it cannot be repaired
             meant, _ = read_tolerantly(text)
-        right = _corrected(meant) if isinstance(meant, dict) else simple
+        right = corrected(meant) if isinstance(meant, dict) else simple
         raise McpError(
             f"the block must hold one JSON object and only that, but this is not valid JSON: {error}. Write: {right}"
         ) from None
@@ -118,7 +118,7 @@ def read_request(text: str) -> Request:
         raise McpError(f"the block must hold one JSON object, such as {simple}")
     fault = next(_faults(found), None)
     if fault is not None:
-        raise McpError(f"{fault} Write: {_corrected(found)}")
+        raise McpError(f"{fault} Write: {corrected(found)}")
     return Request(found["method"], {**(found.get("params") or {}), **_misplaced(found)})
 
 
@@ -152,7 +152,7 @@ def _faults(found: Mapping[str, Any]) -> Iterator[str]:
             yield "the parameter 'arguments' must be an object."
 
 
-def _corrected(found: Mapping[str, Any]) -> str:
+def corrected(found: Mapping[str, Any]) -> str:
     """The text of the request that was probably meant: aliases replaced, unknown parameters moved to the arguments."""
     method, params = found.get("method"), found.get("params")
     given = _misplaced(found)
