@@ -11,7 +11,7 @@ from kernai.errors import error_text
 from kernai.inputs.schema import NO_VALUE, REQUIRED, WORDS, Definition, Schema, Sentinel, adopted, resolved, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
 from kernai.jsonio.json_data import MAX_DEPTH, copy_of
-from kernai.values.skill_result import typed
+from kernai.values.skill_result import plain, typed
 
 _READ_AS = "read as"
 SETS = (set, frozenset)
@@ -239,9 +239,10 @@ class Field(NamedTuple):
     def json_default(self) -> Any:
         """The default as JSON, or NO_VALUE if the type does not accept it, as in ``x: str = None``."""
         with suppress(Exception):  # a default is whatever the author put there
-            made = typed(self.default)
-            if not isinstance(self.default, Sentinel) and self.type.takes(made):
-                return made
+            for written in (typed, plain):  # a named tuple may be for a tuple
+                made = written(self.default)
+                if not isinstance(self.default, Sentinel) and self.type.takes(made):
+                    return made
         return NO_VALUE
 
     def schema(self) -> Schema:
