@@ -208,7 +208,7 @@ class TurnView(Narrator):
 def write_answer(result: Result[Any], view: Narrator) -> None:
     """Writes the answer to stdout, with a line break at its end, unless the view has shown it."""
     text = result.text or ""  # for a program unchanged, for a terminal without control characters
-    if not text or text.strip() not in view.shown:
+    if not text or text.strip(_WHITE_SPACE) not in view.shown:
         text = printable(text) if output.is_terminal(sys.stdout) else text
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
