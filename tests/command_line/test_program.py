@@ -241,10 +241,13 @@ def test_a_signal_ends_the_program_while_it_loads_a_file_unless_it_is_ignored(
     assert (tmp_path / "loaded").exists()
 
 
-def test_a_closed_terminal_stops_a_program_that_handles_sigterm_in_its_own_way(here: Here, tmp_path: Path) -> None:
-    program = "import signal\nsignal.signal(15, lambda *_: open('stopped', 'w').close())\nsignal.raise_signal(1)\n"
-    assert here("skills", str(write(tmp_path, "f.py", program))).returncode == 0
-    assert (tmp_path / "stopped").exists()
+@pytest.mark.parametrize("handler, status", [("lambda *_: open('stopped', 'w').close()", 0), ("signal.SIG_IGN", 143)])
+def test_a_closed_terminal_stops_a_program_that_handles_sigterm_in_its_own_way(
+    here: Here, tmp_path: Path, handler: str, status: int
+) -> None:
+    program = f"import signal\nsignal.signal(15, {handler})\nsignal.raise_signal(1)\n"
+    assert here("skills", str(write(tmp_path, "f.py", program))).returncode == status
+    assert (tmp_path / "stopped").exists() == (status == 0)
 
 
 def test_a_sigterm_that_arrives_while_an_object_is_freed_ends_the_program_afterwards(

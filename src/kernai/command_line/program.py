@@ -85,7 +85,7 @@ def _termination_raises() -> Iterator[None]:
     def terminate(number: int, frame: FrameType | None) -> None:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)  # a shell repeats it, which must not break off the recording
-        if signal.getsignal(signal.SIGTERM) is terminate:
+        if signal.getsignal(signal.SIGTERM) in (terminate, signal.SIG_IGN):
             INTERRUPTS.arrived(signal.SIGTERM, frame, Terminated())
         else:  # a worker's, which waits for its calls
             signal.raise_signal(signal.SIGTERM)
