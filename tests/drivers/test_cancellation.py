@@ -349,7 +349,7 @@ def test_an_interrupt_in_a_sub_agents_own_code_ends_both_runs_and_a_resume_calls
 
     given: dict[str, Any] = {"instructions": "helper", "provider": MockProvider(command("look"), final("1")), "output": int}
     given[where] = MockProvider().on_call(stop) if where == "provider" else stop
-    helper = Agent(skills=[Skill("look", execute=lambda: "seen")], **given).as_skill("helper", "helps")
+    helper = Agent(skills=[Skill("look", execute=lambda: "seen", idempotent=True)], **given).as_skill("helper", "helps")
     script = MockProvider(command("helper", "help") * (2 if parallel else 1), final("done"))
     agent = Agent(instructions="x", skills=[helper], provider=script, parallel_skills=parallel)
     with pytest.raises(kind, match=r"not as expected|something that was cancelled"):
