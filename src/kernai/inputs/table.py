@@ -359,7 +359,7 @@ def change_form(params: Any, path: Sequence[str | int], after_fraction: str | No
 
 
 _JSON_BEGINS = ("{", "[")
-_GAP = r"(?:\s|//.*|#.*|/\*(?:[^*]|\*(?!/))*+\*/)*+"  # white space and comments
+_GAP = r"(?:\s|//.*|#.*|/\*(?s:.*?)\*/)*+"  # white space and comments
 _FIRST_KEY = (  # compiled only when a call is not valid JSON
     rf"""\s*+(?:```\w*+\s*+)?\{{{_GAP}(?:"((?:[^"\\]|\\.)*+)"|'([^'\\]*+)'|([^\W\d][\w$-]*+)){_GAP}:"""
 )
