@@ -26,7 +26,7 @@ def test_filters_by_type_scope_and_errors_hold_together_in_every_view(show: Show
     page.locator("#scope").select_option(label=next(
         label for label in page.locator("#scope option").all_inner_texts() if "(1.south)" in label))
     shown = [entry["event"] for entry in bought if entry["scope"] == "1.south"]
-    assert page.locator("#events .type").all_inner_texts() == shown
+    expect(page.locator("#events .type")).to_have_text(shown)
     assert (rows(page), bars_of_tokens(page)) == (["south", "Step 0 · look_up", "Step 1"], 2)
     page.get_by_text("Types", exact=True).click()
     page.get_by_role("checkbox", name="messages_sent").uncheck()
