@@ -271,6 +271,9 @@ def folder_that_may_only_be_read() -> Iterator[Path]:
             one.chmod(0o600)
             if is_root:
                 os.chown(one, 65534, 65534)
+        (folder / "links").mkdir()
+        (folder / "links" / "runs.db").symlink_to(folder / "runs.db")
+        (folder / "links").chmod(0o777)
         folder.chmod(0o755 if is_root else 0o500)
         if is_root:
             os.seteuid(65534)
@@ -283,8 +286,9 @@ def folder_that_may_only_be_read() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs a folder's mode")
-def test_a_store_in_a_folder_that_may_only_be_read_is_opened_for_reading() -> None:
-    with folder_that_may_only_be_read() as folder, SqliteStore(folder / "runs.db") as store:
+@pytest.mark.parametrize("name", ["runs.db", "links/runs.db"])
+def test_a_store_in_a_folder_that_may_only_be_read_is_opened_for_reading(name: str) -> None:
+    with folder_that_may_only_be_read() as folder, SqliteStore(folder / name) as store:
         assert store.load("r") == [entry()]
         assert [one.run_id for one in store.runs()] == ["r"]
         with pytest.raises(KernaiError, match=r"readonly database .*this user may not write to the file"):

@@ -134,7 +134,8 @@ class SqliteStore(LeasedStore):
         text = os.fsdecode(check_type(path, str | os.PathLike, "path must be text or a Path"))
         if text in ("", ":memory:"):
             raise ValueError(f"path must name a file, got {text!r}: runs in memory are kept by MemoryStore")
-        self.path = os.path.abspath(text)  # noqa: PTH100 - text in; it stays valid if the working directory changes
+        # SQLite's other files are where the file is, not where a link to it is; not relative to the working directory
+        self.path = os.path.realpath(text)
         self.durability = durability
         self._codec = codec
         self._file = _File(self.path, durability)
