@@ -168,7 +168,7 @@ def _read_body(data: object) -> _ErrorBody:
     """Reads the known shapes of errors.
 
     `{"error": {...}}`, also alone in a list, with `message` and one or more of `code`, `type` and `status`;
-    `{"error": "text"}`; and the same fields at the top.
+    `{"error": "text"}`; and the same fields at the top, also beside `"error": "text"`.
     """
     if isinstance(data, list) and data:
         data = data[0]
@@ -176,7 +176,7 @@ def _read_body(data: object) -> _ErrorBody:
         return _ErrorBody()
     error = data.get("error")
     inner = error if isinstance(error, dict) else data
-    message = error if isinstance(error, str) else _message(inner)
+    message = ": ".join(filter(None, dict.fromkeys((_text(error), _message(inner)))))  # gateways also send both
     words, number = [_text(inner.get(name)) for name in ("code", "status", "type", "__type")], inner.get("code")
     if type(number) is int and 0 <= number < LARGEST_NUMBER:
         words.append(str(number))
@@ -192,8 +192,10 @@ def _message(error: Mapping[str, Any]) -> str:
     if isinstance(given, (dict, list)):  # errors per field, which some vendors send
         with suppress(RecursionError):
             message = json.dumps(given, ensure_ascii=False)
-    # a router's own message may only say that a vendor failed; and Groq's, where to read what the model wrote
-    cause = _text(at(error, "metadata", "raw")) or _text(error.get("failed_generation"))
+    # a router's own message may only say that a vendor failed; Groq's, where to read what the model wrote;
+    # Ollama's, that a cloud model needs a login
+    causes = (at(error, "metadata", "raw"), error.get("failed_generation"), error.get("signin_url"))
+    cause = next(filter(None, map(_text, causes)), "")
     return f"{message}: {cause}" if message and cause else message or cause
 
 

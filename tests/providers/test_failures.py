@@ -61,7 +61,12 @@ PER_DAY = quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")
     (503, [gemini(503, "UNAVAILABLE", "Try later")], {}, "UNAVAILABLE", "acme: HTTP 503 UNAVAILABLE: Try later"),
     # Ollama
     (404, {"error": "model 'm' not found"}, {}, None, "acme: HTTP 404: model 'm' not found; check the model's name and base_url"),
+    (401, {"error": "unauthorized", "signin_url": "https://ollama.com/connect?key=k"}, {}, None,
+     "acme: HTTP 401: unauthorized: https://ollama.com/connect?key=k; check that api_key holds a valid key for this address"),
     # those who say it in other words
+    (400, {"status": 400, "error": "Bad Request", "message": "max_tokens is too large", "path": "/v1"}, {}, None,
+     "acme: HTTP 400: Bad Request: max_tokens is too large"),
+    (400, {"error": "bad", "message": " bad "}, {}, None, "acme: HTTP 400: bad"),
     (401, {"message": "No token", "type": "auth"}, {}, "auth", "acme: HTTP 401 auth: No token; check that api_key holds a valid key for this address"),
     (422, {"detail": [{"loc": ["body"], "msg": "é"}]}, {}, None, 'acme: HTTP 422: [{"loc": ["body"], "msg": "é"}]'),
     (400, {"code": "Client error", "error": "Wrong model"}, {}, "Client error", "acme: HTTP 400 Client error: Wrong model"),
