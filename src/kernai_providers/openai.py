@@ -19,6 +19,7 @@ from typing import Any, Literal
 from kernai import GenerationOptions, Media, Message, Model
 from kernai_providers.exchange import Exchange
 from kernai_providers.failures import at, failure_in_stream, objects
+from kernai_providers.gemini import FINISH_REASONS as GEMINIS
 from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, PDF, SAMPLING, HttpProvider, known, link, one_text
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn, is_whole
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
@@ -229,7 +230,7 @@ class OpenAIReader(SseReader):
         if reason in BROKEN_OFF:
             raise self.error("the model's server gave up in the middle of the answer", "error", retryable=True)
         if isinstance(reason, str) and reason:
-            self.end_with(reason, FINISH_REASONS)
+            self.end_with(reason, GEMINIS | FINISH_REASONS)  # gateways pass Gemini's words on
             self.terminal = "[DONE] (if this server never sends it, pass done_marker=False)"
 
     def _on_call(self, call: Mapping[str, Any]) -> None:
