@@ -12,7 +12,7 @@ from urllib.parse import quote
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME, kind_of
 from kernai_providers.failures import at, objects
-from kernai_providers.http_provider import EMPTY, HttpProvider, inline, media_reference
+from kernai_providers.http_provider import EMPTY, SVG, HttpProvider, inline, media_reference
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import SseReader, count_of, sum_of
 
@@ -101,7 +101,7 @@ class GeminiProvider(HttpProvider):
     def encode_part(self, part: str | Media, model: Model) -> Any:
         if isinstance(part, str):
             return {"text": part}
-        if part.kind not in model.supported_media_inputs:
+        if part.kind not in model.supported_media_inputs or part.mime_type == SVG:
             return None
         if not part.is_url:
             mime_type, data = inline(part)

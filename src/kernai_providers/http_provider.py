@@ -43,6 +43,8 @@ PDF = "application/pdf"
 #: how the images that OpenAI and Anthropic accept begin in base64
 IMAGE_STARTS = {"iVBORw": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp"}
 IMAGE_TYPES = tuple(IMAGE_STARTS.values())
+#: an image that is text, which no vendor reads
+SVG = "image/svg+xml"
 
 
 class HttpProvider(Closing, NotCopied, Provider):

@@ -14,7 +14,7 @@ from typing import Any
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.jsonio.json_data import loads
 from kernai_providers.failures import objects
-from kernai_providers.http_provider import SAMPLING, HttpProvider
+from kernai_providers.http_provider import SAMPLING, SVG, HttpProvider
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import LineReader, count_of
 from kernai_providers.request_checks import checked_base_url
@@ -96,9 +96,8 @@ class OllamaProvider(HttpProvider):
         """Encodes text and images; a URL is not fetched, so it becomes its placeholder."""
         if isinstance(part, str):
             return {"text": part}
-        if part.kind == "image" and model.supports("vision") and not part.is_url:
-            return {"image": part.to_base64()}
-        return None
+        accepts = part.kind == "image" and part.mime_type != SVG and model.supports("vision") and not part.is_url
+        return {"image": part.to_base64()} if accepts else None
 
     def reader(self) -> OllamaReader:
         return OllamaReader(self.vendor, self.secrets)

@@ -253,6 +253,12 @@ def test_an_image_has_the_type_of_its_data_whatever_a_tool_declares(vendor: str,
         assert one(vendor, Media.from_bytes(start, mime_type=declared, kind="image"), ALL) == expected
 
 
+@pytest.mark.parametrize("vendor", ADAPTERS)
+def test_a_drawing_as_svg_which_no_vendor_reads_becomes_its_placeholder(vendor: str) -> None:
+    drawing = Media.from_bytes(b"<svg/>", mime_type="image/svg+xml")
+    assert one(vendor, drawing, ALL) == placeholder(vendor, drawing)
+
+
 @pytest.mark.parametrize("mime,format", [
     *((mime, "wav") for mime in ("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave")), ("audio/mpeg", "mp3"), ("audio/mp3", "mp3"),
 ])  # fmt: skip
