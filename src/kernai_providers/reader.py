@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from codecs import BOM_UTF8, getincrementaldecoder
+from codecs import getincrementaldecoder
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,36 +33,33 @@ class Lines:
     """
 
     def __init__(self) -> None:
-        self._mark = BOM_UTF8  # until the first line has ended
-        self._line: list[bytes] = []  # the pieces of the current line
-        self._after_cr = False  # the last byte was a CR, so an LF now belongs to it
+        self._decoder = getincrementaldecoder("utf-8-sig")("replace")
+        self._line: list[str] = []  # the pieces of the current line
+        self._after_cr = False  # the last character was a CR, so an LF now belongs to it
 
     def feed(self, data: bytes) -> list[str]:
         """Returns the lines that end in these bytes. A CR ends its line, since the next byte may come much later."""
-        if data and (self._after_cr or b"\r" in data):
-            data = data.removeprefix(b"\n") if self._after_cr else data
-            self._after_cr = data.endswith(b"\r")
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *ended, rest = data.split(b"\n")
+        text = self._decoder.decode(data)
+        if text and (self._after_cr or "\r" in text):
+            text = text.removeprefix("\n") if self._after_cr else text
+            self._after_cr = text.endswith("\r")
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        *ended, rest = text.split("\n")
         if ended:
-            ended[0] = self._whole(ended[0])
+            ended[0] = "".join((*self._line, ended[0]))
+            self._line.clear()
         if rest:
             self._line.append(rest)
-        return [line.decode("utf-8", "replace") for line in ended]
+        return ended
 
     def flush(self) -> list[str]:
         """Returns the last line if it has no line end. Call this at the end of the body.
 
         Such a line may have been cut off. If it is not JSON, it was.
         """
-        rest = self._whole(b"")
-        return [rest.decode("utf-8", "replace")] if rest else []
-
-    def _whole(self, end: bytes) -> bytes:
-        line = b"".join((*self._line, end)).removeprefix(self._mark)
-        self._mark = b""
+        rest = "".join((*self._line, self._decoder.decode(b"", final=True)))
         self._line.clear()
-        return line
+        return [rest] if rest else []
 
 
 #: how the first line of a bare object may begin, and how each further line may; and what it contains if it is an error
