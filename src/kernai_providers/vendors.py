@@ -79,22 +79,18 @@ class CompatibleProvider(OpenAIProvider):
             raise TypeError(f"vendor must be a Vendor; by name: resolve({f'{vendor}/MODEL'!r})")
         self.vendor: str = vendor.name
         self.key_variables = vendor.variables
-        self.needs_key = vendor.needs_key
-        self.key_header = vendor.key_header
-        self.merges_roles = vendor.merges_roles
-        self.stream_options = vendor.stream_options
+        for name in ("needs_key", "key_header", "merges_roles", "stream_options"):
+            setattr(self, name, getattr(vendor, name))
         if grammar is not None and grammar not in GRAMMAR_FIELDS:
             raise ValueError(f"grammar must be one of {', '.join(GRAMMAR_FIELDS)}, or None, got {grammar!r}")
         self.grammar_field = None if grammar is None else GRAMMAR_FIELDS[grammar]
         self.is_openai = vendor.name == "azure"
         self.enforces = "nullable" if self.is_openai else None
         self.call_ids = vendor.call_ids or self.call_ids
-        self._vendor = vendor
-        self._places = {name: options.pop(name, None) for name, _ in vendor.places}
+        places = {name: options.pop(name, None) for name, _ in vendor.places}
+        if options.get("base_url") is None:
+            options["base_url"] = _base_url(vendor, places)
         super().__init__(api_key, **{"done_marker": vendor.done_marker, **options})
-
-    def _default_base_url(self) -> str:
-        return _base_url(self._vendor, self._places)
 
 
 def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vendor:
