@@ -158,6 +158,7 @@ class _Call:
 class Reader(ABC):
     """Takes the body in chunks; returns pieces of the answer, and at the end the response."""
 
+    decoder: type[Lines | SseDecoder]
     #: the vendor's name for the event that ends a turn, for the error if it is missing
     terminal: str
     #: whether it sends such an event; if not, a turn with a finish reason is complete when its stream ends
@@ -166,6 +167,7 @@ class Reader(ABC):
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         self.vendor = vendor
         self.secrets = secrets
+        self._decoder: Any = self.decoder()
         #: whether the vendor has ended the turn, so that nothing more has to be read
         self.complete = False
         self.finish_reason: str | None = None
@@ -228,7 +230,9 @@ class Reader(ABC):
 
     def feed(self, data: bytes) -> list[Any]:
         """Reads more of the body, or without data its end; returns pieces, `str` of text and `CallText` of calls."""
-        self.take(data)
+        for found in self._decoder.feed(data) if data else self._decoder.flush():
+            if not self.complete:
+                self.take(found)
         if self.complete or not data:
             self._give(self._characters.decode(b"", final=True))
         new, self._new = self._new, []
@@ -281,8 +285,8 @@ class Reader(ABC):
     # ------------------------------------------------------------------------------------------ for subclasses
 
     @abstractmethod
-    def take(self, data: bytes) -> None:
-        """Decodes more of the body, or without data its end."""
+    def take(self, found: Any) -> None:
+        """Handles one event or line of the body."""
 
     def on_object(self, found: dict[str, Any]) -> None:  # noqa: B027 - a subclass may handle lines or events instead
         """Handles one object of the stream, which is not an error. The `type` of an event is by default its name."""
@@ -413,24 +417,22 @@ class SseReader(Reader):
     as JSON, so the body decides which one it is.
     """
 
-    def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
-        super().__init__(vendor, secrets)
-        self._decoder = SseDecoder()
+    decoder = SseDecoder
 
-    def take(self, data: bytes) -> None:
-        for event, given in self._decoder.feed(data) if data else self._decoder.flush():
-            if self.complete:
-                return
-            text = given.strip()
-            if event == "error":
-                found = self.parsed(text or "{}")
-                self.check_error(found if found.get("error") else {"error": found})
-            elif text:  # proxies send empty events to keep a connection alive
-                self.on_event(event, text)
-        if not data and (text := "\n".join(self._decoder.instead).strip()):
+    def take(self, found: ServerEvent) -> None:
+        event, text = found[0], found[1].strip()
+        if event == "error":
+            error = self.parsed(text or "{}")
+            self.check_error(error if error.get("error") else {"error": error})
+        elif text:  # proxies send empty events to keep a connection alive
+            self.on_event(event, text)
+
+    def check_complete(self) -> None:
+        if text := "\n".join(self._decoder.instead).strip():
             self.check_error(self.parsed(text))
             shown = one_line(text, redactor(self.secrets), MAX_RAW)  # it may be an error of an unknown shape
             raise self.error(f"the server answered with one JSON object, not with a stream: {shown}", "not_a_stream")
+        super().check_complete()
 
     def on_event(self, event: str | None, data: str) -> None:
         """Handles one event of the stream, by default an object or ``[DONE]``."""
@@ -446,16 +448,11 @@ class SseReader(Reader):
 class LineReader(Reader):
     """Reads one JSON object per line."""
 
-    def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
-        super().__init__(vendor, secrets)
-        self._lines = Lines()
+    decoder = Lines
 
-    def take(self, data: bytes) -> None:
-        for line in self._lines.feed(data) if data else self._lines.flush():
-            if self.complete:
-                return
-            if text := line.strip():
-                self.on_line(self.parsed(text))
+    def take(self, found: str) -> None:
+        if text := found.strip():
+            self.on_line(self.parsed(text))
 
     def on_line(self, data: dict[str, Any]) -> None:
         """Handles one object of the stream."""
