@@ -5,6 +5,7 @@ https://ai.google.dev/api/generate-content
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +28,8 @@ FINISH_REASONS = {
     ),
 }
 
+#: models that accept no system message
+NO_SYSTEM = re.compile(r"(?:models/)?gemma-[1-3]")
 #: the type of a call's signature in a message's reasoning
 SIGNATURE = "thought_signature"
 
@@ -58,6 +61,8 @@ class GeminiProvider(HttpProvider):
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         system, turns = self.turns(messages, model)
+        if system and NO_SYSTEM.match(model.id):
+            system, turns = "", self.turns([Message("user", system), *messages], model)[1]
         contents = [{"role": "model" if role == "assistant" else role, "parts": parts} for role, parts in turns]
         body: dict[str, Any] = {"contents": contents}
         if system:

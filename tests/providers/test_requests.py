@@ -112,6 +112,13 @@ def test_several_system_messages_become_one_text_and_empty_ones_none(vendor: str
         assert said == ({text} if text else set())
 
 
+@pytest.mark.parametrize("id, separate", [("gemma-3-27b-it", False), ("models/gemma-3n-e4b-it", False), ("gemma-4-31b-it", True)])
+def test_gemma_before_its_fourth_version_reads_the_system_message_before_the_users(id: str, separate: bool) -> None:
+    body = body_of(asked(ADAPTERS["gemini"]("k"), Model(id), [system("Be brief."), user("Hello")]))
+    assert ("systemInstruction" in body) is separate
+    assert flat("gemini", body) == [("user", "Hello" if separate else "Be brief.\n\nHello")]
+
+
 def walk(data: Any) -> list[str]:
     if isinstance(data, str):
         return [data]
