@@ -89,6 +89,14 @@ def test_the_first_entry_to_load_is_given_by_its_number(seq: Any, tmp_path: Path
                 next(store.watch("r", seq))
 
 
+def test_a_run_of_a_tenant_can_only_be_changed_in_the_tenants_view(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "runs.db") as kept:
+        for store in (MemoryStore(), kept):
+            store.tenant("acme").append("r", 0, [{"event": "progress"}], [])
+            with pytest.raises(ValueError, match="run_id must be 1 to 128 of the characters"):
+                store.request_cancel("acme/r")
+
+
 class TestPlainStore(StoreRules):
     def make(self) -> Store:
         return Plain()

@@ -305,7 +305,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
         return Media(data=payload or b"", **found) if data is None else Media(data=data, payload=payload, **found)
 
     def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
-        """Passes the run's head to `change`, and stores the changed head in the same transaction."""
+        """Checks the id, passes the run's head to `change`, and stores the changed head in the same transaction."""
         raise NotImplementedError
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
@@ -336,7 +336,6 @@ class LeasedStore(Closing, NotCopied, RunStore):
         return self._tenant
 
     def info(self, run_id: str) -> RunInfo | None:
-        check_run_id(run_id)
         return self._change(run_id, lambda head: head.shown() if head.entries else None, writes=False)
 
     def runs(
@@ -348,7 +347,6 @@ class LeasedStore(Closing, NotCopied, RunStore):
         return RunPage(self._find, RunFilter(status, agent, tags or {}, waiting, parent, before, due))
 
     def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
-        check_run_id(run_id)
         check_seconds("seconds", seconds)
         return self._change(run_id, lambda head: head.existing().claim(worker, seconds))
 
@@ -400,7 +398,6 @@ class LeasedStore(Closing, NotCopied, RunStore):
         if run_id is not None and (updated_before is not None or status is not None):
             raise TypeError("delete needs a run_id, or updated_before=... and status=..., not both")
         if run_id is not None:
-            check_run_id(run_id)
             return self._change(run_id, lambda head: head.delete())
         if updated_before is None and status is None:
             raise TypeError("delete needs a run_id, or updated_before=... or status=... that says which runs")
@@ -412,7 +409,6 @@ class LeasedStore(Closing, NotCopied, RunStore):
         return sum(self._change(one.run_id, change) for one in found if one.lease is None)
 
     def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:
-        check_run_id(run_id)
         last = monotonic()
         with self._news_of(run_id) as wait:
             while True:
@@ -466,6 +462,7 @@ class MemoryStore(LeasedStore):
 
     def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
         del writes
+        check_run_id(run_id)
         with self._lock:
             run = self._run(run_id)
             made = change(run.head)

@@ -229,6 +229,7 @@ class SqliteStore(LeasedStore):
         return f"{self._tenant}/{run_id}" if self._tenant else run_id
 
     def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
+        check_run_id(run_id)  # TENANT/RUN would be a tenant's run
         key = self._key(run_id)
 
         def work(connection: sqlite3.Connection) -> T:

@@ -288,6 +288,8 @@ class PostgresStore(LeasedStore):
     # ------------------------------------------------------------------------------------------------------- heads
 
     def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
+        check_run_id(run_id)
+
         def work(connection: Connection) -> T:
             if not writes:
                 return change(self._head(connection, run_id, lock=False))
