@@ -70,11 +70,9 @@ def _talk(session: ChatSession, reader: output.LineReader) -> int:
     interrupted = False
     while True:
         if not reader.interactive and session.asks:
-            raise CommandError(
-                "the conversation waits for a decision, and nobody is here to ask",
-                "continue in a terminal, or with `kernai resume AGENT STORE RUN --approve CALL`",
-                output.WAITING,
-            )
+            option = "--approve CALL" if session.asks[0] == "approvals" else "--in-flight skip"
+            hint = f"continue in a terminal, or with `kernai resume AGENT STORE RUN {option}`"
+            raise CommandError("the conversation waits for a decision, and nobody is here to ask", hint, output.WAITING)
         if not reader.interactive and session.was_interrupted:
             raise KeyboardInterrupt
         try:
