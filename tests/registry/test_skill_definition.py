@@ -167,10 +167,11 @@ def test_a_callable_object_can_be_a_skill_if_it_is_given_a_name() -> None:
         keywords, func = {"n": 1}, None
 
         async def __call__(self, n: Annotated[Number, "how many"]) -> int:
+            """Count to a number."""
             return n
 
     counter = skill(name="count")(Counter())
-    assert counter.is_async
+    assert (counter.is_async, counter.description) == (True, "Count to a number.")
     assert asyncio.run(counter.call({"n": 3})) == 3
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from operator import attrgetter
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar
 
 if TYPE_CHECKING:
@@ -174,13 +175,15 @@ def inside_partials(function: Any) -> Any:
     return function
 
 
+def called_by(function: Any) -> Any:
+    """The function that a call runs: the `__call__` of an object whose class defines one, else `function` itself."""
+    called = getattr(type(function), "__call__", None)  # noqa: B004 - the method itself
+    return called if isinstance(called, FunctionType) else function
+
+
 def _flags(function: Any) -> int:
     """The flags of the code that a call runs; 0 if it is not Python code."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        called = getattr(type(function), "__call__", None)  # noqa: B004 - the method of a callable object
-        code = getattr(called, "__code__", None)
-    return 0 if code is None else int(code.co_flags)
+    return int(getattr(getattr(called_by(function), "__code__", None), "co_flags", 0))
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:
@@ -272,10 +275,11 @@ def check_function(
 
 
 def first_paragraph(function: Any) -> str:
-    """The first paragraph of a docstring, on one line; empty if there is none."""
+    """The first paragraph of a docstring, on one line; empty if there is none. An object has that of its `__call__`."""
     import inspect
 
-    text = inspect.getdoc(inside_partials(function)) or ""
+    given = inside_partials(function)
+    text = inspect.getdoc(called_by(given)) or inspect.getdoc(given) or ""
     return " ".join(text.strip().split("\n\n")[0].split())
 
 

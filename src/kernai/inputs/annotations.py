@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
-from kernai._util.api import Once, inside_partials, signature_of
+from kernai._util.api import Once, called_by, inside_partials, signature_of
 from kernai.inputs.constraints import ConstrainedType, constrained, description_of, is_field
 from kernai.inputs.containers import (
     SETS,
@@ -380,9 +380,7 @@ def _innermost(function: Any) -> Any:
     """The author's function, without decorators, partials and bound methods around it; of an object, its `__call__`."""
     while True:
         inner = inside_partials(function)
-        inner = getattr(inner, "__wrapped__", None) or getattr(inner, "__func__", inner)
-        call = getattr(type(inner), "__call__", None)  # noqa: B004 - the method itself
-        inner = call if isinstance(call, types.FunctionType) else inner
+        inner = called_by(getattr(inner, "__wrapped__", None) or getattr(inner, "__func__", inner))
         if inner is function:
             return function
         function = inner
