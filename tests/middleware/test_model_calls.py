@@ -108,6 +108,9 @@ def test_a_repeated_call_counts_against_the_limits(way: Way) -> None:
     assert (result.stop_reason, type(result.error).__name__) == ("max_calls", "LimitReachedError")
 
 
+FREE = LlmResponse(FINAL, prompt_tokens=0, completion_tokens=0)
+
+
 def _asks_again(effect: CallModel) -> Flow:
     yield effect
     return (yield effect)
@@ -131,7 +134,7 @@ def _changes(effect: CallModel) -> Flow:
 
 def _makes_up(effect: CallModel) -> Flow:
     yield effect
-    return LlmResponse(FINAL)
+    return FREE
 
 
 def _refuses(effect: CallModel) -> Flow:
@@ -144,18 +147,19 @@ def _falls_back(effect: CallModel) -> Flow:
     try:
         return (yield effect)
     except ProviderError:
-        return LlmResponse(FINAL)
+        return FREE
 
 
 @WAYS
 @pytest.mark.parametrize("middleware, answers, tokens", [
-    (_asks_again, (10, 200), (210, 2)), (_asks_twice_more, (10, 20, 200), (230, 3)), (_judges, (10, 200), (210, 2)), (_changes, (10,), (10, 1)), (_makes_up, (10,), (10, 2)),
+    (_asks_again, (10, 200), (210, 2)), (_asks_again, (10, 10), (20, 2)), (_asks_twice_more, (10, 20, 200), (230, 3)), (_judges, (10, 200), (210, 2)), (_changes, (10,), (10, 1)), (_makes_up, (10,), (10, 2)),
     (_refuses, (10,), (10, 1)), (_falls_back, (10, None), (10, 2)),
 ])  # fmt: skip
 def test_the_usage_of_each_response_is_counted_once_whatever_a_middleware_does(
     way: Way, middleware: Any, answers: Sequence[int | None], tokens: tuple[int, int]
 ) -> None:
-    said = [RETRYABLE if one is None else LlmResponse(FINAL, prompt_tokens=one, completion_tokens=0) for one in answers]
+    of = {one: LlmResponse(FINAL, prompt_tokens=one, completion_tokens=0) for one in answers if one is not None}
+    said = [RETRYABLE if one is None else of[one] for one in answers]
     agent, store = agent_with(Script(*said), middleware), kernai.MemoryStore()
     result = way(agent, store=store, run_id="r")
     assert (result.usage.prompt_tokens, result.usage.model_calls) == tokens
@@ -164,6 +168,11 @@ def test_the_usage_of_each_response_is_counted_once_whatever_a_middleware_does(
     assert (info.usage.prompt_tokens, info.usage.model_calls) == tokens
     if result.stop_reason == "final":
         assert kernai.resume(agent, "r", store=store).usage == result.usage
+    # limits count the same: the caller's second model call is refused
+    calls = LlmResponse('<block type="command" name="helper">{"input": "x"}</block>', prompt_tokens=0, completion_tokens=0)
+    helper = agent_with(Script(*said), middleware).as_skill("helper", "helps")
+    caller = Agent(instructions="", provider=Script(calls, FREE), skills=[helper])
+    assert str(way(caller, limits=Limits(max_tokens=tokens[0])).error) == f"max_tokens={tokens[0]} is used up ({tokens[0]} tokens)"
 
 
 # ------------------------------------------------------------------------------------------------- timeouts

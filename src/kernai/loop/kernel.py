@@ -354,7 +354,7 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
         row.given_up = stream.given_up.to_dict()
     if answer.metadata:
         row.seal()
-    if run.root.budget.needs_tokens:
+    if run.root.budget.needs_tokens and not stream.earlier:  # otherwise its tokens are counted already
         _spend_tokens(run, answer, effect.messages[0], cost)
     run.put(row, BlocksParsedRow(response.blocks))
     run.messages.append(answer.message())

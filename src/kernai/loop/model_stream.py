@@ -109,7 +109,8 @@ class ModelStream:
         #: the known usage of this attempt so far, and of earlier attempts
         self.reported: Usage | None = None
         self.given_up: Usage | None = None
-        #: the model's answer; and its earlier answers, with their usage, if a middleware repeated the call
+        #: the model's answer; and its earlier answers, with their usage, if a middleware repeated the call. In the end,
+        #: only the one of these that the middleware used
         self.answer: LlmResponse | None = None
         self.earlier: tuple[tuple[LlmResponse, Usage], ...] = ()
         #: why the call failed, and which provider was asked
@@ -124,16 +125,17 @@ class ModelStream:
         run = self._run
         run.root.cancellation.check()
         self.attempt_failed()
-        answered = self._answered()
+        self.earlier = self._answered()
         if self.answer is not None:  # this answer has to be paid for, too
-            run.root.budget.spend_usage(answered[-1][1])
+            run.root.budget.spend_usage(self.earlier[-1][1])
+            self.answer = None
         try:
             run.gate.spend_call()
         except LimitReachedError as error:
             raise LimitStop(error.reason, str(error)) from None
         self._ended = True
         stream = run.stream = ModelStream(run)
-        stream.given_up, stream.earlier = self.given_up, answered
+        stream.given_up, stream.earlier = self.given_up, self.earlier
         if any(self.pieces):
             run.write_now(ModelRestartedRow("the model is called again"))
         return stream
@@ -187,16 +189,21 @@ class ModelStream:
 
     def settle(self, returned: LlmResponse | None = None) -> None:
         """Counts the usage of answers that a middleware discarded; `returned` is the one that it used, if any."""
-        answered = list(self._answered())
+        answered = self._answered()
+        last = None if self.answer is None else answered[-1]  # the limits count the earlier ones already
+        self.earlier = ()
         if returned is not None:
             self.attempt_failed()
             found = [one for one in answered if one[0] is returned] or [
                 one for one in answered if _counts(one[0]) == _counts(returned)  # the middleware may have changed it
             ]
             if found:
-                answered.remove(found[-1])
-        for _, used in answered:
-            self.given_up = used if self.given_up is None else self.given_up + used
+                answered = tuple([one for one in answered if one is not found[-1]])
+                self.earlier = () if found[-1] is last else (found[-1],)
+        for one in answered:
+            self.given_up = one[1] if self.given_up is None else self.given_up + one[1]
+            if one is last:
+                self._run.root.budget.spend_usage(one[1])
 
     def give_up(self, used: Usage | None) -> None:
         """Counts the usage of a failed attempt: against the limits now, and in the result once the call has ended."""
