@@ -12,7 +12,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -39,16 +38,6 @@ _INPUT, _EARLIER = "the user's input", "the user's messages in the history"
 _INSTRUCTIONS, _CONTEXT = "the instructions", "what `Context.trust` added"
 
 
-@dataclass(slots=True)
-class _TrustedResult:
-    """The trusted values in a result of a skill with `directory` or `creates`."""
-
-    step: int
-    values: list[SourcedText]
-    #: keys and their values: a value counts if the user's words have its key
-    pairs: list[tuple[str, SourcedText]] = field(default_factory=list)
-
-
 class Trust:
     """The trusted texts of one scope, in addition to those that its parent had when this scope began."""
 
@@ -65,7 +54,9 @@ class Trust:
         self._outer_has_read_outside = has_read_outside
         #: texts, each with the step after which it counts
         self._added: list[tuple[int, SourcedText]] = []
-        self._results: list[_TrustedResult] = []
+        #: values in results of skills with `directory` or `creates`, each with its step; and with a key if it only
+        #: counts once the user's words have that key
+        self._results: list[tuple[int, SourcedText, str | None]] = []
         self._decided: list[ApprovalGivenRow] = []
         #: how many messages the history has
         self._earlier = 0
@@ -157,17 +148,17 @@ class Trust:
         if skill.creates:
             made = result if skill.creates is True else data.get(skill.creates) if isinstance(data, dict) else None
             if isinstance(made, (int, float)) or (isinstance(made, str) and len(made.split()) == 1):
-                self._results.append(_TrustedResult(step, [SourcedText(str(made), f"{source}, which made it")]))
+                self._results.append((step, SourcedText(str(made), f"{source}, which made it"), None))
                 return
         elif isinstance(data, list) and skill.directory is True:
-            listed = [SourcedText(str(one.value), f"{source}, a directory") for one in leaves((), data, data)]
-            self._results.append(_TrustedResult(step, listed))
+            source = f"{source}, a directory"
+            self._results += [(step, SourcedText(str(one.value), source), None) for one in leaves((), data, data)]
             return
         elif isinstance(data, list):
             value_of, key = skill.directory if isinstance(skill.directory, tuple) else ("", "")
             source = f"{source}, where the user wrote its {key}"
-            pairs = [(name, SourcedText(value, source)) for name, value in _pairs(data, value_of, key)]
-            self._results.append(_TrustedResult(step, [], pairs))
+            pairs = _pairs(data, value_of, key)
+            self._results += [(step, SourcedText(value, source), name) for name, value in pairs]
             return
         flag = "creates" if skill.creates else "directory"
         reason = f"the result does not have the form that {flag}= declares, so none of it is trusted"
@@ -204,13 +195,12 @@ class Trust:
             written = _written_with(row.decision, self.sent.get(row.call_id, ()))
             yield from (SourcedText(text, source) for text in written)
         words = None
-        for one in self._results:
-            if before is not None and one.step >= before:
-                continue
-            yield from one.values
-            if one.pairs:
-                words = words or SourcedTexts(self._from_user() if user_texts is None else user_texts)
-                yield from (value for key, value in one.pairs if words.source_of(key))
+        for step, text, key in self._results:
+            if before is None or step < before:
+                if key is not None:
+                    words = words or SourcedTexts(self._from_user() if user_texts is None else user_texts)
+                if words is None or key is None or words.source_of(key):
+                    yield text
 
     def _before(self) -> list[Message]:
         """Returns the conversation as it was when the response was written."""
