@@ -323,18 +323,17 @@ class Driver:
         self.root.cancellation.set()
 
 
-def answered(run: Run, effect: CallModel, stream: ModelStream, answer: Any) -> LlmResponse:
+def answered(run: Run, effect: CallModel, stream: ModelStream, answer: object) -> LlmResponse:
     """Checks a provider's response. If another model than the run's was called, adds that model and its price."""
     model = effect.model
     if not isinstance(answer, LlmResponse):
         provider = run.provider if effect.provider is None else effect.provider
         hint = "; an async call must be named acall" if hasattr(answer, "__await__") else ""
         raise ProviderError(f"{type(provider).__name__} returned {type(answer).__name__}, not an LlmResponse{hint}")
-    made = answer
     if model is not run.model and model.id != run.model.id:
-        made = replace(answer, model=answer.model or model.id, cost=answer.cost_at(model))
-    stream.answer = made
-    return made
+        answer = replace(answer, model=answer.model or model.id, cost=answer.cost_at(model))
+    stream.answer = answer
+    return answer
 
 
 def end_failed(run: Run, provider: Provider, stream: ModelStream, error: BaseException) -> None:
