@@ -480,7 +480,7 @@ class ResponsesReader(SseReader):
         if not self.has_text:
             self.say(text)
         elif text != self.text:
-            self.final_text = text
+            self._texts = [text]
         self.finish(is_empty=not (self.has_text or output or self.finish_reason != "stop"))
 
     def _on_text(self, found: Mapping[str, Any], *, whole: bool) -> None:

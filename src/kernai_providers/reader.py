@@ -62,9 +62,7 @@ class Lines:
         return [rest] if rest else []
 
 
-#: how the first line of a bare object may begin, and how each further line may; and what it contains if it is an error
-_FIRST = ("{", "[")
-_FURTHER = (*_FIRST, "}", "]", '"', " ", "\t")
+#: what a bare object contains if it is an error
 _ERROR = re.compile(r'"error"\s*:\s*(?!null|false|""|\s)|"(type|object)"\s*:\s*"error"')
 
 
@@ -83,10 +81,9 @@ class SseDecoder:
     """
 
     def __init__(self) -> None:
-        #: of a body without any event, the lines of its object, or how its page or text begins
-        self.instead: list[str] = []
-        self._first: str | tuple[str, ...] = ""  # how a line may begin that is no field
-        self._bare: list[str] = []  # such lines, and those that continue them
+        #: the lines of a body without any event; None after the first event
+        self.instead: list[str] | None = []
+        self._bare: list[str] = []  # lines that are no field
         self._lines = Lines()
         self._event: str | None = None
         self._data: list[str] = []
@@ -114,20 +111,19 @@ class SseDecoder:
             elif name == "error":
                 self._event = name
                 self._data.append(value)
+            elif line and name not in ("", "id", "retry"):
+                self._bare.append(line)
             elif not line:
                 bare = "\n".join(self._bare)
-                events += [("error", bare)] if bare.lstrip().startswith(_FIRST) and _ERROR.search(bare) else []
+                events += [("error", bare)] if bare.startswith(("{", "[")) and _ERROR.search(bare) else []
                 events += [(self._event, "\n".join(self._data))] if self._data else []
-                if events or self._first:
-                    self._first = _FIRST
-                    self.instead.clear()
-                elif not self.instead or self.instead[0].lstrip().startswith(_FIRST):  # an object may have blank lines
+                if events:
+                    self.instead = None
+                elif self.instead is not None:
                     self.instead += self._bare
                 self._event = None
                 self._bare.clear()
                 self._data.clear()
-            elif line.startswith(_FURTHER if self._bare else self._first) and name not in ("", "id", "retry"):
-                self._bare.append(line)
         return events
 
 # -------------------------------------------------------------------------------------------------------------- readers
@@ -182,8 +178,6 @@ class Reader(ABC):
         self.cost: float | None = None
         #: the model that answered, if the vendor says that it was another one
         self.answered_by: str | None = None
-        #: the whole answer, if the vendor's last event corrects what it streamed
-        self.final_text: str | None = None
         self.metadata: dict[str, Any] = {}
         #: for native calls: what the model may call
         self.box: Toolbox | None = None
@@ -192,6 +186,7 @@ class Reader(ABC):
         self._calls: dict[object, _Call] = {}
         #: for vendors that number the calls: the key of the newest one with each number
         self._newest: dict[object, object] = {}
+        #: the pieces of the answer, or all of it, if the vendor's last event corrects them
         self._texts: list[str] = []
         self._reasoning: list[str] = []
         #: what else a subclass collects
@@ -253,7 +248,7 @@ class Reader(ABC):
         redact = redactor(self.secrets)
         metadata = redact.data(self.metadata)
         used = self.usage or Usage()
-        text, reason = self.text if self.final_text is None else self.final_text, self.finish_reason
+        text, reason = self.text, self.finish_reason
         blocks: list[NativeCall] | None = None
         ends_turn = None
         if self.box is not None:
@@ -428,7 +423,7 @@ class SseReader(Reader):
             self.on_event(event, text)
 
     def check_complete(self) -> None:
-        if text := "\n".join(self._decoder.instead).strip():
+        if text := "\n".join(self._decoder.instead or ()).strip():
             self.check_error(self.parsed(text))
             shown = one_line(text, redactor(self.secrets), MAX_RAW)  # it may be an error of an unknown shape
             raise self.error(f"the server answered with one JSON object, not with a stream: {shown}", "not_a_stream")
