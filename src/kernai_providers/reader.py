@@ -188,6 +188,7 @@ class Reader(ABC):
         self._newest: dict[object, object] = {}
         #: the pieces of the answer, or all of it, if the vendor's last event corrects them
         self._texts: list[str] = []
+        self._last = ""  # the newest object of the stream
         self._reasoning: list[str] = []
         #: what else a subclass collects
         self._pieces: defaultdict[object, list[Any]] = defaultdict(list)
@@ -239,7 +240,7 @@ class Reader(ABC):
         if self.may_end and not self.complete:
             self.on_done()
         if not self.complete:
-            raise self.error(f"the stream ended without {self.terminal}: the answer was cut off", "cut", retryable=True)
+            raise self._incomplete(f"{self.terminal}: the answer was cut off", "cut")
 
     def response(self, latency_ms: int) -> LlmResponse:
         """Returns the whole turn. The answer is as the vendor sent it; its metadata shows no secret."""
@@ -362,14 +363,14 @@ class Reader(ABC):
     def finish(self, *, is_empty: bool = False) -> None:
         """Ends the turn. Raises `ProviderError` if the vendor sent no answer, not even an empty one."""
         if is_empty or not (self.has_text or self.finish_reason is not None):
-            raise self.error("the stream ended without an answer", "no_answer", retryable=True)
+            raise self._incomplete("an answer", "no_answer")
         self.complete = True
 
     def parsed(self, data: str) -> dict[str, Any]:
         """Parses a JSON object of the stream. Raises `ProviderError` for anything else."""
         if data.startswith("<"):
             raise self.error("the answer is a web page, not a stream: check base_url", "not_a_stream")
-        value, what = None, "no JSON object"
+        value, what, self._last = None, "no JSON object", data
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):
@@ -398,6 +399,11 @@ class Reader(ABC):
         )
 
     # -------------------------------------------------------------------------------------------------- inside
+
+    def _incomplete(self, what: str, code: str) -> ProviderError:
+        """Returns the error for a stream without this. If no answer has come, the last object may say why."""
+        last = "" if self.has_text else one_line(self._last, redactor(self.secrets), MAX_RAW)
+        return self.error(f"the stream ended without {what}{last and f'; it sent {last}'}", code, retryable=True)
 
     def _give(self, text: str) -> None:
         if text:

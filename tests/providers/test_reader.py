@@ -133,6 +133,7 @@ def test_a_stream_without_any_answer_or_finish_reason_is_an_error(choices: Any) 
     with pytest.raises(ProviderError) as caught:
         whole("openai", wire("openai", [chunk]))
     assert (caught.value.code, caught.value.retryable) == ("no_answer", True)
+    assert str(caught.value).endswith(f"; it sent {json.dumps(chunk)}")  # which may be an error in an unknown form
 
 
 @pytest.mark.parametrize("more", [{"error": None}, {"unknown": {"error": "x"}}, {"type": None}, {"x": [1, None]}])
