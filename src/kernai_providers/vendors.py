@@ -259,9 +259,10 @@ def _base_url(vendor: Vendor, places: dict[str, Any]) -> str:
             code="missing_base_url",
         )
     values = {name: _value(vendor, name, variables, places[name]) for name, variables in vendor.places}
-    # https://cloud.google.com/vertex-ai/docs/general/locations: the global endpoint has no region in its name
+    # https://cloud.google.com/vertex-ai/docs/general/locations: a region's name has a hyphen; "us" and "eu" are several
     region = values.get("region", "")
-    host = "aiplatform.googleapis.com" if region == "global" else f"{region}-aiplatform.googleapis.com"
+    place = f"{region}-aiplatform" if "-" in region else f"aiplatform.{region}.rep"
+    host = f"{'aiplatform' if region == 'global' else place}.googleapis.com"
     return vendor.base_url.format_map({"host": host, **values})
 
 

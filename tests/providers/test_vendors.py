@@ -158,9 +158,10 @@ def test_an_argument_for_the_base_url_cannot_change_its_host_or_path(name: str, 
         assert re.fullmatch(url.format(r"[^/?#@\s]+"), reached)
 
 
-def test_vertexs_global_place_has_a_host_without_a_region() -> None:
-    provider, _ = resolve("vertex/google/gemini-2.5-pro", api_key="k", project="p", region="global")
-    assert provider.base_url == "https://aiplatform.googleapis.com/v1/projects/p/locations/global/endpoints/openapi"
+def test_vertexs_places_that_are_not_one_region_have_hosts_of_another_form() -> None:
+    for region, place in (("global", ""), ("eu", "eu.rep."), ("us", "us.rep.")):
+        provider, _ = resolve("vertex/google/gemini-3.6-flash", api_key="k", project="p", region=region)
+        assert provider.base_url == f"https://aiplatform.{place}googleapis.com/v1/projects/p/locations/{region}/endpoints/openapi"
 
 
 def test_a_self_hosted_server_needs_a_base_url() -> None:
