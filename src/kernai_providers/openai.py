@@ -110,7 +110,9 @@ class OpenAIProvider(HttpProvider):
             ],
             "stream": True,
         }
-        limit = "max_completion_tokens" if self.is_openai and REASONING_MODEL.match(model.id) else "max_tokens"
+        on_bedrock = self.vendor == "bedrock" and "openai." in model.id
+        renamed = on_bedrock or (self.is_openai and REASONING_MODEL.match(model.id))
+        limit = "max_completion_tokens" if renamed else "max_tokens"
         if self.stream_options:
             body["stream_options"] = {"include_usage": True}
         if generation.cache and self.is_openai:

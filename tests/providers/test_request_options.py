@@ -61,13 +61,14 @@ def test_sampling_options_that_a_model_refuses_are_not_sent_and_the_response_say
     *((f"openai/{one}", "max_completion_tokens") for one in (
         "o1", "o1-mini", "o3", "o3-mini", "o4-mini", "o4-mini-2025-04-16", "gpt-5", "gpt-5-mini", "gpt-5.1",
         "openai/gpt-5", "ft:o4-mini-2025-04-16:acme::Ab1")),
-    ("azure/o3", "max_completion_tokens"), ("groq/o3", "max_tokens"), ("openrouter/o3", "max_tokens"),  # which kept the old name
+    ("azure/o3", "max_completion_tokens"), ("bedrock/us.openai.gpt-5.6-luna", "max_completion_tokens"), ("bedrock/qwen.qwen3", "max_tokens"),
+    ("groq/o3", "max_tokens"), ("openrouter/o3", "max_tokens"),  # which kept the old name
     *((f"openai/{one}", "max_tokens") for one in (
         "gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "gpt-4", "ft:gpt-4o-2024-08-06:acme::o1", "gpt-oss-120b", "o1x", "solo1")),
 ])  # fmt: skip
 def test_openai_reasoning_models_get_the_new_name_of_the_limit(name: str, limit: str) -> None:
-    needs: dict[str, Any] = {"resource": "acme"} if name.startswith("azure") else {}
-    provider, model = resolve(name, api_key="k", **needs)
+    needs: dict[str, Any] = {"azure": {"resource": "acme"}, "bedrock": {"region": "us-east-1"}}
+    provider, model = resolve(name, api_key="k", **needs.get(name.partition("/")[0], {}))
     body = body_of(asked(provider, model, generation={"max_tokens": 7}))
     assert {one: body[one] for one in body if "tokens" in one} == {limit: 7}
 
