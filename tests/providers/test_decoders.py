@@ -75,21 +75,13 @@ def test_events_and_lines_are_the_same_however_a_body_is_cut(case: tuple[bytes, 
 
 
 @pytest.mark.parametrize("body,events", [
-    (b"data: a\n\n", [(None, "a")]),
-    (b"data:a\n\n", [(None, "a")]),
-    (b"data:  a \n\n", [(None, " a ")]),
-    (b"data: a\ndata: b\ndata\n\n", [(None, "a\nb\n")]),
-    (b"data\n\n", [(None, "")]),
-    (b"data:\n\n", [(None, "")]),
-    (b"event: e\ndata: a\n\ndata: b\n\n", [("e", "a"), (None, "b")]),
-    (b"data: a\nevent: e\nevent: f\n\n", [("f", "a")]),
-    (b"event: e\nevent\ndata: a\n\n", [(None, "a")]),
-    (b"event: e\n\ndata: a\n\n", [(None, "a")]),  # an event without data is none, and its name is forgotten
-    (b": a comment: data: x\n\n:\n\n", []),
-    (b"data: a\n: in between\ndata: b\n\n", [(None, "a\nb")]),
-    (b"id: 1\nretry: 5\nunknown: x\nnothing\ndata: a\n\n", [(None, "a")]),
-    (b" data: a\n\nDATA: b\n\ndata : c\n\n", []),
-    (b"\n\n\ndata: a\n\n\n\n\ndata: b\n\n", [(None, "a"), (None, "b")]),
+    (b"data: a\n\ndata:b\n\ndata:  c \n\n", [(None, "a"), (None, "b"), (None, " c ")]),
+    (b"data: a\ndata: b\ndata\n\ndata\n\ndata:\n\n", [(None, "a\nb\n"), (None, ""), (None, "")]),
+    (b"event: e\ndata: a\n\ndata: b\n\ndata: c\nevent: e\nevent: f\n\n", [("e", "a"), (None, "b"), ("f", "c")]),
+    # an event without data is none, and its name is forgotten
+    (b"event: e\nevent\ndata: a\n\nevent: e\n\ndata: b\n\n", [(None, "a"), (None, "b")]),
+    (b": a comment: data: x\n\n:\n\n data: a\n\nDATA: b\n\ndata : c\n\n", []),
+    (b"\n\n\nid: 1\nretry: 5\nunknown: x\nnothing\ndata: a\n: in between\ndata: b\n\n", [(None, "a\nb")]),
     (b"data: a\r\n\r\ndata: b\r\rdata: c\n\r\n", [(None, "a"), (None, "b"), (None, "c")]),
     (BOM + b"data: a\n\n", [(None, "a")]),
     (BOM + BOM + b"data: a\n\n", []),  # the second one is part of the field's name
