@@ -209,8 +209,9 @@ def _compared(data: Any, row: events.Row) -> Any:
     compared = {key: one for key, one in data.items() if key not in row.uncompared}
     if compared.get("error") is not None:
         compared["error"] = "possibly worded differently"
-    if usage := compared.get("usage"):  # 12 digits, since the last ones of a sum of costs depend on the order
-        compared["usage"] = {**usage, "cost": usage["cost"] and float(f"{usage['cost']:.11e}")}
+    usage = compared.get("usage")
+    if isinstance(usage, Mapping) and isinstance(cost := usage.get("cost"), float):
+        compared["usage"] = {**usage, "cost": float(f"{cost:.11e}")}  # the last digits of a sum depend on the order
     return compared
 
 
