@@ -453,8 +453,13 @@ def test_an_error_or_an_unreadable_answer_is_reported_at_once(answer: str, reaso
 
 
 @contextmanager
-def http_server_that_answers(result: str, kind: str = "application/json", status: int = 200) -> Iterator[Adapter]:
-    """Yield an adapter with a server of an older revision, whose only tool answers with this result, or with an error."""
+def http_server_that_answers(
+    result: str | Callable[[dict[str, Any]], str], kind: str = "application/json", status: int = 200
+) -> Iterator[Adapter]:
+    """Yield an adapter with a server of an older revision, whose only tool answers with this result, or with an error.
+
+    A function gets the arguments and returns the result; if it is empty, so is the answer.
+    """
     version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
     results = {
         "initialize": json.dumps(version), "tools/call": result,
@@ -486,6 +491,9 @@ def test_an_answer_over_http_may_be_large_but_not_nest_too_deeply(kind: str) -> 
     assert "it nests too deeply" in error
 
 
+        said = said if isinstance(said, str) else said(request["params"]["arguments"])
+        if not said:
+            return 200, kind, ""
 @pytest.mark.parametrize("status, code, message, restarts", [
     (200, -32000, "server 'it' failed at tools/call of 'answer': no disk", 0),
     (400, -32602, "server 'it' failed at tools/call of 'answer': no disk (HTTP status 400)", 0),
@@ -505,4 +513,24 @@ def test_a_new_tool_is_found_when_called_even_if_the_server_did_not_announce_it(
     with raw_adapter("--secret", str(secret)) as adapter:
         assert "has no tool 'hidden'" in str(call(adapter, "hidden").error)
         secret.touch()
+def test_a_call_whose_answer_breaks_off_does_not_end_another_call() -> None:
+    waiting, broken = threading.Event(), threading.Event()
+
+    def result(arguments: dict[str, Any]) -> str:
+        if not arguments:
+            return ""
+        waiting.set()
+        broken.wait(30)
+        return '{"content": [{"type": "text", "text": "done"}]}'
+
+    with http_server_that_answers(result, "text/event-stream") as adapter, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(call, adapter, "answer", waits=True)
+        waiting.wait(30)
+        error = str(call(adapter, "answer").error)
+        broken.set()
+        assert other.result().text == "done"
+    assert error.startswith("server 'it' died during tools/call of 'answer': SSE stream ended without a response\n")
+    assert "Nobody knows whether this call took effect" in error
+
+
         assert call(adapter, "hidden").text == "found"

@@ -308,6 +308,8 @@ class Connection:
                 may_be_done = self._lost(attempt, error, what, repeatable=repeatable)
             finally:
                 session.attempts.discard(attempt)
+                if session is not self._session:
+                    self._end(session)
             reason = await self._end_failed(session)
             in_doubt, is_second = may_be_done and not repeatable, self.name in restarted
             if in_doubt or is_second:
@@ -323,7 +325,7 @@ class Connection:
     async def close(self) -> None:
         self._closed = True
         for session in self._sessions:
-            self._end(session)
+            session.end()
         if self._sessions:
             await asyncio.wait([session.task for session in self._sessions], timeout=CLOSING_SECONDS)
 
@@ -361,11 +363,12 @@ class Connection:
         code = error.code if isinstance(error, MCPError) else None
         # since revision 2026-07-28 there are no sessions that a restarted server could not know any more
         has_sessions = self.config.transport == "streamable_http" and not session.is_modern
-        if has_sessions and code not in KNOWN_SESSION and statuses and statuses[-1] in UNKNOWN_SESSION:
-            session.failure = session.failure or error
-            return False
-        if session.end_reached.is_set() or code == mcp_types.CONNECTION_CLOSED:
-            return True
+        is_unknown = has_sessions and code not in KNOWN_SESSION and bool(statuses) and statuses[-1] in UNKNOWN_SESSION
+        has_ended = session.end_reached.is_set()
+        if is_unknown or has_ended or code == mcp_types.CONNECTION_CLOSED:
+            if not has_ended:  # otherwise there may be a better reason
+                session.failure = session.failure or error
+            return not is_unknown
         status = f" ({status_text(statuses[-1])})" if statuses else ""
         reason = reason_of(error, self.redactor.text)
         is_answer = code not in UNREADABLE and max(statuses, default=0) < httpx2.codes.INTERNAL_SERVER_ERROR
@@ -381,9 +384,11 @@ class Connection:
         return "; ".join([*reasons, *session.details()]) or "it closed the connection"
 
     def _end(self, session: Session) -> None:
+        """Ends the session as soon as none of its requests waits for an answer. Later requests open another one."""
         if self._session is session:
             self._session = None
-        session.end()
+        if not session.attempts:
+            session.end()
 
 
 async def every_page(client: Client, kind: str) -> Listing:
