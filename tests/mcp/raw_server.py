@@ -8,6 +8,7 @@ Each tool is a function below. The options take effect before any input is read:
     --stubborn          ignores SIGTERM and the end of its input
     --hold FIFO         keeps the FIFO open for writing, so that a reader sees when the last holder has died
     --pages             lists one tool a page
+    --repeat            sends the last page's own cursor with it, and else an empty one
     --strict            exits if the first request is not to initialize
     --tasks             lists the tool `build`, which can only be called as a task
     --secret FILE       lists the tool `hidden` once the file exists, without notifying the client
@@ -134,7 +135,8 @@ def listing(cursor: str | None) -> dict[str, Any]:
     if "--pages" not in OPTIONS:
         return {"tools": tools}
     page = int(cursor or 0)
-    return {"tools": tools[page : page + 1], "nextCursor": str(page + 1) if page + 1 < len(tools) else ""}
+    last = cursor if "--repeat" in OPTIONS else ""
+    return {"tools": tools[page : page + 1], "nextCursor": str(page + 1) if page + 1 < len(tools) else last}
 
 
 def call(request_id: Any, name: str, arguments: dict[str, Any]) -> None:

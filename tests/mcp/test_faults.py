@@ -405,8 +405,9 @@ def test_a_tool_that_only_runs_as_a_task_of_an_older_revision_is_neither_listed_
     assert error.startswith("the tool 'build' of server 'raw' runs only as a task, in a form of tasks that is not supported")
 
 
-def test_tools_on_many_pages_are_all_listed() -> None:
-    with raw_adapter() as one_page, raw_adapter("--pages") as many:
+@pytest.mark.parametrize("last", [[], ["--repeat"]], ids=["an empty cursor", "the same cursor"])
+def test_tools_on_many_pages_are_all_listed(last: list[str]) -> None:
+    with raw_adapter() as one_page, raw_adapter("--pages", *last) as many:
         listing = ask(many, {"method": "tools/list"}).text
         assert listing == ask(one_page, {"method": "tools/list"}).text
         assert listing.count("\n- ") > 10

@@ -404,9 +404,9 @@ async def every_page(client: Client, kind: str) -> Listing:
     for _ in range(MAX_PAGES):
         page = await getattr(client, f"list_{kind}")(cursor=cursor)
         found |= {getattr(one, key): one for one in getattr(page, kind)}
-        cursor = page.next_cursor
-        if not cursor:  # some servers send "" with the last page
+        if page.next_cursor in (None, "", cursor):  # some servers send "", or the same again, with the last page
             return Listing(found)
+        cursor = page.next_cursor
     _LOG.warning("a server has more %s than fit on %d pages: the rest is left out", kind.replace("_", " "), MAX_PAGES)
     return Listing(found, is_cut=True)
 
