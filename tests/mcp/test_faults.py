@@ -346,6 +346,24 @@ def test_an_event_stream_that_ends_before_its_endpoint_is_reported(body: str) ->
     assert error.startswith("server 'it' cannot be reached: its stream ended before it gave the address for messages")
 
 
+def test_an_event_stream_whose_address_for_messages_refuses_them_is_reported_at_once() -> None:
+    ended = threading.Event()
+
+    def answer(request: Any, _: bytes) -> tuple[int, str, str]:
+        if request.command == "GET":
+            request.send_response(200)
+            request.send_header("Content-Type", "text/event-stream")
+            request.end_headers()
+            request.wfile.write(b"event: endpoint\ndata: /messages\n\n")
+            ended.wait(30)
+        return 401, "text/plain", ""
+
+    with answering(answer) as host, http_adapter(host, "sse", timeout=600) as adapter:
+        error = str(call(adapter, "echo").error)
+        ended.set()
+    assert error == "server 'it' cannot be reached: it answered with HTTP status 401: set 'headers' or pass auth= to sign in"
+
+
 def test_a_connection_that_breaks_off_is_reported_with_its_own_error() -> None:
     with setup({}, client={"it": lambda: silent_transport(OSError("the line is cut"))}, register=False) as adapter:
         assert call(adapter, "echo").error == "server 'it' cannot be reached: the line is cut"
@@ -473,6 +491,9 @@ def http_server_that_answers(
             return 202 if content else 405, kind, ""
         result = results.get(request["method"])
         said = '{"code": -32601, "message": "no such method"}' if result is None else result
+        said = said if isinstance(said, str) else said(request["params"]["arguments"])
+        if not said:
+            return 200, kind, ""
         body = f'{{"jsonrpc": "2.0", "id": {json.dumps(request["id"])}, "{"error" if "code" in said else "result"}": {said}}}'
         is_call = request["method"] == "tools/call"
         return status if is_call else 200, kind, f"data: {body}\n\n" if kind == "text/event-stream" else body
@@ -492,28 +513,6 @@ def test_an_answer_over_http_may_be_large_but_not_nest_too_deeply(kind: str) -> 
     assert "it nests too deeply" in error
 
 
-        said = said if isinstance(said, str) else said(request["params"]["arguments"])
-        if not said:
-            return 200, kind, ""
-@pytest.mark.parametrize("status, code, message, restarts", [
-    (200, -32000, "server 'it' failed at tools/call of 'answer': no disk", 0),
-    (400, -32602, "server 'it' failed at tools/call of 'answer': no disk (HTTP status 400)", 0),
-    (504, -32603, f"server 'it' failed at tools/call of 'answer': no disk (HTTP status 504){IN_DOUBT}", 0),
-    # reference servers do not know a session any more
-    (400, -32000, "server 'it' was started again and died again during tools/call of 'answer': no disk\n", 1),
-])
-def test_an_error_of_a_server_over_http_is_reported(status: int, code: int, message: str, restarts: int) -> None:
-    with http_server_that_answers(json.dumps({"code": code, "message": "no disk"}), status=status) as adapter:
-        answer = call(adapter, "answer")
-    assert str(answer.error).startswith(message)
-    assert kinds(answer.events) == ["restart"] * restarts
-
-
-def test_a_new_tool_is_found_when_called_even_if_the_server_did_not_announce_it(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    with raw_adapter("--secret", str(secret)) as adapter:
-        assert "has no tool 'hidden'" in str(call(adapter, "hidden").error)
-        secret.touch()
 def test_a_call_whose_answer_breaks_off_does_not_end_another_call() -> None:
     waiting, broken = threading.Event(), threading.Event()
 
@@ -534,4 +533,23 @@ def test_a_call_whose_answer_breaks_off_does_not_end_another_call() -> None:
     assert "Nobody knows whether this call took effect" in error
 
 
+@pytest.mark.parametrize("status, code, message, restarts", [
+    (200, -32000, "server 'it' failed at tools/call of 'answer': no disk", 0),
+    (400, -32602, "server 'it' failed at tools/call of 'answer': no disk (HTTP status 400)", 0),
+    (504, -32603, f"server 'it' failed at tools/call of 'answer': no disk (HTTP status 504){IN_DOUBT}", 0),
+    # reference servers do not know a session any more
+    (400, -32000, "server 'it' was started again and died again during tools/call of 'answer': no disk\n", 1),
+])
+def test_an_error_of_a_server_over_http_is_reported(status: int, code: int, message: str, restarts: int) -> None:
+    with http_server_that_answers(json.dumps({"code": code, "message": "no disk"}), status=status) as adapter:
+        answer = call(adapter, "answer")
+    assert str(answer.error).startswith(message)
+    assert kinds(answer.events) == ["restart"] * restarts
+
+
+def test_a_new_tool_is_found_when_called_even_if_the_server_did_not_announce_it(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    with raw_adapter("--secret", str(secret)) as adapter:
+        assert "has no tool 'hidden'" in str(call(adapter, "hidden").error)
+        secret.touch()
         assert call(adapter, "hidden").text == "found"

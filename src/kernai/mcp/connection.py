@@ -116,7 +116,7 @@ class Session:
         self.redactor = redactor
         #: the first output of each kind that answers no request: it may have been the answer that is missing
         self.noise: dict[str, str] = {}
-        #: HTTP error statuses received while the connection was opened
+        #: HTTP error statuses received while the connection was opened, or because of which it ended
         self.statuses: list[int] = []
         self.stderr = StderrTail(redactor.text)
         #: how the server describes itself; for other threads, which must not use the client

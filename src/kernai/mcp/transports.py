@@ -23,7 +23,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
-from kernai._util.redaction import Redactor
 from kernai.mcp.configuration import SHORTEST_SECRET, ServerConfig
 from kernai.mcp.errors import McpError
 
@@ -175,7 +174,7 @@ def transport_of(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
     """Returns a transport. Entering it raises `McpError` for an unknown command, or the SDK's own errors."""
     if config.transport == "stdio":
         return _stdio(config, session.stderr)
-    return _http(config, _http_client(config, session.redactor, auth))
+    return _http(config, _http_client(config, session, auth))
 
 
 @asynccontextmanager
@@ -225,18 +224,21 @@ async def _http(config: ServerConfig, client: httpx2.AsyncClient) -> AsyncGenera
         yield opened
 
 
-def _http_client(config: ServerConfig, redactor: Redactor, auth: httpx2.Auth | None) -> httpx2.AsyncClient:
+def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | None) -> httpx2.AsyncClient:
     async def on_request(request: httpx2.Request) -> None:
         """Adds the token from `auth` to the redactor: it is as secret as one in the configuration."""
         token = request.headers.get("Authorization", "").partition(" ")[2]
         if len(token) >= SHORTEST_SECRET:
-            redactor.add(token, "[header Authorization]")
+            session.redactor.add(token, "[header Authorization]")
 
     async def on_response(response: httpx2.Response) -> None:
         server = talking.get()
         is_answer = response.request.method == "POST"  # a server need not offer the stream that a GET asks for
         if server is not None and is_answer and response.status_code >= httpx2.codes.BAD_REQUEST:
             server[1].append(response.status_code)
+            if config.transport == "sse":  # the SDK would wait for an answer, and send nothing more
+                session.statuses.append(response.status_code)
+                session.end()
 
     hooks: Any = {"request": [on_request], "response": [on_response]}
     timeout = httpx2.Timeout(config.timeout, read=_NEVER)
