@@ -240,9 +240,6 @@ class Dispatch:
         else:
             known = "; ".join(f"{one.name}: {', '.join(listed[one].found) or 'none'}" for one in listed)
             yield f"{where} no {what} {name!r}. There are: {one_line(known, MAX_NAMES)}"
-        for server, listing in listed.items():
-            if listing.is_cut and not elsewhere:
-                yield f"(the listing of server {server.name!r} was cut off, so it may have more)"
 
     def _server_of_resource(self, request: Request) -> Connection:
         """The server that lists the resource, or the only one that has resources at all."""

@@ -102,8 +102,6 @@ def request_text(method: str, params: Mapping[str, Any]) -> str:
 def read_request(text: str) -> Request:
     """Reads the request in a block. Raises `McpError`, which says what is wrong and shows the right request."""
     simple = request_text("tools/list", {})
-    if not text.strip():
-        raise McpError(f"the block is empty. It must hold one JSON object, such as {simple}")
     try:
         found = loads(text)
     except ValueError as error:
@@ -192,11 +190,7 @@ def check_sendable(what: str, given: Any) -> None:
     try:
         json.dumps(given, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        reason = str(error)
-        if isinstance(error, UnicodeEncodeError):
-            reason = f"{error.object[error.start]!a} is half of a surrogate pair and no character of its own. "
-            reason += "Write the whole character, or leave it out"
-        raise McpError(f"{what} was not sent: {reason}") from None
+        raise McpError(f"{what} was not sent: {error}") from None
 
 
 #: what a handler or skill returns; a list only if it contains media, because other lists are data
