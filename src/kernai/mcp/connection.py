@@ -52,7 +52,7 @@ IN_DOUBT = ". Nobody knows whether this call took effect: check that before you 
 #: the protocol's names for what a server may offer
 KINDS = ("tools", "resources", "prompts")
 #: the parts of a tool's definition that a model or a policy may rely on
-_DEFINING = ("title", "description", "inputSchema", "outputSchema", "annotations")
+_DEFINING = {"title", "description", "input_schema", "output_schema", "annotations"}
 _QUOTED = re.compile(r"\A(Failed to parse (?:SSE message|JSON response)):.*", re.DOTALL)
 _LOG = logging.getLogger("kernai.mcp")
 
@@ -220,8 +220,8 @@ class Connection:
         self.tools = Listing()
         #: tools that may be called only as skills: the skill's name by tool
         self.guarded: dict[str, str] = {}
-        #: the definitions of the tools when they were first listed
-        self._first: dict[str, dict[str, Any]] = {}
+        #: the tools as they were first listed
+        self._first: dict[str, Tool] = {}
         self._make_client = make_client
         self._session: Session | None = None
         self._mode = "auto"
@@ -244,8 +244,11 @@ class Connection:
 
     def change(self, tool: Tool) -> dict[str, Any] | None:
         """The event for a tool whose definition has changed since it was first listed; None if it has not."""
-        before, after = self._first[tool.name], _definition(tool)
-        changed = [key for key in _DEFINING if before.get(key) != after.get(key)]
+        before, after = (
+            one.model_dump(mode="json", by_alias=True, exclude_none=True, include=_DEFINING)
+            for one in (self._first[tool.name], tool)
+        )
+        changed = [key for key in before | after if before.get(key) != after.get(key)]
         return None if not changed else {
             "mcp": "tool_changed", "server": self.name, "tool": tool.name, "changed": changed,
             "before": {key: before.get(key) for key in changed}, "after": {key: after.get(key) for key in changed},
@@ -280,8 +283,7 @@ class Connection:
         missing = sorted((self.config.tools or frozenset()) - listed.keys())
         if missing:
             _LOG.warning("server %r has no tools %s, which its configuration allows", self.name, missing)
-        for name, tool in listed.items():  # before other threads can find the tool, and ask whether it has changed
-            self._first.setdefault(name, _definition(tool))
+        self._first = {**listed, **self._first}  # before other threads can find a tool, and ask whether it has changed
         self.tools = Listing({name: listed[name] for name in listed if name not in refused}, is_cut, refused)
         session.changes_listed = changes
         return self.tools
@@ -409,11 +411,6 @@ async def every_page(client: Client, kind: str) -> Listing:
         cursor = page.next_cursor
     _LOG.warning("a server has more %s than fit on %d pages: the rest is left out", kind.replace("_", " "), MAX_PAGES)
     return Listing(found, is_cut=True)
-
-
-def _definition(tool: Tool) -> dict[str, Any]:
-    dumped: dict[str, Any] = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {key: dumped[key] for key in _DEFINING if key in dumped}
 
 
 def _introduction(client: Client) -> dict[str, Any]:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 MAX_STDERR, LEAST_STDERR = 65536, 16384
 #: characters and lines of standard error that an error shows
 STDERR_CHARACTERS, STDERR_LINES = 4096, 8
-#: seconds; a stream may be silent for long, and each call has its own timeout
-_NEVER = 7 * 24 * 3600.0
 _GUARD = Path(__file__).with_name("guard.py")
 # a text that is not closed ends with the message; looking for its end from each quote in it would be quadratic
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
@@ -241,7 +239,7 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
                 session.end()
 
     hooks: Any = {"request": [on_request], "response": [on_response]}
-    timeout = httpx2.Timeout(config.timeout, read=_NEVER)
+    timeout = httpx2.Timeout(config.timeout, read=None)  # a stream may be silent, and each call has its own timeout
     return httpx2.AsyncClient(headers=dict(config.headers), timeout=timeout, auth=auth, event_hooks=hooks)
 
 
