@@ -66,6 +66,7 @@ class OfOneThread(MemorySink):
     (LosingThreads, r"8 threads at once: of one thread's 25 events these were kept: \[\]"),
     (Async, "a run: raised TypeError: sink must be an object .*, and Async.record is an async function"),
     (OfOneThread, "8 threads at once: record raised.*wrong thread"),
+    (lambda: None, "a run: raised TypeError: sink must be an object .*, got NoneType"),
 ])
 def test_a_sink_that_does_not_keep_the_contract_is_found_out(sink: type[MemorySink], failure: str) -> None:
     with pytest.raises(AssertionError, match=rf"(?s)the sink of {sink.__name__} does not keep the contract:.*{failure}"):
