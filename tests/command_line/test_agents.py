@@ -29,9 +29,9 @@ def test_skills_and_instructions_may_be_given_on_the_command_line(here: Here, tm
     write(tmp_path, "stock.py", STOCK)
     call = OPENAI.answer('<command name="count_stock">lamp</command>')
     with WireServer([call, OPENAI.answer("<final>12 lamps.</final>")]) as server:
+        options = ("--skills", "*.py", "--system", "You mind the shop.", "--model", "local/tiny")
         done = here(
-            *words, "--skills", "*.py", "--system", "You mind the shop.", "--model", "local/tiny",
-            "--base-url", f"{server.url}/v1", input="" if "How many lamps?" in words else "How many lamps?\n",
+            *words, *options, "--base-url", f"{server.url}/v1", "--record", "run.jsonl", input="" if "How many lamps?" in words else "How many lamps?\n",
         )
         first, second = [request.body.decode() for request in server.requests]
     assert (done.returncode, done.stdout) == (0, "12 lamps.\n")
@@ -39,6 +39,7 @@ def test_skills_and_instructions_may_be_given_on_the_command_line(here: Here, tm
     assert '"How many lamps?"' in first
     assert "### count_stock" in first, "it is listed, so that no turn goes into asking"
     assert "12 of lamp" in second
+    assert here("replay", *options, "run.jsonl", "--strict").stdout == "the same\n"
 
 
 PAY = STOCK + """

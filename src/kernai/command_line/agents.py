@@ -94,13 +94,13 @@ def same_agent(options: Namespace, names: Sequence[str] = _AGENT_OPTIONS) -> tup
 
 
 @contextmanager
-def prepared(options: Namespace, name: str) -> Iterator[tuple[Agent[Any], Limits]]:
+def prepared(options: Namespace) -> Iterator[tuple[Agent[Any], Limits]]:
     """Yields the agent with the model and limits of the command line. Connections close at the end of the block.
 
-    `name` becomes the name of an agent that options define. Raises `CommandError` if there is no model, or if
-    ``--max-cost`` cannot be enforced because the model's price is unknown.
+    Raises `CommandError` if there is no model, or if ``--max-cost`` cannot be enforced because the model's price is
+    unknown.
     """
-    with agent_of(options, name) as found, ExitStack() as opened:
+    with agent_of(options) as found, ExitStack() as opened:
         agent = found if options.max_steps is None else found.replace(max_steps=options.max_steps)
         if options.model is not None:
             from kernai_providers import resolve  # not needed if the agent's file sets its own provider
@@ -145,7 +145,7 @@ def is_made(options: Namespace) -> bool:
 
 
 @contextmanager
-def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
+def agent_of(options: Namespace) -> Iterator[Agent]:
     """Yields the agent in a file, or the one that `--system` and `--skills` define.
 
     Modules of `--skills` are forgotten at the end of the block.
@@ -163,7 +163,8 @@ def agent_of(options: Namespace, name: str) -> Iterator[Agent]:
             raise CommandError(f"--skills: there is no skill in {', '.join(options.skills)}", "make one with @skill")
         yield Agent(
             instructions=INSTRUCTIONS if options.system is None else options.system,
-            skills=[one.skill for one in skills.values()] or None, protocols=[], list_skills=True, name=name,
+            skills=[one.skill for one in skills.values()] or None, protocols=[], list_skills=True,
+            name="run",  # of `kernai chat` too: for a replay, another name would be another agent
         )
 
 

@@ -42,7 +42,7 @@ def _run(options: Namespace) -> int:
     # first: a wrong file name must not leave an empty store
     record = nullcontext() if options.record is None else Recording(options.record, media, quiet=options.quiet)
     kept = nullcontext() if options.store is None else stores.StoreAt(options.store, make=True)
-    with agents.prepared(options, "run") as (agent, limits):
+    with agents.prepared(options) as (agent, limits):
         given = _input(options)
         if not options.quiet:
             agents.note_unseen(options.media, agent.model)
@@ -96,7 +96,7 @@ def _resume(options: Namespace) -> int:
         hint = "kernai resume AGENT STORE RUN; `kernai runs STORE` lists the runs"
         raise CommandError("give an agent, a store and a run", hint)
     options.agent, path, options.run = (None, *words)[-3:]
-    with stores.StoreAt(path) as store, agents.prepared(options, "run") as (agent, limits):
+    with stores.StoreAt(path) as store, agents.prepared(options) as (agent, limits):
         decisions, undecided = _decisions(options, store)
         more: dict[str, Any] = {"in_flight": options.in_flight, "approvals": decisions, "limits": limits}
         if options.input is not None:
@@ -197,7 +197,7 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
         else:
             store.existing(run_id)
             given["store"] = store.store
-        with agents.agent_of(options, "run") as agent, output.stdout_is_stderr():
+        with agents.agent_of(options) as agent, output.stdout_is_stderr():
             try:
                 return replay(agent, run_id, model=model, accept=options.accept, **given)
             except (ReplayDivergenceError, RunDamagedError):
