@@ -26,10 +26,11 @@ def count_stock(product: str) -> str:
 
 @pytest.mark.parametrize("words", [("run", "How many lamps?"), ("run", "-"), ("run",), ("chat", "-q")])
 def test_skills_and_instructions_may_be_given_on_the_command_line(here: Here, tmp_path: Path, words: tuple[str, ...]) -> None:
-    write(tmp_path, "stock.py", STOCK)
+    write(tmp_path, "stock.py", STOCK.replace("skill", 'skill(requires="vision")', 1))
     call = OPENAI.answer('<command name="count_stock">lamp</command>')
     with WireServer([call, OPENAI.answer("<final>12 lamps.</final>")]) as server:
-        options = ("--skills", "*.py", "--system", "You mind the shop.", "--model", "local/tiny")
+        model = ("--model", "local/tiny", "--model-capabilities", "text,vision")
+        options = ("--skills", "*.py", "--system", "You mind the shop.", *model)
         done = here(
             *words, *options, "--base-url", f"{server.url}/v1", "--record", "run.jsonl", input="" if "How many lamps?" in words else "How many lamps?\n",
         )

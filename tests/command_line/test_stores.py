@@ -305,6 +305,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "another word for calls in flight": ((*RESUME, "--in-flight", "guess"), "invalid choice: 'guess'", "--help"),
     "a replay of no recording": (("replay", "clerk.py", "clerk.py"), "neither JSON nor JSON lines", "--record FILE"),
     "a replay of a run that is not there": (("replay", "clerk.py", "runs.db", "x"), "no run 'x'", "lists"),
+    "a replay with capabilities of no model": (("replay", "clerk.py", "runs.db", "r42", "--model-capabilities", "text"), "is for a --model", "VENDOR/NAME"),
     "a replay that names its run twice": (("replay", "clerk.py", "runs.db", "r42", "--run-id", "r42"), "--run-id is for a recording", "leave it"),
     "a view of a whole store": (("view", "runs.db"), "runs.db is a store: say which of its runs", "runs.db RUN"),
     "a view of a whole database": (("view", "postgresql://u:secret@h/d"), "postgresql://u:***@h/d is a store: say which of its runs", "postgresql://u:***@h/d RUN"),
@@ -441,9 +442,9 @@ def test_an_agent_that_decides_differently_cannot_continue_and_its_replay_shows_
 
 
 def test_the_replay_command_in_the_hint_works(here: Here, paused: Path) -> None:
-    done = here("resume", "runs.db", "r42", "--approve", "1.0", "--model", "ollama/m")
+    done = here("resume", "runs.db", "r42", "--approve", "1.0", "--model", "ollama/m", "--model-capabilities", "text")
     typed = shlex.split(error_lines(done.stderr)[1].split("`")[1])
-    assert typed[:3] == ["kernai", "replay", "--system"]
+    assert (typed[:3], typed[6:8]) == (["kernai", "replay", "--system"], ["--model-capabilities", "text"])
     again = here(*typed[1:])
     assert (again.returncode, again.stdout.splitlines()[1][:14]) == (1, "+++ --system '")
 

@@ -61,12 +61,13 @@ AGENT = (
     Argument("--skills FILE...",
              "a Python file of skills for an ad-hoc agent, or a pattern; the code is executed; repeatable"),
 )
+CAPABILITIES = Argument("--model-capabilities LIST",
+                        "capabilities of the --model, such as text,vision, if kernai does not know them", capabilities)
 #: the model and its details, the agent's steps, and the fields of `Limits`
 MODEL = (
     Argument("--model VENDOR/NAME", "use this model instead of the agent's own"),
     Argument("--base-url URL", "address of the --model's server, if it is not the vendor's own"),
-    Argument("--model-capabilities LIST",
-             "capabilities of the --model, such as text,vision, if kernai does not know them", capabilities),
+    CAPABILITIES,
     Argument("--price IN,OUT", "prices of the --model in dollars per million tokens, for --max-cost", _price),
     Group(
         Argument("--max-steps N", "model calls (default: the agent's limit)", number(int, 1)),

@@ -108,8 +108,8 @@ def _resume(options: Namespace) -> int:
                 raise CommandError("--input: the run waits for a decision first", hint)
         again = stores.command("resume", *agents.same_agent(options), store.path, options.run)
         # unlike `resume`, `replay` has no default agent
-        words = [*agents.same_agent(options, ("system", "skills"))] or ["--system", agents.INSTRUCTIONS]
-        words += [] if options.model is None else ["--model", options.model]
+        words = [] if options.agent is not None or agents.is_made(options) else ["--system", agents.INSTRUCTIONS]
+        words += agents.same_agent(options, ("system", "skills", "model", "model_capabilities"))
         return carried_out(
             lambda view: resume(agent, options.run, store=store.store, on_event=view, **more),
             options, again=again, replay=stores.command("replay", *words, store.path, options.run),
@@ -182,13 +182,15 @@ def _recording(options: Namespace) -> Source:
 
 
 def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
-    model = None
+    model, recorded_with = None, "name the one that made the recording, as VENDOR/NAME"
     if options.model is not None:
         from kernai_providers.vendors import capabilities_of
 
         name = options.model.partition("/")[2] or options.model
-        with failing("--model", "name the one that made the recording, as VENDOR/NAME", ValueError):
-            model = Model(name, capabilities_of(name))
+        with failing("--model", recorded_with, ValueError):
+            model = Model(name, options.model_capabilities or capabilities_of(name))
+    elif options.model_capabilities is not None:
+        raise CommandError("--model-capabilities is for a --model, and there is none", recorded_with)
     with nullcontext() if recording.run_id is None else stores.StoreAt(recording.path) as store:
         given: dict[str, Any] = {"skills": "run"} if options.run_skills else {}
         run_id = options.run_id if recording.run_id is None else recording.run_id
@@ -232,7 +234,7 @@ _RESUME_ARGUMENTS = (
 _REPLAY_ARGUMENTS = (
     *agents.AGENT, Argument("RECORDING | STORE RUN", FORMS, name="words", nargs="*"), _OLDER,
     Argument("--run-id RUN", "which run, if the recording has several"),
-    Argument("--model VENDOR/NAME", "the model of the recorded run, if not the agent's own"),
+    Argument("--model VENDOR/NAME", "the model of the recorded run, if not the agent's own"), agents.CAPABILITIES,
     Argument("--accept KEY...", "accept the loss of this protection; repeatable"),
     Argument("--strict", "treat any change to the agent as a difference"),
     Argument("--run-skills", "call the skills and compare their results"),
