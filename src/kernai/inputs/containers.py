@@ -118,14 +118,9 @@ class UnionType(InputType):
     def natural(self) -> frozenset[type]:
         return frozenset().union(*(member.natural for member in self.members))
 
-    @Once
-    def _natural(self) -> dict[type, tuple[InputType, ...]]:
-        """The members by the Python classes of the JSON values that they are written in."""
-        return {kind: tuple(m for m in self.members if kind in m.natural) for kind in self.natural}
-
     def convert(self, value: object, validation: Validation) -> Any:
         kind = type(value)
-        natural = self._natural.get(kind, ())
+        natural = [one for one in self.members if kind in one.natural]
         if natural and kind is natural[0].exact:
             return value
         if len(natural) == 1 and kind in (list, dict):  # no other member accepts such a value, so only its faults count

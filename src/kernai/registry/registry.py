@@ -30,10 +30,7 @@ class RegistryState(NamedTuple):
 class Changes:
     """`latest` is replaced whenever a registry or an agent changes. While it stays the same, nothing has changed."""
 
-    __slots__ = ("latest",)
-
-    def __init__(self) -> None:
-        self.latest = object()
+    latest = object()
 
 
 CHANGES = Changes()
