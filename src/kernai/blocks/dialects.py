@@ -16,7 +16,7 @@ from kernai.blocks.block import Block
 from kernai.blocks.decodings import QUOTES
 from kernai.blocks.grammar import CORE_TYPES, Remembered
 from kernai.blocks.parser import parse
-from kernai.jsonio.json_data import JsonRefusedError, JsonSyntaxError, dumps, loads
+from kernai.jsonio.json_data import JsonRefusedError, JsonSyntaxError, dumps, loads, value_in
 from kernai.jsonio.tolerant_json import read_first
 
 
@@ -183,11 +183,7 @@ def function_at(text: str, tag: re.Match[str]) -> Block:
 
 def _parameter(text: str) -> object:
     """A parameter's value: JSON such as a number or an object, else the text without the line breaks around it."""
-    bare = text.removeprefix("\n").removesuffix("\n")
-    try:
-        return loads(bare, unique_keys=True)
-    except ValueError:
-        return bare
+    return value_in(text.removeprefix("\n").removesuffix("\n"))
 
 
 def _json_objects(text: str) -> Sequence[Block]:

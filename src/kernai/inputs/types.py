@@ -24,7 +24,7 @@ from kernai._util.api import Once
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of
-from kernai.jsonio.json_data import LONGEST_QUOTED, copy_of, is_scalar, loads, quoted
+from kernai.jsonio.json_data import LONGEST_QUOTED, copy_of, is_scalar, quoted, value_in
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -382,7 +382,5 @@ def text_types() -> Mapping[type, TextType]:
 
 def literal_of(text: str) -> Any:
     """The number or boolean that a text is in JSON, ignoring white space around it, else the text."""
-    with suppress(ValueError):
-        value = loads(text.strip(ASCII_SPACE))
-        return value if type(value) in (int, float, bool) else text
-    return text
+    value = value_in(text.strip(ASCII_SPACE))
+    return value if type(value) in (int, float, bool) else text

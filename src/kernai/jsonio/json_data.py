@@ -263,6 +263,14 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
     return found
 
 
+def value_in(text: str) -> Any:
+    """The JSON value that a text is; if it is none, or has a key twice, the text itself."""
+    try:
+        return loads(text, unique_keys=True)
+    except ValueError:
+        return text
+
+
 def loads_flat(text: str) -> dict[str, Any] | None:
     """Like `loads`, for an object whose only colons follow its keys, as in most calls; None for other texts."""
     if (size := len(text)) > _STACK:  # each character may be a level

@@ -11,7 +11,7 @@ from typing import Any
 
 from kernai.agents.instruction_builder import WORKFLOW_HELP
 from kernai.blocks.block import neutralize
-from kernai.jsonio.json_data import loads
+from kernai.jsonio.json_data import value_in
 from kernai.loop.run_state import Run
 from kernai.registry.skill_registry import listing_of
 
@@ -55,10 +55,7 @@ def builtin_command(run: Run, name: str, content: str) -> str | None:
 
 def _words(content: str) -> str:
     """Returns ``NAME FILE`` from a block's content, or from the JSON arguments of a native call."""
-    try:
-        given = loads(content)
-    except ValueError:
-        given = None
+    given = value_in(content)
     if isinstance(given, dict):
         content = f"{given.get('name') or ''} {given.get('file') or ''}"
     return " ".join(content.split())

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from mcp import types
 
 from kernai._util.api import close_matches
-from kernai.jsonio.json_data import loads
+from kernai.jsonio.json_data import loads, value_in
 from kernai.jsonio.tolerant_json import read_tolerantly
 from kernai.mcp.errors import McpError
 from kernai.mcp.schemas import example, inputs_of, missing, one_line, resolved, type_of
@@ -171,8 +171,7 @@ def corrected(found: Mapping[str, Any]) -> str:
     if "arguments" in optional and (rest or "arguments" in made or method == "tools/call"):
         inner = made.get("arguments")
         if isinstance(inner, str):
-            with suppress(ValueError):
-                inner = loads(inner)
+            inner = value_in(inner)
         made["arguments"] = {**(inner if isinstance(inner, Mapping) else {}), **rest}
     for name in required:
         if not isinstance(made.get(name), str) or not made[name]:
@@ -354,18 +353,12 @@ def _repeats(content: Iterable[Any], structured: Any) -> bool:
     If the data must be an object, SDKs wrap other data: they send ``{"result": "text"}`` and the text itself.
     """
     texts = [one.text for one in content if isinstance(one, types.TextContent)]
-    values = [_parsed(text) for text in texts]
+    values = [*map(value_in, texts)]
     meant = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
         meant += structured.values()
     said = [*values, *texts, *([values, texts] if texts else [])]
     return any(one in said for one in meant)
-
-
-def _parsed(text: str) -> Any:
-    with suppress(ValueError):
-        return loads(text)
-    return text
 
 
 def _json(value: Any) -> str:

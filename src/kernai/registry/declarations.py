@@ -6,7 +6,6 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from kernai.inputs.annotations import Namespace, TypeBuilder, defaulted, undescr
 from kernai.inputs.schema import REQUIRED
 from kernai.inputs.table import Input, InputTable
 from kernai.inputs.types import dotted
-from kernai.jsonio.json_data import loads
+from kernai.jsonio.json_data import value_in
 from kernai.registry.skill_context import SkillContext
 
 if TYPE_CHECKING:
@@ -164,8 +163,7 @@ class Setting(Value):
         if isinstance(value, str):
             value = kind.from_text(value)
             if isinstance(value, str) and str not in kind.natural:
-                with suppress(ValueError):
-                    value = loads(value, unique_keys=True)
+                value = value_in(value)
         made, faults = kind.checked(value)
         if faults:
             said = "; ".join(f"{dotted(path)} {message}".strip() for path, message in faults)
