@@ -49,10 +49,12 @@ def response_grammar(
     """
     rules = Rules()
     rules.reserve(ROOT)
-    text = rules.add("text", f"{JsonGrammar(rules).rule(_DOCUMENT, 'document')} | {_TEXT_START} {_TEXT}")
+    json_grammar = JsonGrammar(rules)
+    text = rules.add("text", f"{json_grammar.rule(_DOCUMENT, 'document')} | {_TEXT_START} {_TEXT}")
     calls = [_around(Block("command", name), "") for name in builtins]
     calls += [
-        rules.add(f"call-{one.name}", _around(Block("command", one.name), _parameters(rules, one))) for one in skills
+        rules.add(f"call-{one.name}", _around(Block("command", one.name), _parameters(json_grammar, one)))
+        for one in skills
     ]
     calls += [rules.add(f"request-{one.name}", _around(Block(one.name), text)) for one in protocols]
     # a free text is not written as a JSON string, in which a tag could end the block
@@ -60,7 +62,7 @@ def response_grammar(
     if answer_type is not None and answer_type.is_text:
         answer = _bounded_text(answer_type.whole) or text
     elif answer_type is not None and not answer_type.takes_any_text:
-        answer = JsonGrammar(rules).rule(answer_type.whole, "answer")
+        answer = json_grammar.rule(answer_type.whole, "answer")
     final = rules.add("final", _around(Block("final"), answer))
     if calls:
         call = rules.add("call", one_of(calls))
@@ -69,9 +71,9 @@ def response_grammar(
     return rules.text()
 
 
-def _parameters(rules: Rules, skill: Skill) -> str:
+def _parameters(json_grammar: JsonGrammar, skill: Skill) -> str:
     schema = skill.table.whole
-    value = JsonGrammar(rules).rule(schema, skill.name)
+    value = json_grammar.rule(schema, skill.name)
     if schema.get("required"):
         return value
     try:
@@ -133,12 +135,16 @@ _NUMBER = (
 )
 
 
+_KINDS = ("string", "number", "boolean", "null", "object", "array")
+_ANY = Definition("json", lambda: {"anyOf": [{"type": kind} for kind in _KINDS]})
+
+
 class JsonGrammar:
     """Adds the rules for values of JSON Schemas, in the form of `kernai.inputs.schema`, to a grammar."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._named: dict[Definition | None, str] = {}  # under None, the rule for any value
+        self._named: dict[Definition, str] = {}
 
     def rule(self, schema: Any, name: str) -> str:
         """The expression for a value of the schema; its rules are named after `name`."""
@@ -161,20 +167,13 @@ class JsonGrammar:
                 "number": self._number}.get(kind)
         if make is not None:
             return make(schema, name)
-        return {"boolean": '("true" | "false")', "null": '"null"'}.get(kind) or self._any()
+        return {"boolean": '("true" | "false")', "null": '"null"'}.get(kind) or self._reference(_ANY)
 
     def _reference(self, definition: Definition) -> str:
         if definition not in self._named:
             self._named[definition] = name = self._rules.reserve(definition.name)
             self._rules.fill(name, self.rule({**definition.full()}, definition.name))
         return self._named[definition]
-
-    def _any(self) -> str:
-        if None not in self._named:
-            self._named[None] = name = self._rules.reserve("json")
-            scalars = [self.rule({"type": kind}, kind) for kind in ("string", "number", "boolean", "null")]
-            self._rules.fill(name, one_of([*scalars, self._object({}, "any"), self._array({}, "any")]))
-        return self._named[None]
 
     def _object(self, schema: Schema, name: str) -> str:
         if "properties" not in schema and schema.get("additionalProperties") is not False:
