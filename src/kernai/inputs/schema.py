@@ -290,7 +290,8 @@ def _conditions(found: Schema) -> Iterator[str]:
 
 def condition(keyword: str, value: Any) -> str:
     """One keyword that bounds a value, in words for the model."""
-    return _CONDITIONS[keyword][0].format(json_in_block(value) if keyword == "pattern" else value)
+    words = _CONDITIONS[keyword][0].format(json_in_block(value) if keyword == "pattern" else value)
+    return words.removesuffix("s") if value == 1 else words  # not "1 items"
 
 
 def satisfies(value: Any, keyword: str, bound: Any) -> bool:
