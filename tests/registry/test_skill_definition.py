@@ -49,11 +49,9 @@ def search(query: str, limit: int = 10) -> str:
 
 def test_name_description_and_inputs_come_from_the_function() -> None:
     assert skills.find("search") is None, "it has register=False"
-    assert search.name == "search"
-    assert search.description == "Search the knowledge base."
+    assert (search.name, search.description) == ("search", "Search the knowledge base.")
     assert search.inputs == {"query": Input(str), "limit": Input(int, 10)}
-    assert search.inputs["query"].required
-    assert not search.inputs["limit"].required
+    assert [one.required for one in search.inputs.values()] == [True, False]
     assert (search.requires, search.produces, search.credentials, search.settings) == ((), (), {}, {})
     assert not search.is_async
     assert not search.wants_context
