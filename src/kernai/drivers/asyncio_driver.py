@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.drivers.asyncio_delivery import AsyncioDelivery, CaughtUp
 from kernai.drivers.background_loop import outcome_of
-from kernai.drivers.driver import POLL, Driver, Stack, answered, end_failed
+from kernai.drivers.driver import POLL, Driver, Stack
 from kernai.loop.effects import (
     CallModel,
     CallProtocol,
@@ -195,22 +195,22 @@ class AsyncioDriver(Driver):
         return in_worker(self._pool, call, **options)
 
     async def _call_model(self, effect: CallModel) -> Any:
-        run, provider, stream, generation = self.begin_call(effect)
+        provider, stream, generation = self.begin_call(effect)
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         try:
-            stream.caught_up = CaughtUp(self._delivery, run.outbox)
+            stream.caught_up = CaughtUp(self._delivery, stream.run.outbox)
             if type(provider).acall is Provider.acall:
                 call = partial(provider.call, effect.messages, effect.model, generation, stream)
                 answer: Awaitable[Any] = self._in_worker(call, in_place=effect.timeout is None)
             else:
                 answer = provider.acall(effect.messages, effect.model, generation, stream)
             if effect.timeout is None:
-                return answered(run, effect, stream, await answer)
+                return stream.answered(await answer, provider)
             limit = asyncio.timeout(effect.timeout)
             try:
                 async with limit:
-                    return answered(run, effect, stream, await answer)
+                    return stream.answered(await answer, provider)
             except TimeoutError:
                 if limit.expired():
                     raise stream.timed_out() from None
@@ -219,7 +219,7 @@ class AsyncioDriver(Driver):
             if task is not None and _involves_a_group(error):  # as in `_in_task`
                 while task.cancelling() > cancelled:
                     task.uncancel()
-            end_failed(run, provider, stream, error)
+            stream.end(error, provider)
             raise
 
     async def _sleep(self, effect: Sleep) -> None:

@@ -57,7 +57,6 @@ from kernai.values.model import GenerationOptions
 if TYPE_CHECKING:
     from kernai.loop.model_stream import ModelStream
     from kernai.loop.root import Outbox, Root
-    from kernai.loop.run_state import Run
     from kernai.registry.provider import Provider
     from kernai.registry.skill_context import SkillContext
 
@@ -162,19 +161,19 @@ class Driver:
 
     @calls_out
     def ask(self, effect: CallModel) -> LlmResponse:
-        run, provider, stream, generation = self.begin_call(effect)
+        provider, stream, generation = self.begin_call(effect)
         try:
             answer = provider.call(effect.messages, effect.model, generation, stream)
-            if type(answer) is not LlmResponse or effect.model is not run.model:
-                return answered(run, effect, stream, answer)
+            if type(answer) is not LlmResponse or effect.model is not stream.run.model:
+                return stream.answered(answer, provider)
             stream.answer = answer
             return answer
         except BaseException as error:
-            end_failed(run, provider, stream, error)
+            stream.end(error, provider)
             raise
 
-    def begin_call(self, effect: CallModel) -> tuple[Run, Provider, ModelStream, GenerationOptions]:
-        """Returns the run that calls the model, the provider to call, the stream for the response, and the options."""
+    def begin_call(self, effect: CallModel) -> tuple[Provider, ModelStream, GenerationOptions]:
+        """Returns the provider to call, the stream for the response, and the options."""
         if self.root.durable is not None:
             self.check_wanted()
         run = self.root.runs[effect.scope]
@@ -193,7 +192,7 @@ class Driver:
         generation = effect.generation
         if type(generation) is not GenerationOptions or generation.extra or generation.thinking or generation.stop:
             generation = replace(GenerationOptions.coerce(generation))  # a copy: a provider may change what it gets
-        return run, provider, stream, generation
+        return provider, stream, generation
 
     def look_for_interrupt(self) -> None:
         """Raises a Ctrl-C that was noted. If the run must stop anyway, it is raised at the end instead."""
@@ -321,24 +320,3 @@ class Driver:
     def stop(self) -> None:
         """Stops all work of the run, as far as possible."""
         self.root.cancellation.set()
-
-
-def answered(run: Run, effect: CallModel, stream: ModelStream, answer: object) -> LlmResponse:
-    """Checks a provider's response. If another model than the run's was called, adds that model and its price."""
-    model = effect.model
-    if not isinstance(answer, LlmResponse):
-        provider = run.provider if effect.provider is None else effect.provider
-        hint = "; an async call must be named acall" if hasattr(answer, "__await__") else ""
-        raise ProviderError(f"{type(provider).__name__} returned {type(answer).__name__}, not an LlmResponse{hint}")
-    if model is not run.model and model.id != run.model.id:
-        answer = replace(answer, model=answer.model or model.id, cost=answer.cost_at(model))
-    stream.answer = answer
-    return answer
-
-
-def end_failed(run: Run, provider: Provider, stream: ModelStream, error: BaseException) -> None:
-    """Ends a failed model call. After the call's own deadline, raises a timeout instead of the error."""
-    stream.end(error, provider)
-    late = isinstance(error, Exception) and stream.is_late() and getattr(error, "code", None) != "timeout"
-    if late and not run.root.cancellation.is_set():
-        raise stream.timed_out() from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import check_type
@@ -12,7 +13,7 @@ from kernai.errors import LimitReachedError, ProviderError, RunCancelledError
 from kernai.events import BlockContentRow, BlockEndRow, BlockStartRow, ModelRestartedRow, ModelWaitingRow, TextChunkRow
 from kernai.loop.effects import LimitStop
 from kernai.values.limits import usage_of
-from kernai.values.llm_response import CUT, UNFINISHED, check_numbers
+from kernai.values.llm_response import CUT, UNFINISHED, LlmResponse, check_numbers
 from kernai.values.result import Usage
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from kernai.loop.effects import CallModel
     from kernai.loop.run_state import Run
     from kernai.registry.provider import Provider
-    from kernai.values.llm_response import LlmResponse
 
 
 class ParsedResponse:
@@ -85,13 +85,13 @@ class ModelStream:
     """
 
     __slots__ = (
-        "_blocks", "_calls", "_cancellation", "_deadline", "_ended", "_incomplete", "_last_call", "_parser", "_run",
+        "_blocks", "_calls", "_cancellation", "_deadline", "_ended", "_incomplete", "_last_call", "_parser",
         "_show", "answer", "asked", "caught_up", "earlier", "effect", "failure", "given_up", "pieces", "reported",
-        "tools",
+        "run", "tools",
     )
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self.run = run
         self._cancellation = run.root.cancellation
         self._ended = False
         self._deadline: float | None = None
@@ -122,7 +122,7 @@ class ModelStream:
 
     def again(self) -> ModelStream:
         """Returns the stream for another attempt at the call, and retracts what this one has shown."""
-        run = self._run
+        run = self.run
         run.root.cancellation.check()
         self.attempt_failed()
         self.earlier = self._answered()
@@ -142,12 +142,30 @@ class ModelStream:
 
     def set_timeout(self, seconds: float) -> None:
         """Sets the call's own deadline, `seconds` from now."""
-        self._deadline = self._run.clock.monotonic() + seconds
+        self._deadline = self.run.clock.monotonic() + seconds
+
+    def answered(self, answer: object, provider: Provider) -> LlmResponse:
+        """Checks a provider's response. If another model than the run's was called, adds that model and its price."""
+        assert self.effect is not None
+        model = self.effect.model
+        if not isinstance(answer, LlmResponse):
+            hint = "; an async call must be named acall" if hasattr(answer, "__await__") else ""
+            raise ProviderError(f"{type(provider).__name__} returned {type(answer).__name__}, not an LlmResponse{hint}")
+        if model is not self.run.model and model.id != self.run.model.id:
+            answer = replace(answer, model=answer.model or model.id, cost=answer.cost_at(model))
+        self.answer = answer
+        return answer
 
     def end(self, failure: BaseException, provider: Provider) -> None:
-        """Ends a call that has failed or was abandoned: anything its provider still reports is discarded."""
+        """Ends a call that has failed or was abandoned: anything its provider still reports is discarded.
+
+        After the call's own deadline, raises a timeout instead of the failure.
+        """
         self._ended = True
         self.failure, self.asked = failure, provider
+        is_late = isinstance(failure, Exception) and self.is_late() and getattr(failure, "code", None) != "timeout"
+        if is_late and not self._cancellation.is_set():
+            raise self.timed_out() from failure
 
     def report_usage(self, usage: Usage) -> None:
         check_type(usage, Usage, "report_usage takes a Usage")
@@ -161,10 +179,10 @@ class ModelStream:
         if self._ended:
             return
         try:
-            self._run.root.budget.check_call(-1)  # the failed attempts may have used up a limit
+            self.run.root.budget.check_call(-1)  # the failed attempts may have used up a limit
         except LimitReachedError as error:
             raise LimitStop(error.reason, str(error)) from None
-        self._run.write_now(ModelWaitingRow(seconds, reason, attempt))
+        self.run.write_now(ModelWaitingRow(seconds, reason, attempt))
 
     def _priced(self, usage: Usage) -> Usage | None:
         """Returns `usage` as that of one failed call, with its cost if the price is known."""
@@ -203,13 +221,13 @@ class ModelStream:
         for one in answered:
             self.given_up = one[1] if self.given_up is None else self.given_up + one[1]
             if one is last:
-                self._run.root.budget.spend_usage(one[1])
+                self.run.root.budget.spend_usage(one[1])
 
     def give_up(self, used: Usage | None) -> None:
         """Counts the usage of a failed attempt: against the limits now, and in the result once the call has ended."""
         if used is not None:
             self.given_up = used if self.given_up is None else self.given_up + used
-            self._run.root.budget.spend_usage(used)
+            self.run.root.budget.spend_usage(used)
 
     @property
     def deadline(self) -> float | None:
@@ -222,7 +240,7 @@ class ModelStream:
 
     def is_late(self) -> bool:
         """Whether the call's own deadline has passed."""
-        return self._deadline is not None and self._run.clock.monotonic() >= self._deadline
+        return self._deadline is not None and self.run.clock.monotonic() >= self._deadline
 
     def timed_out(self) -> ProviderError:
         """Returns the error of a call whose own deadline has passed."""
@@ -283,7 +301,7 @@ class ModelStream:
         if answer.blocks is not None and answer.prose is not None:
             return self._native(answer, answer.prose, answer.blocks)
         content, pieces = answer.content, self.pieces
-        run, shown = self._run, pieces[0] if len(pieces) == 1 else "".join(pieces)
+        run, shown = self.run, pieces[0] if len(pieces) == 1 else "".join(pieces)
         differs = shown != content or bool(self._calls)
         if differs and (shown or self._calls):
             run.write(ModelRestartedRow("the final content differs from what was streamed"))
@@ -307,12 +325,12 @@ class ModelStream:
             for at, (type, name, pieces) in calls.items()
         )
         if (shown or calls) and (shown.rstrip() != prose.rstrip() or not same):  # providers drop blanks before a call
-            self._run.write(ModelRestartedRow("the final content differs from what was streamed"))
+            self.run.write(ModelRestartedRow("the final content differs from what was streamed"))
             shown, calls, self._last_call = "", {}, None
             if self._parser is not None:
                 self._begin()
         if self._parser is not None:
-            self._show = self._run.write
+            self._show = self.run.write
             if prose and not shown:
                 self._parser.push(prose)
             self._parser.flush()
