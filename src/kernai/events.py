@@ -141,10 +141,6 @@ class Row:
             data.update([pair for pair in found if pair[1] is not None])
         return data
 
-    def data(self) -> Any:
-        """A copy of the row's data, for all other readers."""
-        return copied(self.fields()) if self._open else self.fields()
-
     def json(self) -> Any:
         """The row's data as JSON data."""
         data = self.fields()
@@ -245,9 +241,6 @@ class _ValueRow(Row):
 
     def fields(self) -> Any:
         return self.value
-
-    def data(self) -> Any:
-        return copied(self.value)
 
     def json(self) -> Any:
         return jsonable(self.value)
@@ -381,9 +374,6 @@ class MessagesSentRow(Row, type="messages_sent", group="model"):
 
     def fields(self) -> Any:
         return self.messages
-
-    def data(self) -> Any:
-        return copied(self._messages) if self._system is None else self.messages
 
     def json(self) -> Any:
         return list(map(jsonable, self.messages))
@@ -1140,7 +1130,7 @@ class Event(Replaceable):
 
     @property
     def data(self) -> Any:
-        return self._row.data()
+        return copied(self._row.fields())
 
     @property
     def timestamp(self) -> str:
