@@ -33,6 +33,8 @@ _KNOWN: Final = frozenset({
     "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref", "$defs",
     "description", "title",
 })  # fmt: skip
+#: keywords that OpenAI and Anthropic reject at the root of a tool's schema; values are checked against them anyway
+_NOT_AT_ROOT: Final = frozenset({"anyOf", "oneOf", "allOf", "not", "enum", "const"})
 _REFERENCE: Final = re.compile(r'"\$ref": "#/\$defs/([^"]*)"')
 #: of these, the strict mode requires one
 _TYPED: Final = frozenset({"type", "anyOf", "$ref"})
@@ -124,6 +126,7 @@ class Toolbox:
             name = _free(tool.name, self.tools)
             self._names[_key(tool.type, tool.name)] = name
             schema, renamed = portable(tool.schema), dict[str, str]()
+            schema = {key: one for key, one in schema.items() if key not in _NOT_AT_ROOT}
             for own in schema.get("properties", ()):
                 if not inputs.fullmatch(own):
                     renamed[own] = _free(own, [*schema["properties"], *renamed.values()])

@@ -276,6 +276,13 @@ def test_anthropic_gets_strict_tools_only_as_far_as_it_accepts_them() -> None:
         assert [tool.get("strict") for tool in tools_for("anthropic", *kinds)].count(True) == count
 
 
+def test_alternatives_at_the_root_of_a_tools_schema_which_vendors_refuse_are_not_sent() -> None:
+    schema, system = {"type": "object", "properties": {"a": {"enum": [1]}}}, Message("system", "")
+    tool = Tool("edit", "", {**schema, "anyOf": [{"required": ["a"]}, {"not": {}}], "oneOf": [{}], "not": {"required": ["b"]}})
+    made = Toolbox(Tools((tool,), system, system), ids=HttpProvider.call_ids, nullable=False)
+    assert made.function("edit")["parameters"] == schema
+
+
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_no_vendor_gets_a_schema_with_anything_beside_a_reference(vendor: str) -> None:
     server = Server(vendor, ['{"best": {"name": "a"}}'])
