@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from kernai import GenerationOptions, Media, Message, Model
+from kernai_providers.anthropic import FINISH_REASONS as CLAUDES
 from kernai_providers.exchange import Exchange
 from kernai_providers.failures import at, failure_in_stream, objects
 from kernai_providers.gemini import FINISH_REASONS as GEMINIS
@@ -48,9 +49,8 @@ AUDIO_FORMATS = {
 FINISH_REASONS = {
     "stop": "stop", "length": "length", "content_filter": "content_filter",
     "tool_calls": "tool", "function_call": "tool",
-    "eos": "stop", "model_length": "context",  # from Together and Mistral
-    "sensitive": "content_filter", "model_context_window_exceeded": "context",  # from Z.ai
-    "end": "stop", "end_turn": "stop", "max_tokens": "length", "tool_use": "tool",  # from LM Studio and gateways
+    "eos": "stop", "eos_token": "stop", "end": "stop",  # from Together, servers of Hugging Face, and LM Studio
+    "model_length": "context", "sensitive": "content_filter",  # from Mistral and Z.ai
 }
 #: reported by routers, vLLM, DeepSeek and Z.ai when the answer was abandoned
 BROKEN_OFF = ("error", "abort", "insufficient_system_resource", "network_error")
@@ -232,7 +232,7 @@ class OpenAIReader(SseReader):
         if reason in BROKEN_OFF:
             raise self.error("the model's server gave up in the middle of the answer", "error", retryable=True)
         if isinstance(reason, str) and reason:
-            self.end_with(reason, GEMINIS | FINISH_REASONS)  # gateways pass Gemini's words on
+            self.end_with(reason, CLAUDES | GEMINIS | FINISH_REASONS)  # gateways pass those vendors' words on
             self.terminal = "[DONE] (if this server never sends it, pass done_marker=False)"
 
     def _on_call(self, call: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ class OpenAIWire(Wire):
     finish_reasons: ClassVar = {
         "stop": "stop", "length": "length", "content_filter": "content_filter", "tool_calls": "tool",
         "function_call": "tool", "content_filter: RECITATION": "content_filter", "end": "stop", "max_tokens": "length",
-        "STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter",
+        "STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter", "stop_sequence": "stop", "eos_token": "stop",
     }  # fmt: skip
     codes: ClassVar = {400: "invalid_value", 401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
