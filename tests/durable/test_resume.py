@@ -37,6 +37,7 @@ from tests.durable.durable_cases import (
     cut,
     payer,
     provider,
+    replayed,
 )
 
 
@@ -77,11 +78,11 @@ def outcomes(rows: Iterable[Row]) -> Counter[str]:
     return Counter(f"r:{row.call_id}" for row in rows if isinstance(row, CallEndedRow) and not row.is_broken_off)
 
 
-def check_resumed(way: Way, store: kernai.Store, whole: Whole) -> Performed:
+def check_resumed(way: Way, store: kernai.Store, whole: Whole, **options: Any) -> Performed:
     """Resumes with new objects, and checks that this gives the same run as without an interruption."""
-    before = outcomes(one.row for one in RecordedRun("r", store.load("r")).entries)
+    before = outcomes(one.row for rows in RecordedRun("r", store.load("r")).scopes.values() for one in rows)
     performed = Performed()
-    result = way.resume(agent(performed), "r", store=store, provider=provider(), in_flight="retry")
+    result = way.resume(agent(performed), "r", store=store, provider=provider(), in_flight="retry", **options)
     assert (result.text, result.stop_reason, result.steps) == (whole.result.text, "final", whole.result.steps)
     assert result.messages == whole.result.messages
     recorded = RecordedRun("r", store.load("r"))
@@ -248,13 +249,14 @@ def test_if_any_append_fails_the_caller_gets_the_error_and_the_run_can_be_resume
 ) -> None:
     at, ways = 2, cycle(WAYS if error is OSError else WAYS[:2])  # asyncio's own loop ends at Ctrl-C
     while True:
-        store, way = Appends(at - 1, error, after=after), next(ways)
+        store, way, recorder = Appends(at - 1, error, after=after), next(ways), kernai.Recorder(kernai.MemorySink())
         with suppress(error):
-            way.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r")
+            way.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r", recorder=recorder)
         if len(store.batches) < at:
             break
         assert len(store.batches) == at, "after the failure nothing is appended"
-        check_resumed(way, cut(store, len(store.load("r"))), whole)
+        check_resumed(way, cut(store, len(store.load("r"))), whole, recorder=recorder)
+        assert replayed(agent(Performed()), recording=recorder.to_list()).text == whole.result.text
         at += step
     assert at > 20
 

@@ -33,7 +33,7 @@ from kernai.errors import (
     SkillInputError,
     error_text,
 )
-from kernai.events import Event, RunStartRow, SkillErrorRow, SkillResultRow
+from kernai.events import Event, RunResumedRow, RunStartRow, SkillErrorRow, SkillResultRow
 from kernai.loop.effects import CallSkill, Completion, Effect, Raise, Sleep, Work, advance, alone
 from kernai.loop.run_state import Run, recorded_parts
 from kernai.middleware.chain import wrap
@@ -399,7 +399,15 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
         raise KernaiError(f"the recording has no run {wanted!r}; it has {known}")
     if runs.count(wanted) > 1:
         raise KernaiError(f"{runs.count(wanted)} runs in the recording have the id {wanted!r}: pass the entries of one")
-    return [entry for entry in entries if entry.get("run_id") == wanted]
+    found: list[Any] = []
+    for entry in entries:
+        if entry.get("run_id") == wanted:
+            if entry.get("event") == RunResumedRow.type and isinstance(data := entry.get("data"), Mapping):
+                since = data.get("from_seq")
+                if type(since) is int and since > 0:
+                    del found[since:]  # recorded, but the process died before they were stored
+            found.append(entry)
+    return found
 
 
 def _recorded_end(run: Run, recorded: RecordedRun) -> Work:
