@@ -78,8 +78,7 @@ class HostState:
 
     def begin(self, run: Run) -> None:
         """Notes the state with which a run begins or continues. Raises what `save` raises."""
-        parent = _parent(run)
-        if parent is None or not _compared(run.context, parent.context).is_whole:
+        if not _sharing(run).is_whole:
             self._known[run.scope] = _saved(run), 0
 
     def changes(self, run: Run) -> list[Saved]:
@@ -89,9 +88,8 @@ class HostState:
         is_foreign = False
         above: Run | None = run
         while above is not None:
-            run, above = above, _parent(above)
-            sharing = None if above is None else _compared(run.context, above.context)
-            if sharing is not None and sharing.is_whole:
+            run, sharing, above = above, _sharing(above), _parent(above)
+            if sharing.is_whole:
                 continue
             try:
                 with self._saving:
@@ -105,10 +103,10 @@ class HostState:
             is_foreign = True
             if run.scope not in self._known or data != self._known[run.scope][0]:
                 row = ContextSavedRow(data)
-                row.shared = None if sharing is None else sharing.names
+                row.shared = sharing.names
                 run.sealed(row)
                 found.append(Saved(row, number))
-            if sharing is not None and not sharing.names:
+            if not sharing.names:
                 break
         return found
 
@@ -116,10 +114,7 @@ class HostState:
 
     def owner(self, run: Run) -> str:
         """The highest scope with which this run shares state."""
-        while (parent := _parent(run)) is not None:
-            sharing = _compared(run.context, parent.context)
-            if not (sharing.is_whole or sharing.names):
-                break
+        while (parent := _parent(run)) is not None and any(_sharing(run)):
             run = parent
         return run.scope
 
@@ -179,11 +174,11 @@ class HostState:
 
 
 class _Sharing(NamedTuple):
-    """What a child context shares with its parent's."""
+    """What a sub-run's context shares with its parent's; a root run's shares nothing."""
 
-    is_whole: bool
+    is_whole: bool = False
     #: the shared attributes with mutable values
-    names: list[str]
+    names: list[str] | None = None
 
 
 #: immutable types: two contexts may hold the same object by chance
@@ -191,8 +186,11 @@ _PLAIN = (str, int, float, complex, bytes, bool, type(None), frozenset)
 _NOT_THE_HOSTS = frozenset(Context.__annotations__)
 
 
-def _compared(child: Context, parent: Context) -> _Sharing:
-    mine, theirs = _attributes(child), _attributes(parent)
+def _sharing(run: Run) -> _Sharing:
+    parent = _parent(run)
+    if parent is None:
+        return _Sharing()
+    mine, theirs = _attributes(run.context), _attributes(parent.context)
     same = {name for name, value in mine.items() if name in theirs and theirs[name] is value}
     return _Sharing(len(same) == len(mine), sorted(name for name in same if not isinstance(mine[name], _PLAIN)))
 
