@@ -52,9 +52,7 @@ class History:
 
     def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:
         since = max((one.seq for one in recorded.resumes), default=-1)
-        approved = [
-            row.call_id for seq, row in recorded.entries if seq > since and isinstance(row, events.ApprovalGivenRow)
-        ]
+        approved = [row.call_id for _, row in recorded.all[since + 1:] if isinstance(row, events.ApprovalGivenRow)]
         for one in left_out:
             row = one.row
             if getattr(row, "not_run", None):  # nor did the calls within it that were approved since the last resume

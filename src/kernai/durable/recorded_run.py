@@ -149,10 +149,11 @@ class RecordedRun:
             if isinstance(row, events.ApprovalGivenRow) and isinstance(row.decision, dict):
                 row.decision = {**row.decision, REPLACES: True}
         self.resumes = resumes
-        self.entries = [one for one in self.all if one.seq not in dropped]
         self.facts = Facts()
         self.scopes: dict[str, list[Recorded]] = {}
-        for one in self.entries:
+        for one in self.all:
+            if one.seq in dropped:
+                continue
             reading(one, self.facts.note, one)
             if one.row.role != "aside":
                 self.scopes.setdefault(one.scope, []).append(one)
