@@ -357,8 +357,8 @@ class DurableRun:
         if self.is_left:
             yield effects.Commit()
             why = f"run {run.root.run_id!r} is left to another worker: this one is stopping"
-            self._root.journal.fail(RunConflictError(why))
-        result = None if self.is_left else self.parked_result(run)
+            raise RunConflictError(why)
+        result = self.parked_result(run)
         yield effects.Commit()
         return result
 
