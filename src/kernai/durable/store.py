@@ -142,7 +142,12 @@ class RunInfo(Value):
             case events.LlmResponseRow.type | events.ModelFailedRow.type:
                 known["usage"] += events.KINDS[entry["event"]].usage_in(data) or Usage()
             case events.RunStartRow.type if of_root:
-                known.update(agent=data["agent"], status=RUNNING, **_from_metadata(data.get("metadata") or {}))
+                known.update(agent=data["agent"], status=RUNNING)
+                metadata = data.get("metadata") or {}
+                if isinstance(tags := metadata.get("tags"), Mapping):
+                    known["tags"] = _as_texts(tags)
+                if isinstance(fork := metadata.get("forked_from"), Mapping):
+                    known["parent"] = fork.get("run_id")
             case events.RunResumedRow.type if of_root:
                 known.update(status=RUNNING, why=None, pending=self.not_in_flight())
             case events.ResultRow.type if of_root:
@@ -184,16 +189,6 @@ _FOLLOWED = frozenset(row.type for row in (
     events.RunStartRow, events.RunResumedRow, events.MessagesSentRow, events.LlmResponseRow, events.ModelFailedRow,
     events.ResultRow, events.ApprovalRequestedRow, events.ApprovalGivenRow, events.InFlightRow,
 ))
-
-
-def _from_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    tags, fork = metadata.get("tags"), metadata.get("forked_from")
-    found: dict[str, Any] = {}
-    if isinstance(tags, Mapping):
-        found["tags"] = _as_texts(tags)
-    if isinstance(fork, Mapping):
-        found["parent"] = fork.get("run_id")
-    return found
 
 
 def _as_texts(tags: Mapping[Any, Any]) -> dict[str, str]:
