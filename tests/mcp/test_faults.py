@@ -475,7 +475,7 @@ def http_server_that_answers(
 ) -> Iterator[Adapter]:
     """Yield an adapter with a server of an older revision, whose only tool answers with this result, or with an error.
 
-    A function gets the arguments and returns the result; if it is empty, so is the answer.
+    A function gets the arguments and returns the result; if it is empty, so is the answer. The first call renews a token.
     """
     version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
     results = {
@@ -483,7 +483,7 @@ def http_server_that_answers(
         "tools/list": json.dumps({"tools": [{"name": "answer", "inputSchema": {"type": "object"}}]}),
     }
 
-    def answer(_: Any, content: bytes) -> tuple[int, str, str]:
+    def answer(received: Any, content: bytes) -> tuple[int, str, str]:
         request = json.loads(content or "{}")
         if "id" not in request:
             return 202 if content else 405, kind, ""
@@ -494,10 +494,14 @@ def http_server_that_answers(
             return 200, kind, ""
         body = f'{{"jsonrpc": "2.0", "id": {json.dumps(request["id"])}, "{"error" if "code" in said else "result"}": {said}}}'
         is_call = request["method"] == "tools/call"
+        if is_call and received.headers["Authorization"] == "Bearer aged":
+            return 401, kind, ""
         return status if is_call else 200, kind, f"data: {body}\n\n" if kind == "text/event-stream" else body
 
-    with answering(answer) as host, http_adapter(host, "mcp", timeout=600) as adapter:
-        yield adapter
+    with answering(answer) as host:
+        servers = {"servers": {"it": {"url": f"http://{host}/mcp", "timeout": 600}}}
+        with setup(servers, register=False, auth={"it": Bearer("aged", TOKEN)}) as adapter:
+            yield adapter
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
@@ -542,6 +546,7 @@ def test_an_error_of_a_server_over_http_is_reported(status: int, code: int, mess
     with http_server_that_answers(json.dumps({"code": code, "message": "no disk"}), status=status) as adapter:
         answer = call(adapter, "answer")
     assert str(answer.error).startswith(message)
+    assert "401" not in str(answer.error)
     assert kinds(answer.events) == ["restart"] * restarts
 
 

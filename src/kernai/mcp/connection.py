@@ -74,15 +74,16 @@ class Attempt:
     def __init__(self, session: Session, emit: Emit, seconds: float) -> None:
         self.session = session
         self.client = session.client
+        self.redactor = session.redactor
         self._emit = emit
-        #: HTTP error statuses that its requests got
-        self.statuses: list[int] = []
+        #: the HTTP status of the last answer if that was an error, or else 0
+        self.status = 0
         self.timeout = asyncio.timeout(seconds)
         self._seconds = seconds
 
     def emit(self, kind: str, **data: Any) -> None:
         """Emits an event of the server, without the secrets of its configuration."""
-        self._emit(self.session.redactor.data({"mcp": kind, "server": self.session.name, **data}))
+        self._emit(self.redactor.data({"mcp": kind, "server": self.session.name, **data}))
 
     def extend(self, *, without_end: bool = False) -> None:
         """Restarts the timeout; with `without_end`, suspends it until the next call of this method."""
@@ -116,8 +117,8 @@ class Session:
         self.redactor = redactor
         #: the first output of each kind that answers no request: it may have been the answer that is missing
         self.noise: dict[str, str] = {}
-        #: HTTP error statuses received while the connection was opened, or because of which it ended
-        self.statuses: list[int] = []
+        #: the HTTP error status because of which it could not be opened, or ended, or else 0
+        self.status = 0
         self.stderr = StderrTail(redactor.text)
         #: how the server describes itself; for other threads, which must not use the client
         self.about: dict[str, Any] = {}
@@ -144,7 +145,7 @@ class Session:
 
     def details(self) -> list[str]:
         """Details that help to understand a failure. Untrusted, because they contain the server's text."""
-        found = [f"it answered with {status_text(one)}" for one in self.statuses[-1:]]
+        found = [f"it answered with {status_text(self.status)}"] if self.status else []
         said = "\n".join(self.stderr.lines())
         return [*found, *self.noise.values(), *([f"its standard error ended with:\n{said}"] if said else [])]
 
@@ -154,11 +155,10 @@ class Session:
             self._scope.cancel()  # while it is opening, nothing waits for the event
 
     async def _run(self, make_client: MakeClient) -> None:
-        talking.set((self.redactor.text, self.statuses))
+        talking.set(self)
         try:
             with self._scope:
                 async with make_client(self) as client, anyio.create_task_group() as group:
-                    self.statuses.clear()  # negotiating the revision may have caused some
                     self.is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
                     self.about = _introduction(client)
                     self.client, self.is_open = client, True
@@ -297,7 +297,7 @@ class Connection:
         while True:
             session = await self._open()
             attempt = Attempt(session, emit, self.config.timeout)
-            talking.set((self.redactor.text, attempt.statuses))  # each request has a task, and a context of its own
+            talking.set(attempt)  # each request has a task, and a context of its own
             may_be_done = False
             try:
                 if session.is_usable:
@@ -358,24 +358,23 @@ class Connection:
 
     def _lost(self, attempt: Attempt, error: Exception, what: str, *, repeatable: bool) -> bool:
         """Whether the request may have run before the connection was lost. Raises `McpError` if it was not lost."""
-        session, statuses = attempt.session, attempt.statuses
+        session, status = attempt.session, attempt.status
         if attempt.timeout.expired():
             late = "; ".join([f"did not answer {what} within {self.config.timeout:g} s", *session.noise.values()])
             raise McpUnavailableError(f"server {self.name!r} {late}{'' if repeatable else IN_DOUBT}") from None
         code = error.code if isinstance(error, MCPError) else None
         # since revision 2026-07-28 there are no sessions that a restarted server could not know any more
         has_sessions = self.config.transport == "streamable_http" and not session.is_modern
-        is_unknown = has_sessions and code not in KNOWN_SESSION and bool(statuses) and statuses[-1] in UNKNOWN_SESSION
+        is_unknown = has_sessions and code not in KNOWN_SESSION and status in UNKNOWN_SESSION
         has_ended = session.end_reached.is_set()
         if is_unknown or has_ended or code == mcp_types.CONNECTION_CLOSED:
             if not has_ended:  # otherwise there may be a better reason
                 session.failure = session.failure or error
             return not is_unknown
-        status = f" ({status_text(statuses[-1])})" if statuses else ""
-        reason = reason_of(error, self.redactor.text)
-        is_answer = code not in UNREADABLE and max(statuses, default=0) < httpx2.codes.INTERNAL_SERVER_ERROR
+        reason = reason_of(error, self.redactor.text) + (f" ({status_text(status)})" if status else "")
+        is_answer = code not in UNREADABLE and status < httpx2.codes.INTERNAL_SERVER_ERROR
         effect = "" if repeatable or is_answer else IN_DOUBT
-        raise McpError(f"server {self.name!r} failed at {what}: {reason}{status}{effect}") from None
+        raise McpError(f"server {self.name!r} failed at {what}: {reason}{effect}") from None
 
     async def _end_failed(self, session: Session) -> str:
         """Ends a session that failed or was lost, and returns the reason, as far as it is known."""

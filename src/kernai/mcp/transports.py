@@ -29,7 +29,7 @@ from kernai.mcp.errors import McpError
 if TYPE_CHECKING:
     from typing import Self
 
-    from kernai.mcp.connection import Session
+    from kernai.mcp.connection import Attempt, Session
 
 #: characters kept of a server's standard error: more are cut to the second number, which exceeds any secret
 MAX_STDERR, LEAST_STDERR = 65536, 16384
@@ -40,9 +40,9 @@ _GUARD = Path(__file__).with_name("guard.py")
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _ID = re.compile(r'\s*:\s*("(?:[^"\\]|\\.)*"|-?\d{1,18}(?!\d))', re.DOTALL)
 
-#: For a task that talks to a server: hides the server's secrets in log messages, and the HTTP error statuses that the
-#: task's requests got. The SDK's transport passes a request's context on to the task that sends it.
-talking: ContextVar[tuple[Callable[[str], str], list[int]] | None] = ContextVar("talking", default=None)
+#: What a task that talks to a server does: its `redactor` hides secrets in log messages, its `status` is the HTTP error
+#: status of the last answer. The SDK's transport passes a request's context on to the task that sends it.
+talking: ContextVar[Session | Attempt | None] = ContextVar("talking", default=None)
 
 
 @asynccontextmanager
@@ -230,12 +230,11 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
             session.redactor.add(token, "[header Authorization]")
 
     async def on_response(response: httpx2.Response) -> None:
-        server = talking.get()
-        is_answer = response.request.method == "POST"  # a server need not offer the stream that a GET asks for
-        if server is not None and is_answer and response.status_code >= httpx2.codes.BAD_REQUEST:
-            server[1].append(response.status_code)
-            if config.transport == "sse":  # the SDK would wait for an answer, and send nothing more
-                session.statuses.append(response.status_code)
+        task = talking.get()
+        if task is not None and response.request.method == "POST":  # a server need not offer the stream for a GET
+            task.status = response.status_code if response.status_code >= httpx2.codes.BAD_REQUEST else 0
+            if task.status and config.transport == "sse":  # the SDK would wait for an answer, and send nothing more
+                session.status = task.status
                 session.end()
 
     hooks: Any = {"request": [on_request], "response": [on_response]}
@@ -251,11 +250,11 @@ def status_text(status: int) -> str:
 
 def _without_secrets(record: logging.LogRecord) -> bool:
     """A log filter that hides secrets: the SDK and its HTTP client log addresses, headers and bad data."""
-    server = talking.get()
-    if server is not None:
+    task = talking.get()
+    if task is not None:
         # a parser's traceback quotes the data, cut in the middle, so that secrets in it would not be recognised
         cause = f" ({record.exc_info[0].__name__})" if record.exc_info and record.exc_info[0] else ""
-        record.msg, record.args, record.exc_info = f"{server[0](record.getMessage())}{cause}", (), None
+        record.msg, record.args, record.exc_info = f"{task.redactor.text(record.getMessage())}{cause}", (), None
     return True
 
 
