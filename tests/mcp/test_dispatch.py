@@ -9,20 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp import Client
+from mcp import Client, types
 from mcp.server.mcpserver import MCPServer
-from mcp_types import (
-    AudioContent,
-    BlobResourceContents,
-    CallToolResult,
-    EmbeddedResource,
-    ImageContent,
-    ReadResourceResult,
-    ResourceLink,
-    TextContent,
-    TextResourceContents,
-    ToolAnnotations,
-)
 
 from kernai.mcp import Adapter, McpError, setup
 from kernai.mcp.language import METHODS, error_text, read_request, resource_answer, tool_answer
@@ -32,7 +20,7 @@ from tests.mcp.support import Answer, ask, raw
 def library() -> MCPServer:
     server = MCPServer("library", instructions="Ask me about books.")
 
-    @server.tool(title="Books", annotations=ToolAnnotations(read_only_hint=True))
+    @server.tool(title="Books", annotations=types.ToolAnnotations(read_only_hint=True))
     def find_book(title: str, limit: int = 3) -> str:
         """Find books by title.
 
@@ -218,36 +206,36 @@ def test_any_text_is_a_request_or_is_answered_with_an_error(value: Any) -> None:
         assert set(request.params) <= {*required, *optional}
 
 
-def png(name: str = "image/png", data: str = "iVBORw0=") -> ImageContent:
-    return ImageContent(data=data, mime_type=name)
+def png(name: str = "image/png", data: str = "iVBORw0=") -> types.ImageContent:
+    return types.ImageContent(data=data, mime_type=name)
 
 
-def embedded(blob: str, mime_type: str | None = None) -> EmbeddedResource:
-    return EmbeddedResource(resource=BlobResourceContents(uri="a:b", blob=blob, mime_type=mime_type))
+def embedded(blob: str, mime_type: str | None = None) -> types.EmbeddedResource:
+    return types.EmbeddedResource(resource=types.BlobResourceContents(uri="a:b", blob=blob, mime_type=mime_type))
 
 
-LINK = ResourceLink(name="log", uri="file:///log", mime_type="text/plain", description="What happened")
+LINK = types.ResourceLink(name="log", uri="file:///log", mime_type="text/plain", description="What happened")
 RESULTS: list[tuple[list[Any], Any, list[str]]] = [
     # content, structured content, and what the model reads, media as their MIME types
-    ([TextContent(text="a"), TextContent(text="b")], None, ["a\nb"]),
+    ([types.TextContent(text="a"), types.TextContent(text="b")], None, ["a\nb"]),
     ([], None, ["(the tool returned nothing)"]),
-    ([TextContent(text="a"), png(), TextContent(text="b")], None, ["a", "<image/png>", "\nb"]),
-    ([TextContent(text="a"), png(data="iVBO\nRw0=\n")], None, ["a", "<image/png>"]),
-    ([AudioContent(data="UklGRg==", mime_type="audio/wav")], None, ["<audio/wav>"]),
+    ([types.TextContent(text="a"), png(), types.TextContent(text="b")], None, ["a", "<image/png>", "\nb"]),
+    ([types.TextContent(text="a"), png(data="iVBO\nRw0=\n")], None, ["a", "<image/png>"]),
+    ([types.AudioContent(data="UklGRg==", mime_type="audio/wav")], None, ["<audio/wav>"]),
     ([png(data="no base64!")], None, ["[image: image/png, cannot be shown: "]),
     ([png("not a type")], None, ["[image: not a type, cannot be shown: mime_type must look like"]),
     ([LINK], None, ["[link to the resource file:///log: log, text/plain, What happened; resources/read reads it]"]),
-    ([EmbeddedResource(resource=TextResourceContents(uri="a:b", text="inside"))], None, ["[resource a:b]\ninside"]),
+    ([types.EmbeddedResource(resource=types.TextResourceContents(uri="a:b", text="inside"))], None, ["[resource a:b]\ninside"]),
     ([embedded("AAAA", "application/zip")], None, ["[resource a:b: application/zip, about 3 bytes of binary data, which cannot be shown]"]),
     ([embedded("AAAA")], None, ["[resource a:b: application/octet-stream, about 3 bytes"]),
     ([embedded("AAAA", "image/gif")], None, ["<image/gif>"]),
     ([embedded("JVBERg==", "application/pdf")], None, ["<application/pdf>"]),
     ([embedded("R3LDvMOfZQ==", "text/plain")], None, ["Grüße"]),
     ([embedded("R3L!DvMO", "text/plain")], None, ["[resource a:b: text/plain, about 6 bytes of binary data"]),
-    ([TextContent(text="ok")], {"rows": [1, 2]}, ['ok\n{"rows": [1, 2]}']),
-    ([TextContent(text='{"rows":[1,2]}')], {"rows": [1, 2]}, ['{"rows":[1,2]}']),
-    ([TextContent(text="five")], {"result": "five"}, ["five"]),
-    ([TextContent(text="1"), TextContent(text="2")], {"result": [1, 2]}, ["1\n2"]),
+    ([types.TextContent(text="ok")], {"rows": [1, 2]}, ['ok\n{"rows": [1, 2]}']),
+    ([types.TextContent(text='{"rows":[1,2]}')], {"rows": [1, 2]}, ['{"rows":[1,2]}']),
+    ([types.TextContent(text="five")], {"result": "five"}, ["five"]),
+    ([types.TextContent(text="1"), types.TextContent(text="2")], {"result": [1, 2]}, ["1\n2"]),
     ([png()], [], ["<image/png>", "\n[]"]),
     ([], {"a": None, "ö": "ü"}, ['{"a": null, "ö": "ü"}']),
 ]
@@ -256,7 +244,7 @@ RESULTS: list[tuple[list[Any], Any, list[str]]] = [
 @pytest.mark.parametrize("content, structured, wanted", RESULTS)
 def test_a_result_becomes_text_and_media_for_the_model(content: list[Any], structured: Any, wanted: list[str]) -> None:
     given = {} if structured is None else {"structured_content": structured}
-    answer = tool_answer(CallToolResult(content=content, **given))
+    answer = tool_answer(types.CallToolResult(content=content, **given))
     parts = answer if isinstance(answer, list) else [answer]
     shown = [part if isinstance(part, str) else f"<{part.mime_type}>" for part in parts]
     assert len(shown) == len(wanted)
@@ -265,18 +253,18 @@ def test_a_result_becomes_text_and_media_for_the_model(content: list[Any], struc
 
 
 def test_a_null_result_is_shown_unless_there_is_a_text() -> None:
-    assert tool_answer(CallToolResult(content=[], structured_content=None)) == "null"
-    assert tool_answer(CallToolResult(content=[TextContent(text="a")], structured_content=None)) == "a"
+    assert tool_answer(types.CallToolResult(content=[], structured_content=None)) == "null"
+    assert tool_answer(types.CallToolResult(content=[types.TextContent(text="a")], structured_content=None)) == "a"
 
 
 def test_several_pieces_of_a_resource_are_each_below_their_uri() -> None:
-    pieces: list[Any] = [TextResourceContents(uri=f"a:{text}", text=text) for text in "bc"]
-    assert resource_answer(ReadResourceResult(contents=pieces)) == "[a:b]\nb\n[a:c]\nc"
-    assert resource_answer(ReadResourceResult(contents=pieces[:1])) == "b"
+    pieces: list[Any] = [types.TextResourceContents(uri=f"a:{text}", text=text) for text in "bc"]
+    assert resource_answer(types.ReadResourceResult(contents=pieces)) == "[a:b]\nb\n[a:c]\nc"
+    assert resource_answer(types.ReadResourceResult(contents=pieces[:1])) == "b"
 
 
 def test_an_image_in_an_error_is_mentioned_in_its_text() -> None:
-    text = error_text(CallToolResult(content=[TextContent(text="failed"), png()], is_error=True))
+    text = error_text(types.CallToolResult(content=[types.TextContent(text="failed"), png()], is_error=True))
     assert text == "failed\n[image, image/png, cannot be shown in an error]"
 
 

@@ -351,10 +351,8 @@ def test_an_event_stream_whose_address_for_messages_refuses_them_is_reported_at_
 
     def answer(request: Any, _: bytes) -> tuple[int, str, str]:
         if request.command == "GET":
-            request.send_response(200)
-            request.send_header("Content-Type", "text/event-stream")
-            request.end_headers()
-            request.wfile.write(b"event: endpoint\ndata: /messages\n\n")
+            head = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+            request.wfile.write(head + b"event: endpoint\ndata: /messages\n\n")
             ended.wait(30)
         return 401, "text/plain", ""
 
@@ -473,10 +471,7 @@ def test_an_error_or_an_unreadable_answer_is_reported_at_once(answer: str, reaso
 def http_server_that_answers(
     result: str | Callable[[dict[str, Any]], str], kind: str = "application/json", status: int = 200
 ) -> Iterator[Adapter]:
-    """Yield an adapter with a server of an older revision, whose only tool answers with this result, or with an error.
-
-    A function gets the arguments and returns the result; if it is empty, so is the answer. The first call renews a token.
-    """
+    """Yield an adapter with a server of an older revision, whose only tool returns this, or what this makes of arguments."""
     version = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
     results = {
         "initialize": json.dumps(version), "tools/call": result,
@@ -487,16 +482,14 @@ def http_server_that_answers(
         request = json.loads(content or "{}")
         if "id" not in request:
             return 202 if content else 405, kind, ""
-        result = results.get(request["method"])
-        said = '{"code": -32601, "message": "no such method"}' if result is None else result
-        said = said if isinstance(said, str) else said(request["params"]["arguments"])
-        if not said:
-            return 200, kind, ""
-        body = f'{{"jsonrpc": "2.0", "id": {json.dumps(request["id"])}, "{"error" if "code" in said else "result"}": {said}}}'
         is_call = request["method"] == "tools/call"
         if is_call and received.headers["Authorization"] == "Bearer aged":
-            return 401, kind, ""
-        return status if is_call else 200, kind, f"data: {body}\n\n" if kind == "text/event-stream" else body
+            return 401, kind, ""  # the first call renews the token
+        said = results.get(request["method"], '{"code": -32601, "message": "no such method"}')
+        said = said if isinstance(said, str) else said(request["params"]["arguments"])
+        body = f'{{"jsonrpc": "2.0", "id": {json.dumps(request["id"])}, "{"error" if "code" in said else "result"}": {said}}}'
+        body = f"data: {body}\n\n" if kind == "text/event-stream" else body
+        return status if is_call else 200, kind, body if said else ""
 
     with answering(answer) as host:
         servers = {"servers": {"it": {"url": f"http://{host}/mcp", "timeout": 600}}}
@@ -519,11 +512,10 @@ def test_a_call_whose_answer_breaks_off_does_not_end_another_call() -> None:
     waiting, broken = threading.Event(), threading.Event()
 
     def result(arguments: dict[str, Any]) -> str:
-        if not arguments:
-            return ""
-        waiting.set()
-        broken.wait(30)
-        return '{"content": [{"type": "text", "text": "done"}]}'
+        if arguments:
+            waiting.set()
+            broken.wait(30)
+        return '{"content": [{"type": "text", "text": "done"}]}' if arguments else ""
 
     with http_server_that_answers(result, "text/event-stream") as adapter, ThreadPoolExecutor(1) as pool:
         other = pool.submit(call, adapter, "answer", waits=True)

@@ -9,26 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import pytest
-from mcp import MCPError
+from mcp import MCPError, types
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve
-from mcp_types import (
-    CallToolResult,
-    CreateMessageResult,
-    ElicitResult,
-    GetPromptResult,
-    InputRequiredResult,
-    InputResponses,
-    ListPromptsResult,
-    ListResourcesResult,
-    Prompt,
-    ReadResourceResult,
-    RequestParams,
-    Result,
-    TextContent,
-    Tool,
-    ToolExecution,
-)
 from pydantic import BaseModel
 
 import kernai
@@ -46,10 +29,10 @@ def form(message: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def needs(state: Any, **requests: Any) -> Any:
-    return InputRequiredResult.model_validate({"inputRequests": requests, "requestState": json.dumps(state)})
+    return types.InputRequiredResult.model_validate({"inputRequests": requests, "requestState": json.dumps(state)})
 
 
-def text(value: object) -> CallToolResult:
+def text(value: object) -> types.CallToolResult:
     return text_result(json.dumps(value))
 
 
@@ -82,32 +65,32 @@ def everything(params: Any) -> Any:
 
 
 def never(params: Any) -> Any:
-    return InputRequiredResult(request_state="again")
+    return types.InputRequiredResult(request_state="again")
 
 
 TOOLS: dict[str, Callable[[Any], Any]] = {one.__name__: one for one in (register, sign_in, everything, never)}
 
 
 def server() -> Any:
-    tools = [Tool(name=name, input_schema={"type": "object", "properties": {"x": {}}}) for name in TOOLS]
+    tools = [types.Tool(name=name, input_schema={"type": "object", "properties": {"x": {}}}) for name in TOOLS]
 
-    async def prompts(*_: Any) -> ListPromptsResult:
-        return ListPromptsResult(prompts=[Prompt(name="greet")])
+    async def prompts(*_: Any) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=[types.Prompt(name="greet")])
 
     async def get_prompt(_: Any, params: Any) -> Any:
         if not params.input_responses:
             return needs(0, who=form("Who?", FORM))
         content = {"type": "text", "text": answers(params)["who"]["content"]["name"]}
-        return GetPromptResult.model_validate({"messages": [{"role": "user", "content": content}]})
+        return types.GetPromptResult.model_validate({"messages": [{"role": "user", "content": content}]})
 
-    async def resources(*_: Any) -> ListResourcesResult:
-        return ListResourcesResult(resources=[])
+    async def resources(*_: Any) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=[])
 
     async def read(_: Any, params: Any) -> Any:
         if not params.input_responses:
             return needs(0, who=form("Who?", FORM))
         name = answers(params)["who"]["content"]["name"]
-        return ReadResourceResult.model_validate({"contents": [{"uri": params.uri, "text": name}]})
+        return types.ReadResourceResult.model_validate({"contents": [{"uri": params.uri, "text": name}]})
 
     return sdk_server(
         lambda: tools, lambda params: TOOLS[params.name](params), on_list_prompts=prompts, on_get_prompt=get_prompt,
@@ -260,8 +243,8 @@ def test_a_url_is_shown_to_a_person_who_agrees_to_open_it() -> None:
 
 
 def test_several_requests_are_answered_by_key_and_others_by_their_callbacks() -> None:
-    def sampling(context: Any, params: Any) -> CreateMessageResult:
-        return CreateMessageResult(role="assistant", content=TextContent(text=f"of {params.max_tokens}"), model="m")
+    def sampling(context: Any, params: Any) -> types.CreateMessageResult:
+        return types.CreateMessageResult(role="assistant", content=types.TextContent(text=f"of {params.max_tokens}"), model="m")
 
     with desk(sampling=sampling) as adapter:
         store, pending = waiting(adapter, "everything")
@@ -325,9 +308,9 @@ def test_a_server_that_keeps_asking_is_an_error(monkeypatch: pytest.MonkeyPatch)
 # ----------------------------------------------------------------------------------------------------------- tasks
 
 
-class TaskParams(RequestParams):
+class TaskParams(types.RequestParams):
     task_id: str
-    input_responses: InputResponses | None = None
+    input_responses: types.InputResponses | None = None
 
 
 class Jobs:
@@ -338,7 +321,7 @@ class Jobs:
         self.updates: list[Any] = []
         self.cancelled = asyncio.Event()
         self.polls = 0
-        build = Tool(name="build", input_schema={"type": "object"}, execution=ToolExecution(task_support="required"))
+        build = types.Tool(name="build", input_schema={"type": "object"}, execution=types.ToolExecution(task_support="required"))
         self.server = sdk_server(lambda: [build], self.begin)
         self.server.add_request_handler("tasks/get", TaskParams, self.get)
         self.server.add_request_handler("tasks/update", TaskParams, self.update)
@@ -357,11 +340,11 @@ class Jobs:
 
     async def update(self, _: Any, params: Any) -> Any:
         self.updates.append(answers(params))
-        return Result()
+        return types.Result()
 
     async def cancel(self, _: Any, params: Any) -> Any:
         self.cancelled.set()
-        return Result()
+        return types.Result()
 
 
 WORKING = {"status": "working", "statusMessage": "half done"}
@@ -400,7 +383,7 @@ def test_a_task_may_take_longer_than_the_timeout_of_its_server(monkeypatch: pyte
 
 def test_a_task_that_needs_input_is_answered_once_by_a_callback() -> None:
     jobs = Jobs(ASKS, ASKS, DONE)
-    accept = lambda context, params: ElicitResult(action="accept", content={"name": "Ada"})  # noqa: E731
+    accept = lambda context, params: types.ElicitResult(action="accept", content={"name": "Ada"})  # noqa: E731
     with setup({}, {"jobs": jobs.server}, register=False, elicitation=accept) as adapter:
         assert call(adapter, "build").text == "built"
     assert jobs.updates == [{"who": {"action": "accept", "content": {"name": "Ada"}}}]

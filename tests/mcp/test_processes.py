@@ -165,17 +165,12 @@ def test_setups_and_shutdowns_leave_no_process_thread_or_socket(tmp_path: Path) 
     threads, files = set(threading.enumerate()), open_files()
     for _ in range(4):
         with raw_adapter("--description", mark) as adapter:
+            assert set(threading.enumerate()) == threads  # nothing is started before the first request
             Path(mark).touch()
             assert call(adapter, "echo", text="hello").text == "hello"
     assert set(threading.enumerate()) - threads == set()
     assert open_files() <= files  # files left open by other tests may be closed by now
     assert wait_until_ended(processes_with(mark)) == []
-
-
-def test_an_adapter_without_requests_starts_no_thread_or_server() -> None:
-    threads = set(threading.enumerate())
-    with raw_adapter():
-        assert set(threading.enumerate()) - threads == set()
 
 
 def test_each_of_many_calls_from_sixteen_threads_gets_its_own_answer_from_one_server() -> None:
