@@ -442,9 +442,10 @@ def test_an_agent_that_decides_differently_cannot_continue_and_its_replay_shows_
 
 
 def test_the_replay_command_in_the_hint_works(here: Here, paused: Path) -> None:
-    done = here("resume", "runs.db", "r42", "--approve", "1.0", "--model", "ollama/m", "--model-capabilities", "text")
+    model = ("--model", "ollama/m", "--model-capabilities", "text", "--max-steps", "5")
+    done = here("resume", "runs.db", "r42", "--approve", "1.0", *model)
     typed = shlex.split(error_lines(done.stderr)[1].split("`")[1])
-    assert (typed[:3], typed[6:8]) == (["kernai", "replay", "--system"], ["--model-capabilities", "text"])
+    assert (typed[:3], typed[4:10]) == (["kernai", "replay", "--system"], [*model])
     again = here(*typed[1:])
     assert (again.returncode, again.stdout.splitlines()[1][:14]) == (1, "+++ --system '")
 
@@ -454,15 +455,15 @@ def test_a_replay_calls_nothing_and_reads_stores_and_recordings(here: Here, paus
     write(paused, "offline.py", CLERK.replace("MockProvider().on_call(answer)", "None").replace('"a"', '"no such mode"'))
     done = here("replay", "offline.py", "runs.db", "r42")
     assert (done.returncode, done.stdout, done.stderr) == (0, "the same\n", "")
-    write(paused, "agent.py", AGENT)
+    write(paused, "agent.py", AGENT.replace("skills=[", "max_steps=1, skills=["))
     for name in ("run.json", "run.jsonl"):
-        here("run", "agent.py", "How many lamps?", "--record", name)
-        assert json.loads(here("replay", "agent.py", name, "--json").stdout) == {
+        here("run", "agent.py", "How many lamps?", "--record", name, "--max-steps", "2")
+        assert json.loads(here("replay", "agent.py", name, "--json", "--max-steps", "2").stdout) == {
             "same": True, "divergence": None, "loosened": {}, "changes": [],
         }
     lines = (paused / "run.jsonl").read_text().splitlines(keepends=True)
     write(paused, "half.jsonl", "".join(lines[:3]))
-    assert here("replay", "agent.py", "half.jsonl").stdout == "the same, as far as the recording goes\n"
+    assert here("replay", "agent.py", "half.jsonl", "--max-steps", "2").stdout == "the same, as far as the recording goes\n"
 
 
 def test_a_replay_needs_a_run_id_for_several_runs_and_refuses_a_newer_format_which_is_only_shown(

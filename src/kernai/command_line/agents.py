@@ -63,6 +63,7 @@ AGENT = (
 )
 CAPABILITIES = Argument("--model-capabilities LIST",
                         "capabilities of the --model, such as text,vision, if kernai does not know them", capabilities)
+MAX_STEPS = Argument("--max-steps N", "model calls (default: the agent's limit)", number(int, 1))
 #: the model and its details, the agent's steps, and the fields of `Limits`
 MODEL = (
     Argument("--model VENDOR/NAME", "use this model instead of the agent's own"),
@@ -70,7 +71,7 @@ MODEL = (
     CAPABILITIES,
     Argument("--price IN,OUT", "prices of the --model in dollars per million tokens, for --max-cost", _price),
     Group(
-        Argument("--max-steps N", "model calls (default: the agent's limit)", number(int, 1)),
+        MAX_STEPS,
         Argument("--max-tokens N", "prompt and completion tokens together", number(int, 0)),
         Argument("--max-cost DOLLARS", "total cost; needs the model's price", number(float, 0)),
         Argument("--max-calls N", "model, skill and protocol calls together", number(int, 0)),
@@ -87,7 +88,8 @@ def same_agent(options: Namespace, names: Sequence[str] = _AGENT_OPTIONS) -> tup
     for name in names:
         given = getattr(options, name)
         for value in given if isinstance(given, list) else [] if given is None else [given]:
-            words += [f"--{name.replace('_', '-')}", value if isinstance(value, str) else ",".join(map(str, value))]
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            words += [f"--{name.replace('_', '-')}", text]
     return tuple(words)
 
 
@@ -102,7 +104,7 @@ def prepared(options: Namespace) -> Iterator[tuple[Agent[Any], Limits]]:
     unknown.
     """
     with agent_of(options) as found, ExitStack() as opened:
-        agent = found if options.max_steps is None else found.replace(max_steps=options.max_steps)
+        agent = found
         if options.model is not None:
             from kernai_providers import resolve  # not needed if the agent's file sets its own provider
 
@@ -111,7 +113,7 @@ def prepared(options: Namespace) -> Iterator[tuple[Agent[Any], Limits]]:
                 given["base_url"] = options.base_url
             with failing("--model", WHICH_MODEL, (KernaiError, ValueError, TypeError)):
                 provider, model = resolve(options.model, **given)
-            agent = agent.replace(provider=opened.enter_context(provider), model=model)
+            agent = found.replace(provider=opened.enter_context(provider), model=model)
         else:
             for option in ("base_url", "model_capabilities", "price"):
                 if getattr(options, option) is not None:
@@ -147,26 +149,24 @@ def is_made(options: Namespace) -> bool:
 
 @contextmanager
 def agent_of(options: Namespace) -> Iterator[Agent]:
-    """Yields the agent in a file, or the one that `--system` and `--skills` define.
+    """Yields the agent in a file, or the one that `--system` and `--skills` define, with the steps of the command line.
 
     Modules of `--skills` are forgotten at the end of the block.
     """
-    if options.agent is not None:
-        if is_made(options):
-            option = "--skills" if options.skills else "--system"
-            raise CommandError(f"{option} makes an agent, and AGENT names another: {options.agent}", "leave one out")
-        yield _find_agent(options.agent)
-        return
+    if options.agent is not None and is_made(options):
+        option = "--skills" if options.skills else "--system"
+        raise CommandError(f"{option} makes an agent, and AGENT names another: {options.agent}", "leave one out")
     with skills_in(options.skills) as (skills, faults):
         for fault in faults:
             raise CommandError(f"--skills: {fault}", DEBUG_HINT, NO) from fault.error
         if options.skills and not skills:
             raise CommandError(f"--skills: there is no skill in {', '.join(options.skills)}", "make one with @skill")
-        yield Agent(
+        agent = Agent(
             instructions=INSTRUCTIONS if options.system is None else options.system,
             skills=[one.skill for one in skills.values()] or None, protocols=[], list_skills=True,
             name="run",  # of `kernai chat` too: for a replay, another name would be another agent
-        )
+        ) if options.agent is None else _find_agent(options.agent)
+        yield agent if options.max_steps is None else agent.replace(max_steps=options.max_steps)
 
 
 # ------------------------------------------------------------------------------------------------ agents in files

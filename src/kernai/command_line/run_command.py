@@ -109,7 +109,7 @@ def _resume(options: Namespace) -> int:
         again = stores.command("resume", *agents.same_agent(options), store.path, options.run)
         # unlike `resume`, `replay` has no default agent
         words = [] if options.agent is not None or agents.is_made(options) else ["--system", agents.INSTRUCTIONS]
-        words += agents.same_agent(options, ("system", "skills", "model", "model_capabilities"))
+        words += agents.same_agent(options, ("system", "skills", "model", "model_capabilities", "max_steps"))
         return carried_out(
             lambda view: resume(agent, options.run, store=store.store, on_event=view, **more),
             options, again=again, replay=stores.command("replay", *words, store.path, options.run),
@@ -234,7 +234,8 @@ _RESUME_ARGUMENTS = (
 _REPLAY_ARGUMENTS = (
     *agents.AGENT, Argument("RECORDING | STORE RUN", FORMS, name="words", nargs="*"), _OLDER,
     Argument("--run-id RUN", "which run, if the recording has several"),
-    Argument("--model VENDOR/NAME", "the model of the recorded run, if not the agent's own"), agents.CAPABILITIES,
+    Argument("--model VENDOR/NAME", "the model of the recorded run, if not the agent's own"),
+    agents.CAPABILITIES, agents.MAX_STEPS,
     Argument("--accept KEY...", "accept the loss of this protection; repeatable"),
     Argument("--strict", "treat any change to the agent as a difference"),
     Argument("--run-skills", "call the skills and compare their results"),

@@ -34,7 +34,8 @@ def skills_in(files: list[str]) -> Iterator[tuple[dict[str, FoundSkill], list[Fa
     skills: dict[str, FoundSkill] = {}
     faults: list[Fault] = []
     loaded: list[SkillFile] = []
-    import_from_here()
+    if files:
+        import_from_here()
     try:
         for path in dict.fromkeys(path for one in files for path in _matching(one)):
             try:

@@ -161,7 +161,7 @@ def continuing(
                 hint = (f"find out whether they did; then `{again} --in-flight skip` continues, and the model reads "
                         "that the outcome is unknown; `--in-flight retry` calls again")
             case ReplayDivergenceError() if f'"stop_reason":"{StopReason.MAX_STEPS}"' in error.got:
-                # `replay` would not show this: it has no --max-steps
+                # `replay` would only show that it stops there
                 why, hint = "the recorded run took more steps than are allowed now", "--max-steps allows more"
             case ReplayDivergenceError():
                 why = f"the agent decides differently from the recording, starting at event {error.seq} ({error.event})"
