@@ -166,9 +166,8 @@ class Server(NamedTuple):
     variable: str | None = None
 
 
-def check_servers() -> list[Finding]:
+def check_servers() -> Iterator[Finding]:
     """Reports each server that answers, Ollama, and servers that a variable names even if they do not answer."""
-    findings: list[Finding] = []
     servers: list[Server] = []
     for name, variable in (("ollama", "OLLAMA_HOST"), ("local", "LOCAL_BASE_URL")):
         is_set = bool(os.environ.get(variable, "").strip())
@@ -177,12 +176,12 @@ def check_servers() -> list[Finding]:
                 with resolve(f"{name}/any", api_key="none is sent")[0] as provider:  # it reads the variable
                     servers.append(Server(name, provider.base_url, variable if is_set else None))
         except (KernaiError, ValueError) as error:  # its text does not show the value, which may contain a password
-            text = f"{variable} is not a valid address"
-            findings.append(Finding("servers", name, text, good=False, problem=error_text(error)))
+            problem = error_text(error)
+            yield Finding("servers", name, f"{variable} is not a valid address", good=False, problem=problem)
     named = {server.url for server in servers}
     servers += [Server(name, url) for name, url in USUAL if url not in named]
-    with ThreadPoolExecutor(max_workers=len(servers) or 1) as pool:
-        return [*findings, *(one for one in pool.map(_check_server, servers) if one is not None)]
+    with ThreadPoolExecutor() as pool:
+        yield from filter(None, pool.map(_check_server, servers))
 
 
 def _check_server(server: Server) -> Finding | None:

@@ -85,7 +85,7 @@ class RunStoreRules:
         _same((busy.run_id, busy.holder, busy.since, busy.until), ("r", "first", lease.since, lease.until), "the error")
         store.release(lease)
         again = self.reopen(store).claim("r", "second", AN_HOUR)
-        _true(again.token > lease.token, f"the claim {again.token} comes after {lease.token}")
+        _same(again.token > lease.token, True, f"whether the claim {again.token} comes after {lease.token}")
         _raises(KernaiError, partial(store.claim, "never-there", "first", 1.0), "a claim of a run that does not exist")
 
     def test_an_append_under_an_older_lease_writes_nothing(self) -> None:
@@ -168,7 +168,7 @@ class RunStoreRules:
             return
         store = self._begun()
         (lease,) = self._forked(store, lambda own, _: own.claim("r", new_worker(), AN_HOUR).token, 1)
-        _true(store.claim("r", "second", AN_HOUR).token > lease, "a claim after the process has died")
+        _same(store.claim("r", "second", AN_HOUR).token > lease, True, "whether the next claim has a higher number")
 
     def test_of_processes_that_claim_at_once_one_wins(self) -> None:
         if not self.processes:
@@ -280,7 +280,7 @@ class RunStoreRules:
         for limit in range(1, 11):
             found: list[RunInfo] = []
             while page := self.reopen(store).runs().page(limit, found[-1] if found else None):
-                _true(len(page) <= limit, f"a page of {limit} has {len(page)} runs")
+                _same(len(page) <= limit, True, f"whether a page of {limit} runs has {len(page)}")
                 found += page
             _same([info.run_id for info in found], expected, f"the runs in pages of {limit}")
         _raises(ValueError, lambda: store.runs().page(-1), "a page of less than one run")
@@ -295,8 +295,7 @@ class RunStoreRules:
         answer = entry(used.type, used.fields(), at="3")
         sent = {**entry(events.MessagesSentRow.type, {"messages": []}, at="2"), "step": 1}
         store.append("r", 0, [started(at="1", tags={"a": "b"}), sent, answer], [])
-        info = self.reopen(store).info("r")
-        assert info is not None
+        info = _info(self.reopen(store))
         listed = (info.agent, info.created_at, info.updated_at, info.steps, info.usage)
         _same(listed, ("clerk", "1", "3", 2, Usage(10, 1, 11, 0.25, 1)), "what is listed while it runs")
         _same((dict(info.tags), info.length, info.number, info.parent), ({"a": "b"}, 3, 0, None), "the rest of it")
@@ -476,7 +475,7 @@ class RunStoreRules:
 
 def _info(store: RunStore, run_id: str = "r") -> RunInfo:
     info = store.info(run_id)
-    _true(info is not None, f"run {run_id} exists")
+    _same(info is not None, True, f"whether run {run_id} exists")
     return info  # type: ignore[return-value]  # the line above has checked it
 
 
@@ -491,9 +490,4 @@ def _eventually(act: Callable[[], Any]) -> Any:
         try:
             return act()
         except RunBusyError:
-            _true(time.monotonic() < until, f"the lease has expired after {TIMEOUT} seconds")
-
-
-def _true(holds: object, what: str) -> None:
-    if not holds:
-        raise AssertionError(f"expected that {what}")
+            _same(time.monotonic() < until, True, f"whether the lease has expired after {TIMEOUT} seconds")
