@@ -183,7 +183,8 @@ def called_by(function: Any) -> Any:
 
 def _flags(function: Any) -> int:
     """The flags of the code that a call runs; 0 if it is not Python code."""
-    return int(getattr(getattr(called_by(function), "__code__", None), "co_flags", 0))
+    code = getattr(function, "__code__", None) or getattr(called_by(function), "__code__", None)
+    return int(getattr(code, "co_flags", 0))
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:
