@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 import inspect
@@ -170,6 +171,7 @@ def test_a_callable_object_can_be_a_skill_if_it_is_given_a_name() -> None:
 
     counter = skill(name="count")(Counter())
     assert (counter.is_async, counter.description) == (True, "Count to a number.")
+    assert skill(name="manager")(contextlib.ContextDecorator()).description.startswith("A base class")
     assert asyncio.run(counter.call({"n": 3})) == 3
 
 

@@ -280,7 +280,8 @@ def first_paragraph(function: Any) -> str:
     import inspect
 
     given = inside_partials(function)
-    text = inspect.getdoc(called_by(given)) or inspect.getdoc(given) or ""
+    called = called_by(given)
+    text = inspect.getdoc(called if called.__doc__ else given) or ""  # otherwise it is inherited from `object`
     return " ".join(text.strip().split("\n\n")[0].split())
 
 
