@@ -90,7 +90,7 @@ class Setup:
         self.rules = Rules.of(agent)
         self.recorded_rules = self.rules._asdict()
         self._definition: tuple[dict[str, Any], dict[str, Agent[Any]]] | None = None
-        self._tools: tuple[str | tuple[str | Outside, ...] | None, Message, Tools] | None = None
+        self._tools: Tools | None = None
         self._plain: dict[str | None, Skill | None] = {}
         self.skills = SkillAccess(agent.skills, self._skill_registry, allowed, self.model)
         self.protocols = ProtocolAccess(agent.protocols, self._protocol_registry)
@@ -207,17 +207,16 @@ class Setup:
 
     def tools(self, system: Message, read: tuple[Any, int], context: Context) -> Tools:
         """Returns the tools for a native call; `system` is the system message for calls as blocks."""
-        built = self._system or self.read_system(read, context)  # not built yet if all steps so far were replayed
-        instructions, known = built.instructions, self._tools
-        if known is None or known[:2] != (instructions, system):
+        known = self._tools
+        if known is None or known.blocks_system != system:
             from kernai.agents.native_tools import Tools, native_tools  # few agents call natively
 
-            typed = self.answer_type
+            typed, built = self.answer_type, self._system or self.read_system(read, context)  # if all was replayed
             output = None if typed is None or typed.is_text else typed.schema()
-            native = Message("system", system_text(self, _shown(instructions), native=True), outside=system.outside)
-            made = Tools(tuple(native_tools(self)), system, native, output, self.constrains)
-            known = self._tools = instructions, system, made
-        return known[2]
+            text = system_text(self, _shown(built.instructions), native=True)
+            native = Message("system", text, outside=system.outside)
+            known = self._tools = Tools(tuple(native_tools(self)), system, native, output, self.constrains)
+        return known
 
     def constrained(self, generation: GenerationOptions, provider: Provider | None) -> GenerationOptions:
         """Returns the options of a model call, with the grammar in the provider's field if it has one."""
