@@ -52,8 +52,8 @@ class Limits(Value):
             kinds = (int,) if whole else (int, float)
             if isinstance(value, bool) or not isinstance(value, kinds):
                 raise TypeError(f"{one.name} must be {'an int' if whole else 'a number'}, got {value!r}")
-            if not value >= 0 or (one.name == "repeated_calls" and value < 2):  # noqa: PLR2004 - one call repeats nothing
-                least = 2 if one.name == "repeated_calls" else 0
+            least = 2 if one.name == "repeated_calls" else 0  # one call repeats nothing
+            if not value >= least:
                 raise ValueError(f"{one.name} must be at least {least}, got {value!r}")
             if not whole and isinstance(value, int) and value > float_info.max:
                 raise ValueError(f"{one.name} is larger than a float can be; for no limit, pass None")
