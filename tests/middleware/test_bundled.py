@@ -316,8 +316,8 @@ wrong: Any = "text"
 
 @pytest.mark.parametrize("make, says", [
     *[(lambda attempts=one: retry(attempts), f"attempts must be a positive int, got {one!r}") for one in (0, wrong, True)],
-    *[(lambda wait=one: retry(first_wait=wait), f"first_wait must be a number of seconds, at least 0, got {one}") for one in (-1, float("nan"))],
-    (lambda: retry(longest_wait=wrong), "longest_wait must be a number of seconds, at least 0, got 'text'"),
+    *[(lambda wait=one: retry(first_wait=wait), f"first_wait must be a number of seconds from 0 and below 1,000,000, got {one}") for one in (-1, float("nan"))],
+    (lambda: retry(longest_wait=wrong), "longest_wait must be a number of seconds from 0 and below 1,000,000, got 'text'"),
     (lambda: fallback(), "needs another provider, another model, or both"),
     (lambda: fallback(wrong), "provider must be a kernai.Provider, got str"),
     (lambda: fallback(model=wrong), "model must be a Model"),

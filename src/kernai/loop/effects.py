@@ -28,9 +28,9 @@ The loop never yields `Sleep` or `Raise`. They are for middleware, as are some f
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from sys import float_info
 from typing import TYPE_CHECKING, Any, Literal, final
 
+from kernai._util.api import check_seconds
 from kernai.agents.agent import check_model
 from kernai.errors import Control, Stop
 from kernai.registry.provider import check_provider
@@ -239,7 +239,7 @@ class Join(Effect):
 
 
 class Sleep(Effect):
-    """Waits for `seconds`, which must be finite and at least 0, else `ValueError`. Ends early if the run must stop.
+    """Waits for `seconds`, from 0 and below 1,000,000, else `ValueError`. Ends early if the run must stop.
 
     Before the retry of a model call, `reason` is why the call failed and `attempt` the number of the retry, from 1.
     """
@@ -249,11 +249,8 @@ class Sleep(Effect):
     def __init__(
         self, seconds: float, scope: str = "", call_id: str = "", *, reason: str | None = None, attempt: int = 1
     ) -> None:
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-            raise TypeError(f"seconds must be a number, got {seconds!r}")
-        if not 0 <= seconds <= float_info.max:
-            raise ValueError(f"seconds must be at least 0 and finite, got {seconds!r}")
-        self.seconds, self.scope, self.call_id, self.reason, self.attempt = seconds, scope, call_id, reason, attempt
+        self.seconds = check_seconds("seconds", seconds, or_zero=True)
+        self.scope, self.call_id, self.reason, self.attempt = scope, call_id, reason, attempt
 
 
 class Raise(Effect):

@@ -38,9 +38,8 @@ def retry(
     `longest_wait` seconds, the error is raised at once.
     """
     check_count("attempts", attempts)
-    for name, wait in (("first_wait", first_wait), ("longest_wait", longest_wait)):
-        if isinstance(wait, bool) or not isinstance(wait, (int, float)) or not wait >= 0:
-            raise ValueError(f"{name} must be a number of seconds, at least 0, got {wait!r}")
+    check_seconds("first_wait", first_wait, or_zero=True)
+    check_seconds("longest_wait", longest_wait, or_zero=True)
 
     def middleware(effect: Effect) -> Flow:
         if not isinstance(effect, CallModel):
