@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -41,8 +41,8 @@ class EventDelivery:
     journal: Journal | None = None
 
     def __init__(
-        self, log: EventLog, recorder: Recorder | None, cancellation: Cancellation, callbacks: Sequence[Callback] = (),
-        on_task_complete: Callable[..., Any] | None = None,
+        self, log: EventLog, recorder: Recorder | None, cancellation: Cancellation, on_event: Callback | None = None,
+        on_task_complete: Callable[..., Any] | None = None, *, stream: Callback | None = None,
     ) -> None:
         self._log = log
         self._cancellation = cancellation
@@ -52,9 +52,9 @@ class EventDelivery:
         self._entries: list[Row] | None = None
         if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
             self._entries = recorder.sink.rows
-        self._callbacks = callbacks
+        self._callbacks = [callback for callback in (on_event, stream) if callback is not None]
         self._on_task_complete = on_task_complete
-        self.listening = bool(callbacks)
+        self.listening = bool(self._callbacks)
         self._observed = self.listening or on_task_complete is not None
         #: where rows are written directly, if nobody observes the run and no more than warnings are logged
         self.kept: list[Row] | deque[Row] | None = None
@@ -128,7 +128,7 @@ class ThreadsDelivery(EventDelivery):
     """Delivers events for the synchronous driver."""
 
     def __init__(self, *given: Any, channel: Channel | None = None) -> None:
-        super().__init__(*given)
+        super().__init__(*given, stream=None if channel is None else channel.put)
         #: where one of the callbacks puts events for the consumer of a stream
         self._channel = channel
         # reentrant: a callback may emit an event through a skill context

@@ -178,24 +178,20 @@ class RunRequest:
 
         return AsyncRunStream(self.begin_async, self.cancellation)
 
-    def begin_async(self, *streams: Callable[[Event], Any]) -> tuple[Run, Coroutine[Any, Any, Result[Any]]]:
+    def begin_async(self, stream: Callable[[Event], Any] | None = None) -> tuple[Run, Coroutine[Any, Any, Result[Any]]]:
         """Returns the root run, and the coroutine that drives it to its end. Needs a running event loop."""
         from kernai.drivers.asyncio_delivery import AsyncioDelivery
         from kernai.drivers.asyncio_driver import AsyncioDriver
 
         delivery = AsyncioDelivery(
-            self._log, self.recorder, self.cancellation, self._callbacks(*streams), self._on_task_complete)
+            self._log, self.recorder, self.cancellation, self._on_event, self._on_task_complete, stream=stream)
         run, work = self.begin(delivery)
         return run, AsyncioDriver(run.root, delivery).run(Stack(work, run.outbox, breakable=False))
 
     def _delivery(self, channel: Channel | None = None) -> ThreadsDelivery:
         self.check_observers_are_plain()
-        callbacks = self._callbacks() if channel is None else self._callbacks(channel.put)
         return ThreadsDelivery(
-            self._log, self.recorder, self.cancellation, callbacks, self._on_task_complete, channel=channel)
-
-    def _callbacks(self, *streams: Callable[[Event], Any]) -> tuple[Callable[[Event], Any], ...]:
-        return streams if self._on_event is None else (self._on_event, *streams)
+            self._log, self.recorder, self.cancellation, self._on_event, self._on_task_complete, channel=channel)
 
     def check_observers_are_plain(self) -> None:
         """Raises `TypeError` for an async function, which only the asyncio driver can call."""
