@@ -50,7 +50,7 @@ class Price:
 def price_of(name: str, *, now: datetime | None = None) -> Price | None:
     """Returns the price of ``"vendor/model"``, a name for `resolve`, at the moment `now`; None if the list has none."""
     vendor, model_id = split_name(name)
-    model_id = model_id.removeprefix("google/") if vendor.name == "vertex" else model_id
+    model_id = model_id.removeprefix("google/" if vendor.name == "vertex" else "models/")  # as Google writes names
     snapshot = get_snapshot()
     try:
         _, model = snapshot.find_provider_model(model_id, None, _VENDORS.get(vendor.name, vendor.name), None)

@@ -273,11 +273,8 @@ def test_the_callers_headers_replace_ours_whatever_their_case(vendor: str, writt
     ("gemini-2.5-pro", "/v1beta/models/gemini-2.5-pro"),
     ("models/gemini-2.5-pro", "/v1beta/models/gemini-2.5-pro"),
     ("tunedModels/mine-7", "/v1beta/tunedModels/mine-7"),
-    ("../x?y", "/v1beta/models/..%2Fx%3Fy"),
-    ("a b#c%2e", "/v1beta/models/a%20b%23c%252e"),
-    ("модель", "/v1beta/models/%D0%BC%D0%BE%D0%B4%D0%B5%D0%BB%D1%8C"),
     ("tunedModels/../x", "/v1beta/tunedModels/..%2Fx"),
-    ("a\r\nX-Evil: 1", "/v1beta/models/a%0D%0AX-Evil%3A%201"),
+    ("../я?y#c%2e\r\nX-Evil: 1", "/v1beta/models/..%2F%D1%8F%3Fy%23c%252e%0D%0AX-Evil%3A%201"),
 ])
 def test_no_model_name_changes_geminis_path(id: str, target: str) -> None:
     request = asked(GeminiProvider("k"), Model(id))

@@ -203,7 +203,7 @@ def test_a_price_by_the_length_of_the_prompt_says_that_it_is_the_lowest(prices: 
     assert other is not None
     assert (price.is_tiered, other.is_tiered) == (True, False)
     assert price.cost.input == 1.25
-    assert prices.price_of("vertex/google/gemini-2.5-pro") == price
+    assert price == prices.price_of("vertex/google/gemini-2.5-pro") == prices.price_of("gemini/models/gemini-2.5-pro")
 
 
 def test_a_list_that_was_downloaded_is_of_the_day_of_the_download(prices: Any, monkeypatch: pytest.MonkeyPatch) -> None:
