@@ -239,16 +239,12 @@ class LlamaResponse(StreamedResponse):
         self._thread.join(2.0)  # unless a model is being loaded, or a prompt read, it ends with the next token
 
     def _decode(self, server: Callable[[], Any], body: dict[str, Any]) -> None:
-        def on_piece(piece: object) -> bool:
-            self._put(piece)
-            return self._unwanted.is_set()
-
         atexit.register(self._leave_library)
         try:
             ready = server()
             if self._unwanted.is_set():
                 return
-            failed = ready.handle_chat_completions(body, on_piece)
+            failed = ready.handle_chat_completions(body, self._put)
             if isinstance(failed, dict):  # an error is returned, not streamed
                 self._put(failed)
             self._pieces.put(b"data: [DONE]\n\n")
@@ -260,13 +256,15 @@ class LlamaResponse(StreamedResponse):
         finally:
             atexit.unregister(self._leave_library)
 
-    def _put(self, piece: object) -> None:
+    def _put(self, piece: object) -> bool:
+        """Passes a piece on. Returns whether the decoding should end."""
         self._pieces.put(b"data: " + (piece if isinstance(piece, str) else json.dumps(piece)).encode() + b"\n\n")
+        return self._unwanted.is_set()
 
     def _pull(self) -> bytes:
         end = time.monotonic() + self._silence
         while time.monotonic() < end:
-            if self._is_unwanted():
+            if self._unwanted.is_set() or self._is_unwanted():
                 raise TransportError("the answer of llama.cpp is not wanted any more", "unwanted")
             with suppress(queue.Empty):
                 piece = self._pieces.get(timeout=SLICE)
@@ -280,7 +278,6 @@ class LlamaResponse(StreamedResponse):
 
     def _stop_waiting(self) -> None:
         self._unwanted.set()
-        self._pieces.put(TransportError("the answer was closed", "closed"))
 
     def _release_connection(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no connection to keep
         self._unwanted.set()
