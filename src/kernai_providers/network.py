@@ -56,8 +56,7 @@ class Deadline:
         self._timeouts = request.timeouts
         self.begin()
         self.call = call
-        self._unwanted = request.unwanted
-        self._cancelled = False
+        self._unwanted = request.unwanted or (lambda: False)
         #: under asyncio: the request's connection, and whether it is a new one
         self.stream: Any = None
         self.dialed = False
@@ -82,11 +81,11 @@ class Deadline:
 
     def cancel(self) -> None:
         """Ends the wait. Allowed from any thread."""
-        self._cancelled = True
+        self._unwanted = lambda: True
 
     def check(self) -> None:
         """Raises `TransportError` if the response is no longer wanted, and `TimeoutError` if a step takes too long."""
-        if self._cancelled or (self._unwanted is not None and self._unwanted()):
+        if self._unwanted():
             raise TransportError(f"the answer of {self.call.peer} is not wanted any more", "unwanted")
         # before a response's first byte is read, all may be there already, if this process had no time to look
         if (self.has_received or self.connecting) and time.monotonic() >= self._step_until:
