@@ -145,7 +145,7 @@ class AnthropicProvider(HttpProvider):
             yield {"role": "assistant", "content": content}
             return
         content = [
-            {"type": "tool_result", "tool_use_id": result.call.id, "is_error": result.is_error,
+            {"type": "tool_result", "tool_use_id": result.id, "is_error": result.is_error,
              "content": self.encode([(result.text.strip() and result.text) or EMPTY, *result.media], model)}
             for result in turn.results
         ]

@@ -96,7 +96,7 @@ class GeminiProvider(HttpProvider):
             yield {"role": "model", "parts": parts or [{"text": EMPTY}]}
             return
         parts = [
-            {"functionResponse": {"id": result.call.id, "name": result.call.name, "response": {
+            {"functionResponse": {"id": result.id, "name": result.name, "response": {
                 "error" if result.is_error else "result": result.text}}}
             for result in turn.results
         ]

@@ -46,18 +46,14 @@ _NARROWING: Final = frozenset({
 
 @dataclass(slots=True)
 class Call:
-    """A call that the model made."""
+    """A call that the model made, and its result, at first that it was not run.
+
+    In `media`, a text that names it is before each medium.
+    """
 
     id: str
     name: str
     arguments: dict[str, Any]
-
-
-@dataclass(slots=True)
-class ToolResult:
-    """The result of a call, at first that it was not run. In `media`, a text that names it is before each medium."""
-
-    call: Call
     text: str = "not run"
     media: list[Part] = field(default_factory=list)
     is_error: bool = True
@@ -65,7 +61,7 @@ class ToolResult:
 
     @property
     def marked(self) -> str:
-        """The text, marked if it is an error, for vendors that have no other place to say so."""
+        """The result's text, marked if it is an error, for vendors that have no other place to say so."""
         return f"Error: {self.text}" if self.is_error else self.text
 
 
@@ -88,7 +84,7 @@ class AssistantTurn:
 class UserTurn:
     """What the model reads next: first the results of its calls, then everything else."""
 
-    results: list[ToolResult] = field(default_factory=list)
+    results: list[Call] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
 
 
@@ -212,23 +208,22 @@ class Toolbox:
 def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTurn | UserTurn]:
     """Returns the turns after the system message: user turns and assistant turns, alternating."""
     turns: list[AssistantTurn | UserTurn] = []
-    results: dict[int, ToolResult] = {}  # of the newest calls, by the index of their block
+    results: dict[int, Call] = {}  # the newest calls, by the index of their block
     used: set[str] = set()
     for at, message in enumerate(messages):
         last = turns[-1] if turns else None
         if message.role == "assistant":
-            turn, calls = _assistant_turn(message, box, at, used)
-            results = {index: ToolResult(call) for index, call in calls.items()}
-            tools = [box.tools.get(call.name) for call in calls.values()]
+            turn, results = _assistant_turn(message, box, at, used)
+            tools = [box.tools.get(call.name) for call in turn.calls]
             if len(tools) == 1 and tools[0] is not None and tools[0].type == "final":
                 for result in results.values():  # if the answer was refused, a message says so
                     result.text, result.is_error = "accepted", False
-            if isinstance(last, AssistantTurn) and not calls:
+            if isinstance(last, AssistantTurn) and not turn.calls:
                 last.text = "\n\n".join(filter(None, [last.text, turn.text]))
                 last.media += turn.media
                 continue
             turns += [UserTurn(), turn] if isinstance(last, AssistantTurn) else [turn]
-            turns += [UserTurn([*results.values()])] if calls else []
+            turns += [UserTurn([*turn.calls])] if turn.calls else []
         elif message.role == "user":
             if not isinstance(last, UserTurn):
                 turns.append(last := UserTurn())
@@ -260,7 +255,7 @@ def _assistant_turn(message: Message, box: Toolbox, at: int, used: set[str]) -> 
     return AssistantTurn(text.strip(), list(calls.values()), message.reasoning, media), calls
 
 
-def _add_message(message: Message, turn: UserTurn, results: Mapping[int, ToolResult], *, is_first: bool) -> None:
+def _add_message(message: Message, turn: UserTurn, results: Mapping[int, Call], *, is_first: bool) -> None:
     """Adds a message to a user turn: as the result of a call, or else to the other parts."""
     text, media, is_error = _text_and_media(message)
     is_runtimes = message.text.startswith(_RUNTIME) and not is_first

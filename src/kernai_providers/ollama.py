@@ -88,7 +88,7 @@ class OllamaProvider(HttpProvider):
             yield message
             return
         for result in turn.results:
-            yield {"role": "tool", "tool_name": result.call.name, "content": result.marked}
+            yield {"role": "tool", "tool_name": result.name, "content": result.marked}
         if parts := self.parts_after_results(turn):
             yield _message("user", self.encode(parts, model))
 

@@ -160,7 +160,7 @@ class OpenAIProvider(HttpProvider):
             yield message
             return
         for result in turn.results:
-            yield {"role": "tool", "tool_call_id": result.call.id, "content": result.marked}
+            yield {"role": "tool", "tool_call_id": result.id, "content": result.marked}
         if parts := self.parts_after_results(turn):
             if turn.results and self.merges_roles:  # Mistral refuses a user's message after a result
                 yield {"role": "assistant", "content": "OK"}
@@ -399,7 +399,7 @@ class ResponsesProvider(OpenAIProvider):
             return
         for result in turn.results:
             output: Any = self.encode([result.marked, *result.media], model) if result.media else result.marked
-            yield {"type": "function_call_output", "call_id": result.call.id, "output": output}
+            yield {"type": "function_call_output", "call_id": result.id, "output": output}
         if parts := self.parts_after_results(turn):
             yield {"role": "user", "content": one_text(self.encode(parts, model))}
 

@@ -17,16 +17,7 @@ import kernai
 from adapter_calls import ADAPTERS, bodies_to
 from kernai import Agent, Media, MemoryStore, Message, Model, Recorder, Tool, Tools, parse, skill
 from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, resolve
-from kernai_providers.native import (
-    AssistantTurn,
-    Call,
-    Toolbox,
-    ToolResult,
-    UserTurn,
-    conversation,
-    strict,
-    without_nulls,
-)
+from kernai_providers.native import AssistantTurn, Call, Toolbox, UserTurn, conversation, strict, without_nulls
 from vendor_wires import WIRES
 from wire_format import Called
 from wire_openai import OpenAIWire, named
@@ -352,13 +343,13 @@ def test_an_empty_turn_is_not_sent_as_a_message(vendor: str) -> None:
 
 
 def test_a_blank_result_is_sent_as_a_text_that_says_so() -> None:
-    turn = UserTurn([ToolResult(Call("c", "look", {}), " \n", [], is_error=False)])
+    turn = UserTurn([Call("c", "look", {}, " \n", is_error=False)])
     assert "(empty)" in json.dumps(list(ADAPTERS["anthropic"]("k").native_messages(turn, Model("m"))))
 
 
 @pytest.mark.parametrize("is_error, response", [(False, {"result": "3"}), (True, {"error": "3"})])
 def test_gemini_gets_an_error_under_another_key_than_a_result(is_error: bool, response: dict[str, str]) -> None:
-    turn = UserTurn([ToolResult(Call("c", "look", {}), "3", [], is_error=is_error)])
+    turn = UserTurn([Call("c", "look", {}, "3", is_error=is_error)])
     (message,) = ADAPTERS["gemini"]("k").native_messages(turn, Model("m"))
     assert message["parts"][0]["functionResponse"]["response"] == response
 
@@ -630,8 +621,8 @@ def test_a_conversation_with_blocks_is_paired_in_order_and_gets_ids() -> None:
     first, said, heard, last = cast("Any", conversation(talk, box("a", "b")))
     assert first.parts == [talk[0].text]
     assert (said.text, [call.arguments for call in said.calls], last.text) == ("All.", [{"q": "x"}, {"q": "y"}, {"q": "z"}], "Bye.")
-    assert [(one.call, one.text, one.is_error) for one in heard.results] == [
-        (said.calls[0], "one", False), (said.calls[1], "two", True), (said.calls[2], "not run", True)]
+    assert [(one.text, one.is_error) for one in heard.results] == [("one", False), ("two", True), ("not run", True)]
+    assert heard.results == said.calls
     assert heard.parts == ["Thanks"]
     assert len({call.id for call in said.calls}) == 3
 
