@@ -214,10 +214,8 @@ def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTur
         last = turns[-1] if turns else None
         if message.role == "assistant":
             turn, results = _assistant_turn(message, box, at, used)
-            tools = [box.tools.get(call.name) for call in turn.calls]
-            if len(tools) == 1 and tools[0] is not None and tools[0].type == "final":
-                for result in results.values():  # if the answer was refused, a message says so
-                    result.text, result.is_error = "accepted", False
+            if [call.name for call in turn.calls] == [box.name_of({"type": "final"})]:
+                turn.calls[0].text, turn.calls[0].is_error = "accepted", False  # if it was refused, a message says so
             if isinstance(last, AssistantTurn) and not turn.calls:
                 last.text = "\n\n".join(filter(None, [last.text, turn.text]))
                 last.media += turn.media
