@@ -154,12 +154,12 @@ class Server:
             try:
                 self._separate = self._own.connection = self._separate or self.connect()
                 yield
-            except (psycopg.Error, KernaiError) as error:
-                if self._separate is not None and self._separate.broken:
-                    self._separate = None
-                raise error if isinstance(error, KernaiError) else KernaiError(str(error)) from error
+            except psycopg.Error as error:  # it cannot be opened
+                raise KernaiError(str(error)) from error
             finally:
                 self._own.connection = None
+                if self._separate is not None and self._separate.broken:
+                    self._separate = None
 
     def explain_timeout(self) -> str:
         try:
