@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from itertools import cycle
-from math import inf, nextafter
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.store import Entry
 from kernai.testing import store_rules
 from kernai.testing.run_store_rules import started
-from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, provider, replayed
+from tests.durable.durable_cases import EACH_WAY, WAYS, Performed, Stored, Way, agent, command, cut, provider
 
 #: events with outcomes, which the replay uses instead of comparing them
 OUTCOMES = {
@@ -154,14 +153,9 @@ def test_events_that_are_not_compared_may_change_and_the_run_continues(whole: Me
     store = cut(whole, len(whole.load("r")) - 5)
     it = agent(Performed(), instructions="You do it otherwise.", name="newer", model=kernai.Model("newer", ("text", "vision")))
     assert way.resume(it, "r", store=store, provider=provider(), in_flight="skip").ok
-
-
-def test_the_last_digit_of_a_sum_of_costs_may_differ(whole: MemoryStore) -> None:
-    """A replay may add up the costs of sub-runs in another order."""
     entries = whole.load("r")
-    usage = entries[-1]["data"]["usage"]
-    usage["cost"] = nextafter(usage["cost"], inf)
-    assert replayed(agent(Performed()), recording=entries).ok
+    entries[-1]["data"]["usage"]["cost"] *= 1 + 1e-15  # the last digit, as if the costs were added up in another order
+    assert kernai.replay(agent(Performed()), recording=entries).result
 
 
 def test_a_run_of_a_newer_format_is_refused_with_what_to_do(whole: MemoryStore) -> None:

@@ -91,9 +91,6 @@ def test_an_invalid_number_of_seconds_for_a_lease_is_refused(option: str, value:
     assert run.execute(lease=None).ok
     with pytest.raises((TypeError, ValueError), match=f"{option} must be a number of seconds above 0"):
         kernai.resume(run.agent, "r", **{"store": run.store, option: value})
-
-
-def test_a_lease_without_a_store_is_refused() -> None:
     with pytest.raises(TypeError, match="lease needs the store that keeps the run"):
         kernai.execute(acting(lambda: None), "go", lease=5)
 

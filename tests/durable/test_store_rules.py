@@ -76,25 +76,18 @@ def test_a_run_is_found_by_the_value_of_its_tag() -> None:
     assert (bool(store.runs(status="final")), bool(store.runs(status="blocked"))) == (True, False)
 
 
-def test_the_start_of_a_page_is_given_as_a_run_and_not_as_an_id() -> None:
-    with pytest.raises(TypeError, match="after must be the last RunInfo of the previous page, got 'r'"):
-        MemoryStore().runs().page(5, after="r")  # type: ignore[arg-type]  # the point
-
-
-@pytest.mark.parametrize("seq", [-1, 1.5, "1", None])
-def test_the_first_entry_to_load_is_given_by_its_number(seq: Any, tmp_path: Path) -> None:
-    with SqliteStore(tmp_path / "runs.db") as kept:
-        for store in (MemoryStore(), kept):
-            with pytest.raises(ValueError, match="from_seq must be the number of an entry"):
-                next(store.watch("r", seq))
-
-
-def test_a_run_of_a_tenant_can_only_be_changed_in_the_tenants_view(tmp_path: Path) -> None:
+@pytest.mark.parametrize("act, error, message", [
+    (lambda store: store.runs().page(5, after="r"), TypeError, "after must be the last RunInfo of the previous page, got 'r'"),
+    *((lambda store, seq=seq: next(store.watch("r", seq)), ValueError, "from_seq must be the number of") for seq in (-1, 1.5, "1", None)),
+    (lambda store: store.request_cancel("acme/r"), ValueError, "run_id must be 1 to 128 of the characters"),
+])  # fmt: skip
+def test_an_argument_that_no_run_can_have_is_refused(act: Any, error: type[Exception], message: str, tmp_path: Path) -> None:
+    """A `SqliteStore` keeps a tenant's run as TENANT/RUN."""
     with SqliteStore(tmp_path / "runs.db") as kept:
         for store in (MemoryStore(), kept):
             store.tenant("acme").append("r", 0, [{"event": "progress"}], [])
-            with pytest.raises(ValueError, match="run_id must be 1 to 128 of the characters"):
-                store.request_cancel("acme/r")
+            with pytest.raises(error, match=re.escape(message)):
+                act(store)
 
 
 class TestPlainStore(StoreRules):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import threading
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 from kernai.postgres import PostgresStore, Workers
 from kernai.registry.skill_registry import REGISTRY
 from tests.postgres.server import Server
+from tests.postgres.test_workers import working
 from tests.test_docs import code_blocks, served
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -38,21 +37,9 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
     REGISTRY.unregister("refund")
 
 
-@contextmanager
-def working(store: PostgresStore, agents: types.ModuleType) -> Iterator[None]:
-    own = Workers(store, {"clerk": agents.clerk})
-    thread = threading.Thread(target=own.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        own.stop()
-        thread.join(PATIENCE)
-
-
 def test_the_code_of_the_page_on_scaling_works(server: Server, schema: str, agents: types.ModuleType) -> None:
     (code,) = blocks("scale.md")
-    with PostgresStore(server.dsn, schema=schema, create=True) as store, working(store, agents):
+    with PostgresStore(server.dsn, schema=schema, create=True) as store, working(Workers(store, {"clerk": agents.clerk})):
         opened = code.replace('PostgresStore("postgresql:///app")', f"PostgresStore({server.dsn!r}, schema={schema!r})")
         assert opened != code
         names: dict[str, Any] = {}
@@ -72,7 +59,7 @@ def test_the_inbox_works_in_a_browser(
     monkeypatch.setenv("DATABASE", server.dsn)
     names: dict[str, Any] = {}
     code = blocks("guides/approval-inbox.md")[1].replace('os.environ["DATABASE"]', f'os.environ["DATABASE"], schema="{schema}"')
-    with PostgresStore(server.dsn, schema=schema, create=True) as store, working(store, agents):
+    with PostgresStore(server.dsn, schema=schema, create=True) as store, working(Workers(store, {"clerk": agents.clerk})):
         exec(code, names)
         with served(names["app"]) as (host, port), sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])

@@ -467,9 +467,7 @@ def test_a_worker_that_fails_says_why_and_starts_again(
     assert 'the worker has failed and starts again: relation "procrastinate_workers" does not exist' in caplog.text
 
 
-def test_a_worker_stopped_while_it_connects_ends(
-    store: PostgresStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_stopped_while_it_connects_ends(store: PostgresStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = psycopg_pool.AsyncConnectionPool
     monkeypatch.setattr(pool, "open", partialmethod(pool.open, timeout=2 * PATIENCE))  # it does not give up on its own
     with socket.socket(socket.AF_UNIX) as silent:
