@@ -121,28 +121,22 @@ class Server:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        before = self.own
+        before, until, connection = self.own, time.monotonic() + RETRY_SECONDS, None
         with ExitStack() as begun:
-            connection = self._begin(begun, time.monotonic() + RETRY_SECONDS)
-            self._own.connection = connection
+            while connection is None:
+                try:
+                    entered = begun.enter_context(self.connection(until))
+                    begun.enter_context(entered.transaction())
+                    connection = self._own.connection = entered
+                except psycopg.OperationalError:  # a connection of the pool may have died since it was last used
+                    if before is not None or time.monotonic() >= until:
+                        raise
+                    begun.close()
+                    time.sleep(RETRY_PAUSE)
             try:
                 yield connection
             finally:
                 self._own.connection = before
-
-    def _begin(self, begun: ExitStack, until: float) -> Connection:
-        """Begins a transaction, on another connection if the pool's has died since it was last used."""
-        while True:
-            try:
-                connection = begun.enter_context(self.connection(until))
-                begun.enter_context(connection.transaction())
-            except psycopg.OperationalError:
-                if self.own is not None or time.monotonic() >= until:
-                    raise
-                begun.close()
-                time.sleep(RETRY_PAUSE)
-            else:
-                return connection
 
     @contextmanager
     def separate_connection(self) -> Iterator[None]:
