@@ -387,5 +387,4 @@ def parts_of(one: Recorded, given: str | Sequence[Any], media: MediaStore) -> tu
 
 def model_call(one: Recorded) -> str:
     """The id of the model call in whose step a row was written."""
-    step = one.row.place[0]
-    return f"{one.scope}/{step}" if one.scope else str(step)
+    return f"{one.scope}/{one.step}" if one.scope else str(one.step)
