@@ -218,6 +218,8 @@ def _flush(stream: Any) -> None:
 # page's own host name (DNS rebinding; MCP specification, "Transports", security warning). It also checks the token. It
 # ends sessions after 30 minutes without a request, and allows at most 10,000: most clients never end theirs.
 
+#: seconds until an idle connection is closed: longer than proxies keep one, because they would send into a closed one
+KEEP_ALIVE = 75
 #: limit for a request in bytes; media are sent as base64 in it
 MAX_BODY = 16 * 1024 * 1024
 MAX_PORT = 65535
@@ -338,7 +340,7 @@ async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> Non
 
     server = uvicorn.Server(uvicorn.Config(
         served, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
-        timeout_graceful_shutdown=math.ceil(GRACE),
+        timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=math.ceil(GRACE),
     ))
     with address.listener:
         # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
