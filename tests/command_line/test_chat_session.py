@@ -17,22 +17,12 @@ from typing import Any
 import pytest
 
 import docs_tables
-from kernai import (
-    Agent,
-    Decision,
-    Event,
-    Limits,
-    LlmResponse,
-    MediaStore,
-    MockProvider,
-    Provider,
-    RunConflictError,
-    Skill,
-)
+from kernai import Agent, Decision, Event, Limits, LlmResponse, MediaStore, MockProvider, Provider, Skill
 from kernai.command_line import main, stores
 from kernai.command_line.chat_command import ChatSession
 from kernai.command_line.narrator import Narrator, TurnView
 from kernai.command_line.output import CommandError, interruptible
+from kernai.errors import RunConflictError
 from kernai.events import KINDS, ModelFailedRow
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import loads
