@@ -117,8 +117,6 @@ def _read(raw: object, max_tasks: int) -> Plan:
 
 def _task(one: Mapping[str, Any], ids: set[str]) -> Task:
     wanted = one.get("depends_on")
-    if isinstance(wanted, str):
-        wanted = [wanted]
-    named = [w for w in wanted if isinstance(w, str)] if isinstance(wanted, (list, tuple)) else []
-    depends_on = tuple(w for w in named if w in ids and w != one["id"])
+    named = wanted if isinstance(wanted, (list, tuple)) else [wanted]
+    depends_on = tuple(w for w in named if isinstance(w, str) and w in ids and w != one["id"])
     return Task(one["id"], one["input"], one.get("parallel") is True, depends_on)

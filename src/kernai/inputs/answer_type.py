@@ -133,7 +133,7 @@ class AnswerType:
         # only a pydantic model itself knows what it accepts
         return any(
             self._type.takes("…") if isinstance(one, ModelType) else one is PLAIN[str] or one is ANY
-            for one in ways_of(self._type, set())
+            for one in ways_of(self._type)
         )
 
 

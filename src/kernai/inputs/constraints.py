@@ -159,7 +159,7 @@ def constrained(kind: InputType, metadata: Iterable[object]) -> InputType:
     found = [one for given in metadata for one in constraints_of(given)]
     if not found:
         return kind
-    for way in ways_of(kind, set()):
+    for way in ways_of(kind):
         if isinstance(way, ReferenceType):  # it is still being built
             raise TypeError(f"the type {way.name} cannot be constrained inside itself")
     members = kind.members if isinstance(kind, UnionType) else (kind,)

@@ -179,7 +179,7 @@ class UnionType(InputType):
 
 def _count_dropped(kind: InputType, value: dict[str, Any]) -> int:
     """How many fields of an object a type drops: those that its record does not have, unless it keeps others too."""
-    schemas = (resolved(one.schema)[1] for one in ways_of(kind, set()) if dict in one.natural)
+    schemas = (resolved(one.schema)[1] for one in ways_of(kind) if dict in one.natural)
     return min(
         0 if one.get("additionalProperties") else len(value.keys() - one.get("properties", value)) for one in schemas
     )
@@ -195,7 +195,7 @@ class ReferenceType(WrapperType):
 
     def wrap(self, inner: InputType) -> None:
         """Sets `inner`. Raises `TypeError` for an alias that is itself, or a union that it is a member of."""
-        if self in ways_of(inner, set()):
+        if self in ways_of(inner):
             raise TypeError(f"the type {self.name} is defined in terms of itself")
         self.inner = inner
 
@@ -203,17 +203,18 @@ class ReferenceType(WrapperType):
         return self.inner.schema
 
 
-def ways_of(kind: InputType, seen: set[InputType]) -> Iterator[InputType]:
-    """The types that a value may have: a union's members, without their constraints. `seen` is empty at first."""
-    kind = underlying(kind)
-    if kind in seen:
-        return
-    seen.add(kind)
-    if isinstance(kind, UnionType):
-        for member in kind.members:
-            yield from ways_of(member, seen)
-    else:
-        yield kind
+def ways_of(kind: InputType) -> Iterator[InputType]:
+    """The types that a value may have: a union's members, without their constraints."""
+    waiting, seen = [kind], set[InputType]()
+    while waiting:
+        one = underlying(waiting.pop())
+        if one in seen:
+            continue
+        seen.add(one)
+        if isinstance(one, UnionType):
+            waiting += reversed(one.members)
+        else:
+            yield one
 
 
 # ----------------------------------------------------------------------------------------------------------- records
@@ -319,7 +320,7 @@ def unknown_fields(kind: InputType, value: object) -> Iterator[tuple[_Path, str]
     waiting: list[tuple[_Path, InputType, Any]] = [((), kind, value)]
     while waiting:
         path, kind, given = waiting.pop()
-        ways = [one for one in ways_of(kind, set()) if type(given) in one.natural]
+        ways = [one for one in ways_of(kind) if type(given) in one.natural]
         records = [one for one in ways if isinstance(one, RecordType)]
         inside: Iterable[tuple[str | int, InputType, Any]] = ()
         if records and records == ways:

@@ -161,9 +161,7 @@ class Setting(Value):
         """Converts `value` to `type`. Raises `KernaiError` with `where` it is, what was expected, what was received."""
         kind = self._kind
         if isinstance(value, str):
-            value = kind.from_text(value)
-            if isinstance(value, str) and str not in kind.natural:
-                value = value_in(value)
+            value = kind.from_text(value) if str in kind.natural else value_in(value)
         made, faults = kind.checked(value)
         if faults:
             said = "; ".join(f"{dotted(path)} {message}".strip() for path, message in faults)
