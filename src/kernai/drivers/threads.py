@@ -221,12 +221,10 @@ class ThreadsDriver(Driver):
         stopped = 0.0
         with self._pool.waiting():
             while stack.spawned:
-                ended: Completion | None = None
-                with suppress(Empty):
-                    ended = stack.completions.get(timeout=POLL)
-                if ended is None:  # a signal's handler may have raised as one was taken from the queue, and lost it
-                    ended = next((one.completion for one in stack.spawned if one.completion is not None), None)
-                if ended is not None and any(one.completion is ended for one in stack.spawned):
+                with suppress(Empty):  # only a wake-up: if a signal's handler raises just now, what was taken is lost
+                    stack.completions.get(timeout=POLL)
+                ended: Completion | None = next((one.completion for one in stack.spawned if one.completion), None)
+                if ended is not None:
                     stack.spawned = [one for one in stack.spawned if one.completion is not ended]
                     return ended
                 self.look_for_interrupt()
