@@ -161,6 +161,19 @@ async def test_progress_that_is_only_recorded_is_recorded_at_once_without_a_task
 # ------------------------------------------------------------------------------------------- many, and nothing left
 
 
+def test_a_run_does_not_keep_the_tasks_of_parallel_calls_that_have_ended() -> None:
+    kept: list[int] = []
+
+    @skill(register=False)
+    async def look() -> str:
+        kept.append(sum(isinstance(one, asyncio.Task) for one in gc.get_objects()))
+        return "seen"
+
+    provider = MockProvider(*[command("look") * 2] * 9, final("done"))
+    asyncio.run(arun(Agent(instructions="x", skills=[look], parallel_skills=True, provider=provider), "go"))
+    assert kept[-1] < kept[0] + 9
+
+
 def test_one_agent_serves_several_event_loops_at_once() -> None:
     together = threading.Barrier(4)
 

@@ -254,6 +254,7 @@ class AsyncioDriver(Driver):
     def _spawned_ended(self, spawned: Stack, stack: Stack, task: asyncio.Task[None]) -> None:
         """Queues the completion of spawned work. A task that was cancelled before it began gets a new one."""
         self._tasks -= {task}
+        stack.spawned = [one for one in stack.spawned if one is not task]
         stack.completions.put_nowait(spawned.completion or Completion(spawned.key, error=NotPerformed()))
 
     async def _end_spawned(self, stack: Stack) -> None:
@@ -265,7 +266,6 @@ class AsyncioDriver(Driver):
                 await asyncio.wait(left)
             except asyncio.CancelledError as again:
                 self.failure = self.failure or again
-        stack.spawned = ()
 
 
 class _Watch:
