@@ -161,16 +161,16 @@ async def test_progress_that_is_only_recorded_is_recorded_at_once_without_a_task
 # ------------------------------------------------------------------------------------------- many, and nothing left
 
 
-def test_a_run_does_not_keep_the_tasks_of_parallel_calls_that_have_ended() -> None:
+def test_a_run_does_not_keep_the_tasks_of_calls_and_sub_runs_that_have_ended() -> None:
     kept: list[int] = []
 
-    @skill(register=False)
-    async def look() -> str:
+    def count(event: Event) -> None:
         kept.append(sum(isinstance(one, asyncio.Task) for one in gc.get_objects()))
-        return "seen"
 
-    provider = MockProvider(*[command("look") * 2] * 9, final("done"))
-    asyncio.run(arun(Agent(instructions="x", skills=[look], parallel_skills=True, provider=provider), "go"))
+    helper = Agent(instructions="x", provider=MockProvider(final("done"))).as_skill("helper", "helps")
+    provider = MockProvider(*[command("helper", '{"input": "x"}') * 2] * 9, final("done"))
+    agent = Agent(instructions="x", skills=[helper], parallel_skills=True, provider=provider)
+    asyncio.run(arun(agent, "go", on_event=count))
     assert kept[-1] < kept[0] + 9
 
 

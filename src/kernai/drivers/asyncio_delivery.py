@@ -96,6 +96,7 @@ class AsyncioDelivery(EventDelivery):
         outbox.waiting.append(event)
         task = self._flushing.get(outbox)
         if task is None or task.done():
+            self._flushing = {one: flushing for one, flushing in self._flushing.items() if not flushing.done()}
             task = self._flushing[outbox] = self._loop.create_task(self.flush(outbox))
         return task
 
