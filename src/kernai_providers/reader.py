@@ -401,8 +401,9 @@ class Reader(ABC):
     # -------------------------------------------------------------------------------------------------- inside
 
     def _incomplete(self, what: str, code: str) -> ProviderError:
-        """Returns the error for a stream without this. If no answer has come, the last object may say why."""
-        last = "" if self.has_text else one_line(self._last, redactor(self.secrets), MAX_RAW)
+        """Returns the error for a stream without this. Its last object may say why, unless an answer was on its way."""
+        is_plain = self.has_text or (code == "cut" and "model" in self.metadata)
+        last = "" if is_plain else one_line(self._last, redactor(self.secrets), MAX_RAW)
         return self.error(f"the stream ended without {what}{last and f'; it sent {last}'}", code, retryable=True)
 
     def _give(self, text: str) -> None:

@@ -136,6 +136,12 @@ def test_a_stream_without_any_answer_or_finish_reason_is_an_error(choices: Any) 
     assert str(caught.value).endswith(f"; it sent {json.dumps(chunk)}")  # which may be an error in an unknown form
 
 
+@pytest.mark.parametrize("first, shown", [({"detail": "busy"}, r'; it sent {"detail":\s?"busy"}'), ({"model": "m", "choices": []}, "")])
+def test_a_stream_that_is_cut_off_shows_its_object_if_it_is_none_of_an_answer(first: Any, shown: str) -> None:
+    with pytest.raises(ProviderError, match=f"was cut off{shown}$"):
+        whole("openai", sse(first))
+
+
 @pytest.mark.parametrize("more", [{"error": None}, {"unknown": {"error": "x"}}, {"type": None}, {"x": [1, None]}])
 @pytest.mark.parametrize("vendor", ADAPTERS)
 def test_a_field_that_says_nothing_or_is_not_known_changes_nothing(vendor: str, more: dict[str, Any]) -> None:
