@@ -128,12 +128,12 @@ def failure(
 
 
 def failure_in_stream(data: object, vendor: str, *, secrets: Sequence[str] = ()) -> ProviderError:
-    """Returns the error for an error object in a stream, after status 200. `data` is JSON data, or text.
+    """Returns the error for an error object in a stream, after status 200. `data` is JSON data.
 
     An overloaded or failing vendor is retried, and so is an unknown error. Errors in the request, the key or the
     account are not.
     """
-    error = _read_body(data) if isinstance(data, (dict, list)) else _ErrorBody(data if isinstance(data, str) else "")
+    error = _read_body(data)
     code, message, numbered = _shown(error, redactor(secrets))
     return ProviderError(
         f"{vendor}: the stream broke off with {code or 'an error'}: {message or 'without a message'}{numbered}",

@@ -232,8 +232,7 @@ def test_a_redirect_names_its_target_without_query_or_user_and_the_argument_to_s
     ({"id": "x", "error": {"code": 502, "message": "Upstream"}, "choices": []}, "502", True, "502: Upstream"),
     ({"error": {"code": 402, "message": "x"}}, "402", False, "402: x"),
     ({"error": {"code": "429", "message": "x"}}, "429", True, "429: x"),
-    ({"error": "model runner has stopped"}, None, True, "an error: model runner has stopped"),
-    ("plain\x07text", None, True, "an error: plain text"),
+    ({"error": "model runner\x07has stopped"}, None, True, "an error: model runner has stopped"),
     ({}, None, True, "an error: without a message"),
     (None, None, True, "an error: without a message"),
 ])  # fmt: skip
