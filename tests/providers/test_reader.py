@@ -137,7 +137,7 @@ def test_a_stream_without_any_answer_or_finish_reason_is_an_error(choices: Any) 
 
 
 @pytest.mark.parametrize("first, shown", [({"detail": "busy"}, r'; it sent {"detail":\s?"busy"}'), ({"model": "m", "choices": []}, "")])
-def test_a_stream_that_is_cut_off_shows_its_object_if_it_is_none_of_an_answer(first: Any, shown: str) -> None:
+def test_a_stream_that_is_cut_off_shows_an_object_that_is_no_part_of_an_answer(first: Any, shown: str) -> None:
     with pytest.raises(ProviderError, match=f"was cut off{shown}$"):
         whole("openai", sse(first))
 
