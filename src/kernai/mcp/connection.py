@@ -143,12 +143,6 @@ class Session:
         """Notes output of the server that answers no request."""
         self.noise.setdefault(kind, f"{kind}: {self.redactor.text(text)[:NOISE_CHARACTERS]!r}")
 
-    def details(self) -> list[str]:
-        """Details that help to understand a failure. Untrusted, because they contain the server's text."""
-        found = [f"it answered with {status_text(self.status)}"] if self.status else []
-        said = "\n".join(self.stderr.lines())
-        return [*found, *self.noise.values(), *([f"its standard error ended with:\n{said}"] if said else [])]
-
     def end(self) -> None:
         self.end_reached.set()
         if not self.is_open:
@@ -382,7 +376,10 @@ class Connection:
             await asyncio.wait([session.task], timeout=REASON_SECONDS)
         self._end(session)
         reasons = [] if session.failure is None else [reason_of(session.failure, self.redactor.text)]
-        return "; ".join([*reasons, *session.details()]) or "it closed the connection"
+        reasons += [f"it answered with {status_text(session.status)}"] if session.status else []
+        said = "\n".join(session.stderr.lines())
+        reasons += [*session.noise.values(), *([f"its standard error ended with:\n{said}"] if said else [])]
+        return "; ".join(reasons) or "it closed the connection"
 
     def _end(self, session: Session) -> None:
         """Ends the session as soon as none of its requests waits for an answer. Later requests open another one."""

@@ -16,9 +16,7 @@ from functools import cache, lru_cache
 from itertools import islice
 from typing import Any
 
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # has no types of its own
-from jsonschema.exceptions import ValidationError  # type: ignore[import-untyped]  # as above
-from jsonschema.validators import extend, validator_for  # type: ignore[import-untyped]  # as above
+from jsonschema import Draft202012Validator, ValidationError, validators  # type: ignore[import-untyped]  # has no types
 from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # as above
 from referencing import Registry
 from referencing.exceptions import Unresolvable
@@ -303,9 +301,9 @@ def _checker(written: str) -> Any:
     """The validator for a schema; None if the schema is unusable. Cached, because checking a schema is slow."""
     try:
         schema = json.loads(written)
-        kind = _bounded(validator_for(schema, default=Draft202012Validator))
+        kind = _bounded(validators.validator_for(schema, default=Draft202012Validator))
         _left.set([MAX_STEPS_FOR_SCHEMA, MAX_NESTING, 0])
-        if not _made(_bounded(validator_for(kind.META_SCHEMA)), kind.META_SCHEMA).is_valid(schema):
+        if not _made(_bounded(validators.validator_for(kind.META_SCHEMA)), kind.META_SCHEMA).is_valid(schema):
             return None
         return _made(kind, schema)
     except Exception:  # noqa: BLE001 - the schema cannot be used
@@ -324,7 +322,7 @@ def _made(kind: Any, schema: Any) -> Any:
 def _bounded(kind: Any) -> Any:
     rules: dict[str, _Keyword] = dict(kind.VALIDATORS)
     rules |= {name: rule for name, rule in _OURS.items() if name in rules}
-    made = extend(kind, {name: _counted(rule, name) for name, rule in rules.items()})
+    made = validators.extend(kind, {name: _counted(rule, name) for name, rule in rules.items()})
     # the library's own `evolve` would switch to an unlimited validator at a "$schema" inside the schema
     made.evolve = lambda self, *, schema=None, _resolver=None: type(self)(
         self.schema if schema is None else schema, _resolver=_resolver or self._resolver
