@@ -5,7 +5,7 @@
 Three things keep others out. The server listens on 127.0.0.1 only. Every address contains a random token, unknown to
 other users of the machine and to other pages in the user's browser; it is compared in constant time and never logged.
 And `Host` must be this server's, because another site's page may reach a local server under its own name (DNS
-rebinding). Only the path, three short query fields and `Host` of a request are used.
+rebinding). Only the path, one short query field and `Host` of a request are used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import hmac
 import json
 import os
+import re
 import secrets
 import socket
 import socketserver
@@ -90,9 +91,10 @@ class Tail:
 INTERVAL = 0.15
 #: seconds after which a request is answered even if there is nothing new
 MAX_WAIT = 20.0
-#: limits of one answer
-MOST_ITEMS = 2_000
+#: an answer ends with the item that exceeds this
 MOST_BYTES = 4 * 1024 * 1024
+#: the beginning of what a page has seen: the generation of the file, and the number of items
+_SEEN = re.compile(r"([0-9]+)\.([0-9]{1,9})\.")
 
 
 class Feed:
@@ -120,21 +122,22 @@ class Feed:
         """Answers all pending requests."""
         self._closed.set()
 
-    def news(self, after: int, generation: str, seen: str) -> str:
-        """Returns the items from number `after` on, as JSON for the page. Waits up to `MAX_WAIT` seconds for new ones.
+    def news(self, seen: str) -> str:
+        """Returns the items that follow those in `seen`, as JSON for the page. Waits up to `MAX_WAIT` seconds for some.
 
-        The answer is ``{"generation", "next", "seen", "waiting", "records", "media"}``. The page passes `generation`,
-        `next` (as `after`) and `seen` to its next request. A new generation is sent from its start.
+        The answer is ``{"generation", "seen", "waiting", "records", "media"}``. The page passes `seen` to its next
+        request; with something added to it, that is answered at once. A new generation is sent from its start.
         """
         until = time.monotonic() + MAX_WAIT
         while True:
             with self._lock:
                 self._look()
-                state = f"{self._generation}.{len(self._items)}.{self._tail.waiting or ''}"
-                if state != seen or self._closed.is_set() or time.monotonic() >= until:
-                    first = after if generation == str(self._generation) else 0
-                    return self._answer(first, state)
+                if self._seen(len(self._items)) != seen or self._closed.is_set() or time.monotonic() >= until:
+                    return self._answer(seen)
             self._closed.wait(INTERVAL)
+
+    def _seen(self, items: int) -> str:
+        return f"{self._generation}.{items}.{self._tail.waiting or ''}"
 
     def _look(self) -> None:
         entries = self._tail.read()
@@ -150,19 +153,18 @@ class Feed:
         self._found.update(found)
         self._items += [("media", f"{dumps(media_id)}:{dumps(picture)}") for media_id, picture in found.items()]
 
-    def _answer(self, first: int, state: str) -> str:
+    def _answer(self, seen: str) -> str:
+        found = _SEEN.match(seen)
+        end = first = int(found[2]) if found and found[1] == str(self._generation) else 0
         parts: dict[str, list[str]] = {"records": [], "media": []}
-        end = first
         size = 0
-        for kind, text in self._items[first : first + MOST_ITEMS]:
+        for kind, text in self._items[first:]:
             parts[kind].append(text)
             end += 1
             size += len(text)
             if size > MOST_BYTES:
                 break
-        # with an empty `seen`, the page's next request for the remaining items is answered at once
-        seen = state if end >= len(self._items) else ""
-        head = dumps({"generation": str(self._generation), "next": end, "seen": seen, "waiting": self._tail.waiting})
+        head = dumps({"generation": self._generation, "seen": self._seen(end), "waiting": self._tail.waiting})
         return f'{head[:-1]},"records":[{",".join(parts["records"])}],"media":{{{",".join(parts["media"])}}}}}'
 
 
@@ -290,15 +292,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, "text/html", self.server.page)
         elif rest == "events":
             self.server.is_followed = True
-            self._send(200, "application/json", self._news(query).encode("ascii"))
+            news = self.server.feed.news(parse_qs(query).get("seen", [""])[0])
+            self._send(200, "application/json", news.encode("ascii"))
         else:
             self._send(404, "text/plain", b"There is nothing here.\n")
-
-    def _news(self, query: str) -> str:
-        fields = parse_qs(query)
-        after = fields.get("after", ["0"])[0]
-        number = int(after) if after.isascii() and after.isdigit() and len(after) < 10 else 0  # noqa: PLR2004 - enough
-        return self.server.feed.news(number, fields.get("generation", [""])[0], fields.get("seen", [""])[0])
 
     def _send(self, status: int, kind: str, body: bytes, *more: tuple[str, str]) -> None:
         self.send_response(status)

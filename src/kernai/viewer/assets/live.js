@@ -6,7 +6,6 @@ class Live {
   constructor(address) {
     this.address = address;
     this.generation = null;
-    this.after = 0;
     this.seen = "";
     this.label = document.getElementById("connection");
     this.label.hidden = false;
@@ -18,7 +17,7 @@ class Live {
   async run() {
     for (let wait = 500; ;) {
       try {
-        const query = new URLSearchParams({ after: this.after, generation: this.generation ?? "", seen: this.seen });
+        const query = new URLSearchParams({ seen: this.seen });
         const answer = await fetch(`${this.address}?${query}`, { cache: "no-store" });
         if (answer.status === 403 || answer.status === 404) {
           this.show("lost", "This address is no longer served");
@@ -29,7 +28,7 @@ class Live {
         wait = 500;
       } catch {
         this.show("lost", "Connection lost, trying again");
-        this.seen = ""; // so that the server answers at once when it is back
+        this.seen = this.seen.replace(/!?$/, "!"); // so that the server answers at once when it is back
         await new Promise((resolve) => setTimeout(resolve, wait));
         wait = Math.min(MOST_WAIT, wait * 2);
       }
@@ -40,7 +39,6 @@ class Live {
     const begunAnew = this.generation !== null && news.generation !== this.generation;
     if (begunAnew) view.reset();
     this.generation = news.generation;
-    this.after = news.next;
     this.seen = news.seen;
     Object.assign(view.media, news.media);
     for (const record of news.records) view.recording.add(record);
