@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given[:end]
     given = [*(one for one in given[:end] if one != "--debug"), *given[end:]]
     try:
-        with _termination_raises(), _warnings_shown():
+        with _termination_raises(), _Warnings(logging.WARNING):
             status = _run(given, debug=debug)
         sys.stdout.flush()
         return status
@@ -104,21 +104,19 @@ def _termination_raises() -> Iterator[None]:
 
 
 class _Warnings(logging.Handler):
-    """Shows warnings that belong to no run, such as what a damaged recording lacks. Commands show how a run goes."""
+    """In this block, shows warnings that belong to no run, such as what a damaged recording lacks. Commands show how a
+    run goes.
+    """
+
+    def __enter__(self) -> None:
+        logging.getLogger(NAME).addHandler(self)
+
+    def __exit__(self, *error: object) -> None:
+        logging.getLogger(NAME).removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         if "run_id" not in getattr(record, "kernai", ()) and not logging.root.handlers:  # the agents' file may set some
             output.note(f"warning: {record.getMessage()}", "yellow")
-
-
-@contextmanager
-def _warnings_shown() -> Iterator[None]:
-    logger, handler = logging.getLogger(NAME), _Warnings(logging.WARNING)
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
 
 
 def _run(arguments: list[str], *, debug: bool) -> int:
