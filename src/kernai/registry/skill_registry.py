@@ -84,18 +84,12 @@ class SkillRegistry(Registry[Skill]):
         with self._lock:
             entries, patterns, files = self._state
             old = {path: one for path, one in files.items() if pattern is None or path in new}
-            known = dict(entries)
-            for one in old.values():
-                for skill in one.skills:
-                    # Not a skill of a module that the file imports, which is not run a second time; nor one that the
-                    # program has replaced since then, which no longer belongs to the file.
-                    is_own = skill.__module__ == one.module and known.get(skill.name) is skill
-                    if is_own and skill.name not in fresh:
-                        del known[skill.name]
-            known.update(fresh)
+            # not the skills of modules that a file imports, which are not run a second time
+            gone = {id(skill) for one in old.values() for skill in one.skills if skill.__module__ == one.module}
+            left = {name: one for name, one in entries.items() if name in fresh or id(one) not in gone}
             kept = {path: one for path, one in files.items() if path not in old}
             patterns = patterns if pattern is None else tuple(dict.fromkeys([*patterns, pattern]))
-            self._set(RegistryState(known, patterns, {**kept, **new}))
+            self._set(RegistryState(left | fresh, patterns, kept | new))
         forget(old.values())
         return skills
 
