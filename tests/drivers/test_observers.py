@@ -60,7 +60,7 @@ def raising(kind: str, error: BaseException, scope: str | None = None) -> Any:
 
 @WAYS
 @pytest.mark.parametrize("kind, calls", [("run_start", 0), ("skill_execute", 0), ("skill_result", 1), ("text_chunk", 0)])
-def test_stop_from_a_callback_ends_the_run_with_its_reason(way: Way, kind: str, calls: int) -> None:
+def test_stop_from_a_callback_or_cancel_set_by_one_ends_the_run_before_the_next_call(way: Way, kind: str, calls: int) -> None:
     SEEN.clear()
     recorder, store = Recorder(), MemoryStore()
     model = agent("Look: " + command("look"), command("look"), "<final>done</final>")
@@ -78,20 +78,10 @@ def test_stop_from_a_callback_ends_the_run_with_its_reason(way: Way, kind: str, 
     assert store.load("r")[-1]["data"]["stop_reason"] == "guardrail"
     resumed = kernai.resume(model.replace(provider=MockProvider("<final>done</final>")), "r", store=store, in_flight="retry")
     assert resumed.text == "done"
-
-
-@WAYS
-def test_calls_that_were_announced_when_a_callback_cancelled_the_run_are_not_made(way: Way) -> None:
     SEEN.clear()
     cancel = threading.Event()
-    model = agent("Look: " + 2 * command("look"))
-
-    def on_event(event: Event) -> None:
-        if event.type == "skill_execute":
-            cancel.set()
-
-    result = way(model, on_event=on_event, cancel=cancel)
-    assert (result.stop_reason, len(SEEN)) == ("cancelled", 0)
+    result = way(agent("Look: " + command("look")), cancel=cancel, on_event=lambda one: cancel.set() if one.type == kind else None)
+    assert (result.stop_reason, len(SEEN)) == ("cancelled", calls)
 
 
 @WAYS
