@@ -279,18 +279,15 @@ class _Watch:
         self._cancellations = cancellations
         #: tasks with a call in progress, and whether this watch has cancelled it
         self._calling: dict[asyncio.Task[Any], bool] = {}
-        self._look_later()
+        self._look()
 
     def close(self) -> None:
         self._timer.cancel()
 
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(POLL, self._look)
-
     def _look(self) -> None:
         if self._cancellation.is_set():
             self.cancel_calls()
-        self._look_later()
+        self._timer = asyncio.get_running_loop().call_later(POLL, self._look)
 
     def cancel_calls(self) -> None:
         for task in [task for task, is_cancelled in self._calling.items() if not is_cancelled]:
