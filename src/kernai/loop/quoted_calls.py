@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ Keys = frozenset[str]
 #: calls that a model was asked to confirm: type, name and a key of the content
 Asked = frozenset[tuple[str, str | None, str]]
 _NONE: Asked = frozenset()
+_NO_TEXTS: Mapping[str, str] = {}
 TOGETHER = 2  # the first `Rules.quotes` with which one response may confirm several calls, see `definition.QUOTES`
 HANDLERS = 3  # the first with which protocol handlers' messages in a history count as outside text
 TRANSLATED_ANSWERS = 4  # the first with which an answer in another format can be confirmed
@@ -56,8 +57,8 @@ class QuotedCalls:
         self.calls: dict[tuple[str, str | None], dict[str | None, str]] | None = None
         #: by type and name: how many of the quoted contents have been indexed, and the source of each of their keys
         self._known: dict[tuple[str, str | None], tuple[int, dict[str, str]]] | None = None
-        #: letters and digits of texts that may spell a call, each with its source
-        self._spelled: Sequence[tuple[str, str]] = ()
+        #: letters and digits of texts that may spell a call, each with its first source
+        self._spelled: Mapping[str, str] = _NO_TEXTS
         #: calls that the model was asked to confirm, and those that its response confirms
         self._asked = self._confirmed = _NONE
 
@@ -91,8 +92,10 @@ class QuotedCalls:
         self.is_due = bool(self._confirmed)
 
     def _read(self, unread: list[tuple[str, Look]]) -> None:
+        self._spelled = spelled = dict(self._spelled)  # sub-runs share what was there
         for source, look in unread:
-            self._spelled = [*self._spelled, *((one, source) for one in look.spellings)]
+            for one in look.spellings:
+                spelled.setdefault(one, source)
             if not look.shows_call:
                 continue
             from kernai.blocks.quotations import quoted_calls  # few runs come here
@@ -113,7 +116,7 @@ class QuotedCalls:
         only the letters and digits are the same.
         """
         calls, wild = ((self.calls or {}).get(of, {}) for of in ((type, name), _ANY))
-        spellings = self._spelled if spelled else ()
+        spellings = self._spelled if spelled else _NO_TEXTS
         if not calls and not wild and not spellings:
             return None
         keys = keys_of(content)
@@ -132,7 +135,7 @@ class QuotedCalls:
         if source is None and spellings:
             from kernai.blocks.quotations import is_spelled_in  # loaded by now
 
-            source = next((where for one, where in spellings if is_spelled_in(one, type, name, content)), None)
+            source = next((where for one, where in spellings.items() if is_spelled_in(one, type, name, content)), None)
         if source is not None and may_confirm:
             self._asked |= {(type, name, key) for key in keys}
             self.is_due = True
