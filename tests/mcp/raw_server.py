@@ -10,6 +10,7 @@ Each tool is a function below. The options take effect before any input is read:
     --pages             lists one tool a page
     --repeat            sends the last page's own cursor with it, and else an empty one
     --strict            exits if the first request is not to initialize
+    --deaf              answers nothing before the request to initialize
     --tasks             lists the tool `build`, which can only be called as a task
     --secret FILE       lists the tool `hidden` once the file exists, without notifying the client
     --description FILE  takes the description of `echo` from the file, each time
@@ -155,13 +156,15 @@ def serve(message: dict[str, Any]) -> None:
     if method is None:
         _answers.pop(str(request_id))({key: message[key] for key in ("result", "error") if key in message})
     elif method == "initialize":
-        OPTIONS[:] = [one for one in OPTIONS if one != "--strict"]
+        OPTIONS[:] = [one for one in OPTIONS if one not in {"--strict", "--deaf"}]
         send({"id": request_id, "result": {
             "protocolVersion": params["protocolVersion"], "serverInfo": {"name": "raw", "version": "1"},
             "capabilities": {"tools": {"listChanged": True}, "logging": {}},
         }})
     elif "--strict" in OPTIONS:
         sys.exit()
+    elif "--deaf" in OPTIONS:
+        return
     elif method == "tools/list":
         send({"id": request_id, "result": listing(params.get("cursor"))})
     elif method == "tools/call":

@@ -100,8 +100,9 @@ def test_a_server_that_never_prints_a_message_is_reported_with_what_it_printed()
     assert "it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'" in error
 
 
-def test_a_server_that_ends_if_the_first_request_is_not_to_initialize_is_usable() -> None:
-    with raw_adapter("--strict") as adapter:
+@pytest.mark.parametrize("kind", ["--strict", "--deaf"])
+def test_a_server_that_ends_or_is_silent_if_the_first_request_is_not_to_initialize_is_usable(kind: str) -> None:
+    with raw_adapter(kind, timeout=3) as adapter:
         assert call(adapter, "echo", text="x").text == "x"
 
 

@@ -19,6 +19,7 @@ import anyio
 import httpx2
 import mcp_types
 from mcp import Client, MCPError
+from mcp.client.session import DISCOVER_TIMEOUT_SECONDS
 from mcp_types import Tool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -344,11 +345,13 @@ class Connection:
             if session.is_open:
                 return session
         reason = await self._end_failed(session)
-        gives_up = session.mode == "legacy" or self.config.transport != "stdio" or isinstance(session.failure, McpError)
+        # within a shorter timeout, the server may only have been silent about its revision
+        is_over = isinstance(session.failure, McpError) and self.config.timeout > DISCOVER_TIMEOUT_SECONDS
+        gives_up = session.mode == "legacy" or self.config.transport != "stdio" or is_over
         self._mode = "auto" if gives_up else "legacy"
         if gives_up:
             raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}")
-        return await self._open()  # some older servers, such as those of rmcp 1, end at the request for their revision
+        return await self._open()  # some servers, such as those of rmcp 1, end at the request for their revision
 
     def _lost(self, attempt: Attempt, error: Exception, what: str, *, repeatable: bool) -> bool:
         """Whether the request may have run before the connection was lost. Raises `McpError` if it was not lost."""
