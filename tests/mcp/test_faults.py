@@ -143,15 +143,15 @@ def useless(how: str, tried: list[str]) -> Callable[[], Any]:
 @pytest.mark.parametrize("how, error", [
     ("crashes", "server 'it' cannot be reached: no such server today"),
     ("is no server", "server 'it' cannot be reached: client['it'] must give an SDK server, client or transport, got str"),
-    ("hangs", "server 'it' cannot be reached: it did not answer within 0.1 s"),
-    ("hangs when it is asked for its tools", "server 'it' did not answer tools/list within 0.1 s"),
+    ("hangs", "server 'it' cannot be reached: it did not answer within 0.5 s"),
+    ("hangs when it is asked for its tools", "server 'it' did not answer tools/list within 0.5 s"),
 ])
 def test_a_server_that_does_not_work_delays_calls_to_others_only_once(
     how: str, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
     mapping = raw()
-    mapping["servers"]["it"] = {"timeout": 0.1}
+    mapping["servers"]["it"] = {"timeout": 0.5}
     with setup(mapping, {"it": useless(how, tried)}, register=False) as adapter:
         assert call(adapter, "echo", text="on").text == "on"
         before = len(tried)
@@ -525,7 +525,6 @@ def test_a_call_whose_answer_breaks_off_does_not_end_another_call() -> None:
         broken.set()
         assert other.result().text == "done"
     assert error.startswith("server 'it' died during tools/call of 'answer': SSE stream ended without a response\n")
-    assert "Nobody knows whether this call took effect" in error
 
 
 @pytest.mark.parametrize("status, code, message, restarts", [
