@@ -79,11 +79,12 @@ def _is_kernais(code: CodeType) -> bool:
 class Interrupts:
     """The signal handler, and the press that it has noted. There is one per process: runs within runs share it."""
 
-    __slots__ = ("_handler", "_is_forced", "_is_sent_again", "noted")
+    __slots__ = ("_forced", "_handler", "_is_sent_again", "noted")
 
     def __init__(self) -> None:
         self._handler = self._pressed  # kept, since each access makes a new object and `during` compares by identity
-        self._is_sent_again = self._is_forced = False
+        self._is_sent_again = False
+        self._forced: BaseException | None = None  # of a second press, raised somewhere in the main thread
         #: the exception of a signal that could not be raised when it arrived
         self.noted: BaseException | None = None
 
@@ -96,8 +97,7 @@ class Interrupts:
         finally:
             if _signal.getsignal(_SIGINT) is self._handler:  # unless it was replaced meanwhile
                 _signal.signal(_SIGINT, _DEFAULT)
-            if self._is_forced:  # the exception may have been lost
-                self.noted = self.noted or KeyboardInterrupt()
+            self.noted, self._forced = self.noted or self._forced, None  # the latter may have been lost
             self.look()
 
     def _begin(self) -> bool:
@@ -108,7 +108,7 @@ class Interrupts:
             _signal.signal(_SIGINT, self._handler)
         except ValueError:  # not the main thread of the main interpreter
             return False
-        self._is_sent_again = self._is_forced = False
+        self._is_sent_again, self._forced = False, None
         return True
 
     def look(self) -> None:
@@ -117,16 +117,17 @@ class Interrupts:
             noted, self.noted = self.noted, None
             raise noted
 
-    def was_forced(self) -> bool:
-        """Whether a second press was raised somewhere in the main thread, so that its state is uncertain."""
-        return self._is_forced and _thread.get_ident() == threading.main_thread().ident
+    def look_for_forced(self) -> None:
+        """Raises a second press again that was raised somewhere in the main thread, so that its state is uncertain."""
+        if self._forced is not None and _thread.get_ident() == threading.main_thread().ident:
+            raise self._forced
 
     def arrived(self, number: int, frame: FrameType | None, error: BaseException) -> None:
         """Raises or notes a signal that interrupts this frame of the main thread. Any signal's handler may call it."""
         is_sent_again, self._is_sent_again = self._is_sent_again, False
         is_second = self.noted is not None and not is_sent_again
         if is_second or may_raise(frame):
-            self._is_forced = self._is_forced or is_second
+            self._forced = self._forced or (error if is_second else None)
             noted, self.noted = self.noted, None
             if noted is not None or not is_sent_again:  # otherwise it was raised before the resent signal arrived
                 raise error if noted is None else noted

@@ -242,16 +242,17 @@ def test_a_second_ctrl_c_is_raised_at_once() -> None:
     assert key.raised[-1]
 
 
-def test_a_second_ctrl_c_that_is_swallowed_is_raised_when_the_run_has_ended() -> None:
-    key, recorder = Key(2), Recorder()
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_second_signal_that_is_swallowed_is_raised_when_the_run_has_ended(error: type[BaseException]) -> None:
+    recorder = Recorder()
 
     def impatient() -> None:
-        with suppress(KeyboardInterrupt):
-            key()
-            key()
+        with suppress(error):
+            for _ in range(2):
+                INTERRUPTS.arrived(signal.SIGURG, sys._getframe(), error())
 
     agent = Agent(instructions="x", provider=MockProvider(final("done")))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         kernai.execute(agent, "go", cancel=Asked(impatient), recorder=recorder)
     assert recorder.entries[-1].data["stop_reason"] == "final"
 

@@ -228,8 +228,7 @@ class ThreadsDriver(Driver):
                     stack.spawned = [one for one in stack.spawned if one.completion is not ended]
                     return ended
                 self.look_for_interrupt()
-                if INTERRUPTS.was_forced():
-                    raise KeyboardInterrupt  # the pool may have lost a job
+                INTERRUPTS.look_for_forced()  # the pool may have lost a job
                 if self.root.cancellation.is_set():
                     stopped = stopped or time.monotonic()
                     if time.monotonic() - stopped >= GRACE:
