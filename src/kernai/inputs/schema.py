@@ -305,7 +305,10 @@ def json_in_block(value: Any) -> str:
 
 
 def outline_of(schema: Any, path: str, seen: set[Definition] | None = None) -> Iterator[str]:
-    """A line for each field inside the value at `path`; a record that occurs again is described once."""
+    """A line for each field inside the value at `path`, and for each of several types that have fields.
+
+    A record that occurs again is described once.
+    """
     seen = set() if seen is None else seen
     definition, found = resolved(schema)
     if definition is not None:
@@ -313,8 +316,10 @@ def outline_of(schema: Any, path: str, seen: set[Definition] | None = None) -> I
             return
         seen.add(definition)
     prefix = found.get("prefixItems")
-    inner = [(one, path) for one in found.get("anyOf", ())]
-    inner += [(one, f"{path}[{at}]") for at, one in enumerate(prefix if isinstance(prefix, list) else ())]
+    ways = [(one, lines) for one in found.get("anyOf", ()) if (lines := [*outline_of(one, path, seen)])]
+    for one, lines in ways:  # a model must not take the fields of one type for those of another
+        yield from [f"{path} as {label_of(one)}:".strip(), *lines] if len(ways) > 1 else lines
+    inner = [(one, f"{path}[{at}]") for at, one in enumerate(prefix if isinstance(prefix, list) else ())]
     inner += [(found[key], path + at) for key, at in (("items", "[]"), ("additionalProperties", ".*")) if key in found]
     for one, place in inner:
         yield from outline_of(one, place, seen)
