@@ -48,7 +48,7 @@ RECOGNISED = [
     ("mistral", f"[TOOL_CALLS]search{ARGUMENTS}", [SEARCH]),
     ("json", f"```json\n{OBJECT}\n```", [SEARCH]),
     ("json", f"So:\n\n```\n{LLAMA}\n```\n", [SEARCH]),
-    ("json", f"```json\n[{OBJECT}, {OBJECT}]\n```", [SEARCH, SEARCH]),
+    ("json", f"```JSON\n[{OBJECT}, {OBJECT}]\n```", [SEARCH, SEARCH]),
     ("json", f"\n{LLAMA}\n", [SEARCH]),
     ("json", f'{OBJECT}\n{{"name": "stop", "arguments": {{}}}}', [SEARCH, STOP]),
     ("json", f"{OBJECT}; {OBJECT};", [SEARCH, SEARCH]),

@@ -132,7 +132,7 @@ _CALL_ID = r"(?:\[CALL_ID\]\s*+[\w-]++\s*+)?"
 MISTRAL = re.compile(rf"\[TOOL_CALLS\](?=\s*(?:[\[{{]|[\w.-]+\s*{_CALL_ID}(?:\[ARGS\]|\{{)))")
 MISTRAL_CALL = re.compile(rf"\s*([\w.-]+)\s*{_CALL_ID}(?:\[ARGS\])?(?=\s*\{{)")
 _FENCE_END = re.compile(r"^[ \t]*```[ \t]*$", re.MULTILINE)
-_FENCE = re.compile(r"^[ \t]*```(?:json|tool_call|tool_code)?[ \t]*\n(?=\s*[\[{])", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*```(?i:json|tool_call|tool_code)?[ \t]*\n(?=\s*[\[{])", re.MULTILINE)
 
 
 def _at_each(tag: re.Pattern[str], read: Callable[[str, re.Match[str]], Iterable[Block]]) -> Recogniser:
