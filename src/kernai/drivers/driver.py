@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from kernai.loop.model_stream import ModelStream
     from kernai.loop.root import Outbox, Root
     from kernai.registry.provider import Provider
-    from kernai.registry.skill_context import SkillContext
 
 #: how often waiting code checks whether the run must stop, in seconds
 POLL = 0.05
@@ -222,19 +221,10 @@ class Driver:
                 raise NotApproved(f"skill {skill.name!r} needs approval")
             if skill.takes_keywords:
                 return skill.function, effect.arguments, skill.is_async
-            context = run.skill_context(skill, effect.call_id) if skill.wants_context else None
-            if context is not None:
-                self._inform(context, effect)
+            context = run.skill_context(skill, effect) if skill.wants_context else None
             return partial(skill.invoke, effect.arguments, context), {}, skill.is_async
         handler = run.protocols.held(effect.protocol).handler
-        context = run.skill_context(None, effect.call_id)
-        self._inform(context, effect)
-        return partial(handler, effect.block, context), {}, is_async(handler)
-
-    def _inform(self, context: SkillContext, effect: CallSkill | CallProtocol) -> None:
-        durable = self.root.durable
-        context.woken = durable is not None and effect.call_id in durable.woken
-        context.approval = None if context.woken else effect.approval
+        return partial(handler, effect.block, run.skill_context(None, effect)), {}, is_async(handler)
 
     def perform_at_once(self, effect: Effect, stack: Stack) -> Any:
         if isinstance(effect, Commit):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kernai.agents.setup import Setup
     from kernai.blocks.block import Block
     from kernai.blocks.plan import Plan, Task
-    from kernai.loop.effects import Work
+    from kernai.loop.effects import CallProtocol, CallSkill, Work
     from kernai.loop.root import Gate, Root
     from kernai.loop.trust import Trust
     from kernai.registry.protocol_registry import ProtocolAccess
@@ -324,9 +324,10 @@ class Run:
             why = f"the same call of {kind} '{name}' came {most} times in a row"
             raise LimitReachedError(f"{why}, and Limits(repeated_calls={most}) allows no more", StopReason.LOOP)
 
-    def skill_context(self, owner: Any, call_id: str) -> SkillContext[Any]:
+    def skill_context(self, owner: Any, call: CallSkill | CallProtocol) -> SkillContext[Any]:
         """Returns the context of a call, which all its attempts share. `owner` is the skill, or None for a protocol."""
-        root, context = self.root, self.skill_contexts.get(call_id)
+        root, call_id = self.root, call.call_id
+        context = self.skill_contexts.get(call_id)
         if context is None:
             context = self.skill_contexts[call_id] = SkillContext(
                 owner, self.context, self.context.media_store, root.credential_resolver, root.setting_resolver,
@@ -334,6 +335,8 @@ class Run:
                 cancelled=root.cancellation.is_set,
                 emit=lambda data: self.write_now(ProgressRow(call_id, data)),
             )
+        context.woken = root.durable is not None and call_id in root.durable.woken
+        context.approval = None if context.woken else call.approval
         return context
 
     def scrub(self, call_id: str, value: Any) -> Any:
