@@ -187,7 +187,7 @@ class Row:
     def read(cls, data: Any) -> Self:
         """Creates a row from recorded data. Raises `ValueError` if the data does not match the fields."""
         if not isinstance(data, Mapping):
-            raise ValueError(f"its data is a {_kind(data)}, not an object")  # noqa: TRY004 - the data is at fault
+            raise ValueError(f"its data is a {type(data).__name__}, not an object")  # noqa: TRY004 - the data is at fault
         if not cls._always.keys() <= data.keys() <= cls._names:
             missing = [name for name in cls._always if name not in data]
             unknown = [name for name in data if name not in cls._names]
@@ -196,7 +196,7 @@ class Row:
         for name, slot, types in cls._checks:
             given[slot] = value = data.get(name)
             if type(value) not in types and not _fits(value, types):
-                raise ValueError(f"its {name!r} is a {_kind(value)}")
+                raise ValueError(f"its {name!r} is a {type(value).__name__}")
         return cls(**given)
 
     def __repr__(self) -> str:
@@ -205,10 +205,6 @@ class Row:
 
 def _fits(value: object, types: _Types) -> bool:
     return isinstance(value, types) and (type(value) is not bool or int not in types)  # bool is a subclass of int
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
 
 
 #: all kinds of rows that this version of kernai writes, by type
@@ -229,7 +225,7 @@ class _TextRow(Row):
     @classmethod
     def read(cls, data: Any) -> Self:
         if not isinstance(data, str):
-            raise ValueError(f"its data is a {_kind(data)}, not text")  # noqa: TRY004 - the data is at fault
+            raise ValueError(f"its data is a {type(data).__name__}, not text")  # noqa: TRY004 - the data is at fault
         return cls(data)
 
 
