@@ -30,10 +30,12 @@ class RegistryState(NamedTuple):
 class Changes:
     """`latest` is replaced whenever a registry or an agent changes. While it stays the same, nothing has changed."""
 
-    latest = object()
+    __slots__ = ("latest",)  # a slot is read faster than an attribute that the class has too
+    latest: object
 
 
 CHANGES = Changes()
+CHANGES.latest = object()
 
 
 class Registry(NotCopied, Generic[Entry]):
