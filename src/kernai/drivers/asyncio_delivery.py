@@ -64,6 +64,8 @@ class AsyncioDelivery(EventDelivery):
             # one by one, so that a cancellation during a callback leaves the rest in the outbox
             while outbox.waiting:
                 await self._deliver(outbox.waiting.popleft())
+        if self._flushing.get(outbox) is asyncio.current_task():  # it ends here, without waiting again
+            del self._flushing[outbox]
 
     def deliver_now(self, event: Row, run: Run) -> None:
         """Delivers one event, unless its run has ended; callable from any thread."""
@@ -96,7 +98,6 @@ class AsyncioDelivery(EventDelivery):
         outbox.waiting.append(event)
         task = self._flushing.get(outbox)
         if task is None or task.done():
-            self._flushing = {one: flushing for one, flushing in self._flushing.items() if not flushing.done()}
             task = self._flushing[outbox] = self._loop.create_task(self.flush(outbox))
         return task
 
