@@ -17,7 +17,7 @@ import kernai
 from kernai import Agent, LlmResponse, Media, MemoryStore, Message, MockProvider, Model, ProviderError, Recorder, skill
 from kernai.errors import Pause, Stop, error_text
 from kernai.loop.effects import CallModel
-from kernai.middleware import compact, fallback, guardrail, redact, retry, timeout
+from kernai.middleware import Sleep, compact, fallback, guardrail, redact, retry, timeout
 from kernai.middleware.bundled import _compacted
 from kernai.testing import ByHand
 from kernai.values.message import ConversationView
@@ -316,8 +316,9 @@ wrong: Any = "text"
 
 @pytest.mark.parametrize("make, says", [
     *[(lambda attempts=one: retry(attempts), f"attempts must be a positive int, got {one!r}") for one in (0, wrong, True)],
-    *[(lambda wait=one: retry(first_wait=wait), f"first_wait must be a number of seconds from 0 and below 1,000,000, got {one}") for one in (-1, float("nan"))],
-    (lambda: retry(longest_wait=wrong), "longest_wait must be a number of seconds from 0 and below 1,000,000, got 'text'"),
+    *[(lambda make=make, wait=one: make(wait), f"{name} must be a number of seconds from 0 and below 1,000,000, got {one!r}") for name, make in (
+        ("first_wait", lambda wait: retry(first_wait=wait)), ("longest_wait", lambda wait: retry(longest_wait=wait)), ("seconds", Sleep),
+    ) for one in (-1, float("nan"), float("inf"), 10**9, wrong, None, True)],
     (lambda: fallback(), "needs another provider, another model, or both"),
     (lambda: fallback(wrong), "provider must be a kernai.Provider, got str"),
     (lambda: fallback(model=wrong), "model must be a Model"),
@@ -334,7 +335,7 @@ wrong: Any = "text"
     (lambda: Pause(5), "reason must be text, got int"),  # type: ignore[arg-type]
     (lambda: Pause("x", wrong), "metadata must be a mapping or None, got str"),
 ])
-def test_a_wrong_argument_of_a_bundled_middleware_is_an_error_at_once(make: Any, says: str) -> None:
+def test_a_wrong_argument_of_a_bundled_middleware_or_a_sleep_is_an_error_at_once(make: Any, says: str) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         make()
 

@@ -194,14 +194,6 @@ def test_a_sleep_ends_when_the_run_must_stop(way: Way, by: str) -> None:
     assert len(data_of(recorder, "skill_error")) == len(data_of(recorder, "skill_execute"))
 
 
-def test_a_sleep_needs_a_valid_number_of_seconds() -> None:
-    assert Sleep(0) == Sleep(0, "", "", reason=None, attempt=1)
-    wrong: tuple[Any, ...] = (-1, float("nan"), float("inf"), 10**400, "1", None, True)
-    for seconds in wrong:
-        with pytest.raises(ValueError, match="seconds must be a number of seconds from 0 and below 1,000,000, got"):
-            Sleep(seconds)
-
-
 # ------------------------------------------------------------------------------------ a middleware that changes nothing
 
 
