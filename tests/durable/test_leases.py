@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -287,6 +290,29 @@ def test_a_forked_child_renews_nothing_of_its_parent() -> None:
         warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
         kernai.execute(acting(act), "go", store=store, run_id="r")
     assert children == [0, 0]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_run_whose_event_loop_was_closed_keeps_no_lease() -> None:
+    store, looked, dropped, begun = MemoryStore(), threading.Event(), threading.Event(), asyncio.Event()
+    store.cancel_requests = lambda run_ids: looked.set() or {}  # type: ignore[method-assign, func-returns-value]
+
+    async def act() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def begin() -> None:
+        task = asyncio.ensure_future(kernai.aexecute(acting(act), "go", store=store, run_id="r"))
+        await asyncio.wait([task, asyncio.ensure_future(begun.wait())], return_when=asyncio.FIRST_COMPLETED)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    loop.close()
+    weakref.finalize(next(one for one in leases.LEASES._held if one.store is store), dropped.set)
+    leases.LEASES._sooner.set()
+    assert looked.wait(PATIENCE)
+    gc.collect()
+    assert dropped.wait(PATIENCE)
 
 
 # ----------------------------------------------------------------------------------------------- what others want of it

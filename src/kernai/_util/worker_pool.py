@@ -118,20 +118,21 @@ class WorkerPool:
         for at, job in enumerate(jobs):
             try:
                 # daemonic: a skill that never ends must not keep the process from ending
-                threading.Thread(target=self._work, args=(job,), name="kernai-worker", daemon=True).start()
+                threading.Thread(target=self._work, args=([job],), name="kernai-worker", daemon=True).start()
             except RuntimeError:  # no thread can be started: the jobs without one wait for a worker that ends its own
                 with self._lock:
                     self._free += len(jobs) - at
                     self._queue.extendleft(reversed(jobs[at:]))
                 raise
 
-    def _work(self, job: Job) -> None:
+    def _work(self, jobs: list[Job]) -> None:
         me = threading.get_ident()
         self._members.add(me)
         try:
-            following: Job | None = job
+            following: Job | None = jobs.pop()  # out of a list, since a thread keeps its arguments
             while following is not None:
                 following()
+                del following  # an idle thread must not keep the run of its last job alive
                 following = self._next_job(me)
         finally:
             self._members.discard(me)

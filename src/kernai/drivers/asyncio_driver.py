@@ -75,11 +75,13 @@ class AsyncioDriver(Driver):
         except NotPerformed:
             pass  # the failure behind it is raised below
         finally:
-            if self.root.journal is not None and self.root.journal.held.may_hold:
-                await self._in_store(self.root.journal.close)
-            for used in (self._watch, self._pool, self._store):
-                if used is not None:
-                    used.close()
+            try:
+                if self.root.journal is not None and self.root.journal.held.may_hold:
+                    await self._in_store(self.root.journal.close)
+            finally:  # also if the event loop was closed, and this coroutine is closed by the garbage collector
+                for used in (self._watch, self._pool, self._store):
+                    if used is not None:
+                        used.close()
             self._watch = None  # it refers to this driver; without the cycle no garbage collector is needed
             self.root.runs.clear()
             await self._delivery.settle()

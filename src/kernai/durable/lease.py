@@ -227,19 +227,17 @@ class HeldRun:
         if lease.cancel is not None:
             self.cancel(lease.cancel)
 
-    def is_due(self) -> bool:
-        """Whether the lease must be renewed. One that may be another's by now must not be."""
-        is_lost = self.lease is None or isinstance(self._failure, RunConflictError)
-        return not is_lost and self.seconds / 3 <= boottime() - self._sent < self.seconds
-
-    def renew(self) -> None:
+    def renew(self) -> bool:
+        """Renews the lease and returns True if that is due. One that may be another's by now is not renewed."""
         lease, sent = self.lease, boottime()
-        if lease is None:
-            return
+        is_due = self.seconds / 3 <= sent - self._sent < self.seconds
+        if lease is None or not is_due or isinstance(self._failure, RunConflictError):
+            return False
         try:
             self._renewed(self.store.renew(lease), sent)
         except Exception as failure:  # noqa: BLE001 - try again later; if that takes too long, `look` ends the run
             self._failure = failure
+        return True
 
     def release(self) -> None:
         """Releases the lease of a run that broke off, and therefore has no final append."""
@@ -301,14 +299,13 @@ class Leases:
                     self._thread, self._tick = None, TICK
                     return
             self._renew_or_check(held)
+            del held  # it would keep a run in the set that nobody else refers to
 
     @staticmethod
     def _renew_or_check(held: Sequence[HeldRun]) -> None:
         not_due: dict[int, list[HeldRun]] = {}
         for one in held:
-            if one.is_due():
-                one.renew()
-            elif one.lease is not None:
+            if not one.renew() and one.lease is not None:
                 not_due.setdefault(id(one.store), []).append(one)
         for ones in not_due.values():
             with suppress(Exception):  # the store is unavailable
