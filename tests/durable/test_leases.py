@@ -301,13 +301,11 @@ def test_a_run_whose_event_loop_was_closed_keeps_no_lease() -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    async def begin() -> None:
-        task = asyncio.ensure_future(kernai.aexecute(acting(act), "go", store=store, run_id="r"))
-        await asyncio.wait([task, asyncio.ensure_future(begun.wait())], return_when=asyncio.FIRST_COMPLETED)
-
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(begin())
+    task = loop.create_task(kernai.aexecute(acting(act), "go", store=store, run_id="r"))
+    loop.run_until_complete(asyncio.wait_for(begun.wait(), PATIENCE))
     loop.close()
+    del task, loop
     weakref.finalize(next(one for one in leases.LEASES._held if one.store is store), dropped.set)
     leases.LEASES._sooner.set()
     assert looked.wait(PATIENCE)
