@@ -19,7 +19,6 @@ import anyio
 import httpx2
 import mcp_types
 from mcp import Client, MCPError
-from mcp.client.session import DISCOVER_TIMEOUT_SECONDS
 from mcp_types import Tool
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -50,6 +49,8 @@ KNOWN_SESSION = (None, mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND)
 #: the codes of an answer that cannot be read: the server may have done what it was asked to do
 UNREADABLE = (None, mcp_types.PARSE_ERROR)
 IN_DOUBT = ". Nobody knows whether this call took effect: check that before you repeat it"
+#: seconds that the SDK waits for a server's revision before it tries the handshake
+DISCOVERY_SECONDS = 10.0
 #: the protocol's names for what a server may offer
 KINDS = ("tools", "resources", "prompts")
 #: the parts of a tool's definition that a model or a policy may rely on
@@ -346,7 +347,7 @@ class Connection:
                 return session
         reason = await self._end_failed(session)
         # within a shorter timeout, the server may only have been silent about its revision
-        is_over = isinstance(session.failure, McpError) and self.config.timeout > DISCOVER_TIMEOUT_SECONDS
+        is_over = isinstance(session.failure, McpError) and self.config.timeout > DISCOVERY_SECONDS
         gives_up = session.mode == "legacy" or self.config.transport != "stdio" or is_over
         self._mode = "auto" if gives_up else "legacy"
         if gives_up:
