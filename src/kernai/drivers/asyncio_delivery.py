@@ -45,8 +45,8 @@ class AsyncioDelivery(EventDelivery):
     #: when to stop awaiting callbacks, by the event loop's clock; None unless the run was cancelled
     _deadline: float | None = None
 
-    def __init__(self, *given: Any, **stream: Any) -> None:
-        super().__init__(*given, **stream)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         if self._observed:
             #: held while an event is delivered, so that callbacks are called one at a time
             self._order = asyncio.Lock()

@@ -41,8 +41,8 @@ class EventDelivery:
     journal: Journal | None = None
 
     def __init__(
-        self, log: EventLog, recorder: Recorder | None, cancellation: Cancellation, on_event: Callback | None = None,
-        on_task_complete: Callable[..., Any] | None = None, *, stream: Callback | None = None,
+        self, log: EventLog, recorder: Recorder | None, cancellation: Cancellation, stream: Callback | None = None,
+        on_event: Callback | None = None, on_task_complete: Callable[..., Any] | None = None,
     ) -> None:
         self._log = log
         self._cancellation = cancellation
@@ -52,7 +52,9 @@ class EventDelivery:
         self._entries: list[Row] | None = None
         if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
             self._entries = recorder.sink.rows
-        self._callbacks = [callback for callback in (on_event, stream) if callback is not None]
+        self._callbacks = [] if on_event is None else [on_event]
+        if stream is not None:
+            self._callbacks.append(stream)
         self._on_task_complete = on_task_complete
         self.listening = bool(self._callbacks)
         self._observed = self.listening or on_task_complete is not None
@@ -127,8 +129,11 @@ class EventDelivery:
 class ThreadsDelivery(EventDelivery):
     """Delivers events for the synchronous driver."""
 
-    def __init__(self, *given: Any, channel: Channel | None = None) -> None:
-        super().__init__(*given, stream=None if channel is None else channel.put)
+    def __init__(
+        self, log: EventLog, recorder: Recorder | None, cancellation: Cancellation, channel: Channel | None = None,
+        *callbacks: Any,
+    ) -> None:
+        super().__init__(log, recorder, cancellation, None if channel is None else channel.put, *callbacks)
         #: where one of the callbacks puts events for the consumer of a stream
         self._channel = channel
         # reentrant: a callback may emit an event through a skill context

@@ -184,14 +184,14 @@ class RunRequest:
         from kernai.drivers.asyncio_driver import AsyncioDriver
 
         delivery = AsyncioDelivery(
-            self._log, self.recorder, self.cancellation, self._on_event, self._on_task_complete, stream=stream)
+            self._log, self.recorder, self.cancellation, stream, self._on_event, self._on_task_complete)
         run, work = self.begin(delivery)
         return run, AsyncioDriver(run.root, delivery).run(Stack(work, run.outbox, breakable=False))
 
     def _delivery(self, channel: Channel | None = None) -> ThreadsDelivery:
         self.check_observers_are_plain()
         return ThreadsDelivery(
-            self._log, self.recorder, self.cancellation, self._on_event, self._on_task_complete, channel=channel)
+            self._log, self.recorder, self.cancellation, channel, self._on_event, self._on_task_complete)
 
     def check_observers_are_plain(self) -> None:
         """Raises `TypeError` for an async function, which only the asyncio driver can call."""
