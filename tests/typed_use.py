@@ -96,6 +96,7 @@ def search(query: str, limit: int = 3) -> list[str]:
 def calls() -> None:
     only_text(text)
     assert_type(search("tea", limit=2), list[str])
+    assert_type(skill("tea".startswith, name="check", register=False)("t"), bool)
     assert_type(kernai.run_plan(number, [Task("a", "go")]), dict[str, Any])
 
 

@@ -72,7 +72,7 @@ def test_an_agent_is_one_tool_that_does_not_reveal_its_instructions() -> None:
 
 
 def test_the_served_skills_of_an_agent_are_those_that_it_may_call_itself() -> None:
-    registered = skill(lambda: 1, name="registered")  # type: ignore[call-overload]
+    registered = skill(lambda: 1, name="registered")
     blind, seeing = Model("blind"), Model("seeing", ("text", "vision"))
     skills: list[str | Skill] = ["registered", "unknown", named("direct"), named("sees", requires="vision")]
     agent = Agent(instructions="", provider=MockProvider("x"), skills=skills, model=blind)

@@ -155,7 +155,7 @@ PROCESS_WIDE.append(REGISTRY)
 
 
 @overload
-def skill(function: Callable[Params, Returned], /) -> FunctionSkill[Params, Returned]: ...
+def skill(function: Callable[Params, Returned], /, **options: Any) -> FunctionSkill[Params, Returned]: ...
 
 
 @overload
