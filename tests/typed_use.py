@@ -11,8 +11,9 @@ from typing import Any, Literal, TypedDict, assert_type
 from typing_extensions import TypeAliasType
 
 import kernai
-from kernai import Agent, Context, Result, RunResults, Task, skill
+from kernai import Agent, Context, MappingResolver, Result, RunResults, Task, skill
 from kernai.middleware import Effect, Flow, Hooks
+from kernai.testing import assert_replays
 
 
 @dataclass
@@ -97,6 +98,9 @@ def calls() -> None:
     only_text(text)
     assert_type(search("tea", limit=2), list[str])
     assert_type(skill("tea".startswith, name="check", register=False)("t"), bool)
+    assert_type(MappingResolver(dict[str, dict[str, str]]()).resolve("search", "key"), str | None)
+    assert_type(text.replace(know_how=list[str]()), Agent[str])
+    assert_type(assert_replays(number, "run.jsonl"), Result[int] | None)
     assert_type(kernai.run_plan(number, [Task("a", "go")]), dict[str, Any])
 
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         calls: Calls
         quoted_calls: OnQuotedCalls
         dialects: OnDialects
-        know_how: str | os.PathLike[str] | list[str | os.PathLike[str]] | None
+        know_how: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
         name: str | None
         output_check: Callable[[Any, Any], str | None] | None
         output_retries: int
@@ -181,7 +181,7 @@ class Agent(Generic[Output_co]):
         calls: Calls = "blocks",
         quoted_calls: OnQuotedCalls = "confirm",
         dialects: OnDialects = "correct",
-        know_how: str | os.PathLike[str] | list[str | os.PathLike[str]] | None = None,
+        know_how: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         name: str | None = None,
         output: type[Output_co] | NoClass | None = None,
         output_check: Callable[[Output_co, Any], str | None] | None = None,

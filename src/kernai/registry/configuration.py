@@ -52,7 +52,7 @@ class MappingResolver:
     The mapping is not copied; it is read each time a skill needs a value. Values may be anything that JSON can hold.
     """
 
-    def __init__(self, values: Mapping[object, object]) -> None:
+    def __init__(self, values: Mapping[Any, object]) -> None:
         self._values = check_type(values, Mapping, "values must be a mapping, skill name to keys to values")
 
     def resolve(self, skill_name: str, key: str, /) -> str | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kernai.values.context import Context
-    from kernai.values.result import Result
+    from kernai.values.result import Output_co, Result
 
 AnySink = TypeVar("AnySink", bound=Sink)
 _THREADS = 8
@@ -34,10 +34,10 @@ _OPTIONS = GenerationOptions(temperature=0.5, max_tokens=100)
 
 
 def assert_replays(
-    agent: Agent, recording: str | os.PathLike[str] | Iterable[events.Event | Mapping[str, Any]],
+    agent: Agent[Output_co], recording: str | os.PathLike[str] | Iterable[events.Event | Mapping[str, Any]],
     run_id: str | None = None, *, model: Model | None = None, context: Context | None = None,
     accept: Iterable[str] = (), strict: bool = False,
-) -> Result | None:
+) -> Result[Output_co] | None:
     """Replays a recording: given the same outcomes, the agent must make the same decisions and record the same events.
 
     No model, skill or protocol is called. The agent must not have lost protections either, except for the keys in
