@@ -92,7 +92,8 @@ def _resume(options: Namespace) -> int:
     words = [one for one in (options.agent, *options.words) if one is not None]
     if options.store is not None:
         words.insert(max(len(words) - 1, 0), options.store)
-    if len(words) not in (2, 3) or (len(words) == 2 and words[0].partition(":")[0].endswith(".py")):  # noqa: PLR2004 - a store and a run
+    needs_no_agent = options.model is not None or agents.is_made(options)
+    if len(words) != 3 and (len(words) != 2 or not needs_no_agent or words[0].partition(":")[0].endswith(".py")):  # noqa: PLR2004 - a store and a run
         hint = "kernai resume AGENT STORE RUN; `kernai runs STORE` lists the runs"
         raise CommandError("give an agent, a store and a run", hint)
     options.agent, path, options.run = (None, *words)[-3:]
@@ -119,7 +120,6 @@ def _resume(options: Namespace) -> int:
 def _decisions(options: Namespace, store: stores.StoreAt) -> tuple[dict[str, Decision], list[PendingCall]]:
     """The user's decisions by call id, and the calls that still wait. Raises `CommandError` for one that does not."""
     waiting = RecordedRun(options.run, store.entries(options.run)).waiting
-    who = stores.login_name() if options.by is None else options.by
     decisions: dict[str, Decision] = {}
     refused = [(call, why or False) for call, _, why in (one.partition("=") for one in options.refuse)]
     for call, value in [*((call, True) for call in options.approve), *refused]:
@@ -127,7 +127,7 @@ def _decisions(options: Namespace, store: stores.StoreAt) -> tuple[dict[str, Dec
             raise CommandError(f"there are two decisions on call {call!r}", "give one --approve or --refuse per call")
         if call not in waiting:
             raise stores.not_waiting(call, options.run, waiting)
-        decisions[call] = Decision(value, by=who)
+        decisions[call] = Decision(value, by=stores.login_name() if options.by is None else options.by)
         with failing(f"--refuse {call}", f"say why, or write --approve {call}", ValueError):
             decisions[call].check_for(waiting[call].params)
     return decisions, [call for call_id, call in waiting.items() if call_id not in decisions]
