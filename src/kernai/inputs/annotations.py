@@ -164,7 +164,7 @@ class TypeBuilder:
         raise _unsupported(annotation)
 
     def _annotated(self, annotation: Any) -> InputType:
-        made = constrained(self._type(annotation.__origin__), annotation.__metadata__)
+        made = constrained(self._type(substituted(annotation.__origin__, {})), annotation.__metadata__)
         if not _is_trusted(annotation):
             return made
         from kernai.inputs.trusted import TrustedType  # few skills have such inputs
@@ -367,7 +367,7 @@ def substituted(annotation: Any, bindings: Mapping[Any, Any]) -> Any:
             return bindings[annotation]
         if getattr(annotation, "has_default", bool)():  # since Python 3.13
             return substituted(annotation.__default__, bindings)  # type: ignore[attr-defined]  # as above
-        raise TypeError(f"the type variable {annotation} is not bound to a type: write Record[int], say")
+        raise TypeError(f"the type variable {annotation} has no type: write Record[int] or Trusted[str], say")
     is_class = isinstance(annotation, type) and not typing.get_args(annotation)  # a generic class has its own variables
     variables = () if is_class else getattr(annotation, "__parameters__", ())
     return annotation[tuple(substituted(one, bindings) for one in variables)] if variables else annotation
