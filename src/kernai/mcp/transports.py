@@ -229,17 +229,21 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
         if len(token) >= SHORTEST_SECRET:
             session.redactor.add(token, "[header Authorization]")
 
-    async def on_response(response: httpx2.Response) -> None:
-        task = talking.get()
-        if task is not None and response.request.method == "POST":  # a server need not offer the stream for a GET
-            task.status = response.status_code if response.status_code >= httpx2.codes.BAD_REQUEST else 0
-            if task.status and config.transport == "sse":  # the SDK would wait for an answer, and send nothing more
-                session.status = task.status
-                session.end()
+    class Client(httpx2.AsyncClient):
+        """Notes the status of answers. A hook would also see those after which `auth` sends the request again."""
 
-    hooks: Any = {"request": [on_request], "response": [on_response]}
+        async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+            response = await super().send(request, **options)
+            task = talking.get()
+            if task is not None and request.method == "POST":  # a server need not offer the stream for a GET
+                task.status = response.status_code if response.status_code >= httpx2.codes.BAD_REQUEST else 0
+                if task.status and config.transport == "sse":  # the SDK would wait for an answer, and send nothing more
+                    session.status = task.status
+                    session.end()
+            return response
+
     timeout = httpx2.Timeout(config.timeout, read=None)  # a stream may be silent, and each call has its own timeout
-    return httpx2.AsyncClient(headers=dict(config.headers), timeout=timeout, auth=auth, event_hooks=hooks)
+    return Client(headers=dict(config.headers), timeout=timeout, auth=auth, event_hooks={"request": [on_request]})
 
 
 def status_text(status: int) -> str:
