@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from operator import attrgetter
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ def inside_partials(function: Any) -> Any:
 def called_by(function: Any) -> Any:
     """The function that a call runs: the `__call__` of an object whose class defines one, else `function` itself."""
     called = getattr(type(function), "__call__", None)  # noqa: B004 - the method itself
-    return called if isinstance(called, FunctionType) else function
+    return called if hasattr(called, "__code__") else function
 
 
 def _flags(function: Any) -> int:
@@ -281,7 +280,8 @@ def first_paragraph(function: Any) -> str:
 
     given = inside_partials(function)
     called = called_by(given)
-    text = inspect.getdoc(called if called.__doc__ else given) or ""  # otherwise it is inherited from `object`
+    # not if the object has one of its own, such as that of a function around which it is a decorator
+    text = inspect.getdoc(called if called.__doc__ and given.__doc__ is type(given).__doc__ else given) or ""
     return " ".join(text.strip().split("\n\n")[0].split())
 
 
