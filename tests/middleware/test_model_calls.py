@@ -96,12 +96,6 @@ def test_repeating_a_call_that_had_streamed_nothing_retracts_nothing(way: Way) -
     assert "model_restarted" not in types(recorder)
 
 
-@WAYS
-def test_a_repeated_call_counts_against_the_limits(way: Way) -> None:
-    result = way(agent_with(Script(RETRYABLE, FINAL), again), limits=Limits(max_calls=1))
-    assert (result.stop_reason, type(result.error).__name__) == ("max_calls", "LimitReachedError")
-
-
 FREE = LlmResponse(FINAL, prompt_tokens=0, completion_tokens=0)
 
 
@@ -142,6 +136,15 @@ def _falls_back(effect: CallModel) -> Flow:
         return (yield effect)
     except ProviderError:
         return FREE
+
+
+@WAYS
+@pytest.mark.parametrize("middleware, first, limits, reason", [
+    (again, RETRYABLE, Limits(max_calls=1), "max_calls"), (_judges, LlmResponse(FINAL), Limits(max_tokens=1), "max_tokens"),
+])  # fmt: skip
+def test_a_repeated_call_counts_against_the_limits(way: Way, middleware: Any, first: Any, limits: Limits, reason: str) -> None:
+    result = way(agent_with(Script(first, FINAL), middleware), limits=limits)
+    assert (result.stop_reason, type(result.error).__name__) == (reason, "LimitReachedError")
 
 
 @WAYS

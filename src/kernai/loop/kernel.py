@@ -78,7 +78,7 @@ from kernai.loop.model_stream import ModelStream, ParsedResponse
 from kernai.loop.quoted_calls import TRANSLATED_ANSWERS, are_asked, passed_on, record_untrusted_history
 from kernai.loop.root import Outbox
 from kernai.loop.run_state import Run, input_message, recorded_parts
-from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
+from kernai.values.limits import usage_of
 from kernai.values.llm_response import CUT, LlmResponse
 from kernai.values.message import ConversationView, Message
 from kernai.values.result import Result, StopReason, Usage
@@ -120,7 +120,7 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
                     raise
                 except BaseException as error:  # noqa: BLE001 - raised again
                     _fail(run, error, answer)
-                response = _receive(run, answer, effect, started)
+                response = _receive(run, answer, started)
                 call = plain_call(run, response)
                 if call is not None:
                     try:
@@ -324,7 +324,7 @@ def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
         del error, failure  # their tracebacks refer to this frame
 
 
-def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -> ParsedResponse:
+def _receive(run: Run, answer: LlmResponse, started: float) -> ParsedResponse:
     """Records the response, counts its usage, and adds it to the conversation."""
     measured_ms = int((run.clock.monotonic() - started) * 1000)
     stream = run.stream
@@ -355,18 +355,10 @@ def _receive(run: Run, answer: LlmResponse, effect: CallModel, started: float) -
     if answer.metadata:
         row.seal()
     if run.root.budget.needs_tokens and not stream.earlier:  # otherwise its tokens are counted already
-        _spend_tokens(run, answer, effect.messages[0], cost)
+        stream.spend(answer, cost)
     run.put(row, BlocksParsedRow(response.blocks))
     run.messages.append(answer.message())
     return response
-
-
-def _spend_tokens(run: Run, answer: LlmResponse, system: Message, cost: float | None) -> None:
-    characters = run.characters() + len(system.text) + len(answer.content)
-    estimate = -(-characters // CHARACTERS_PER_TOKEN)
-    if run.root.budget.spend_tokens(answer.total_tokens, cost, run.model, estimate):
-        run.root.warn("usage.estimated", model=run.model.id,
-                      reason="the vendor reports no usage: limits count one token per four characters")
 
 
 def _write_failure(run: Run, error: BaseException, failure: ProviderError | None, answer: object) -> None:

@@ -12,7 +12,7 @@ from kernai.blocks.parser import parse, parse_one
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError
 from kernai.events import BlockContentRow, BlockEndRow, BlockStartRow, ModelRestartedRow, ModelWaitingRow, TextChunkRow
 from kernai.loop.effects import LimitStop
-from kernai.values.limits import usage_of
+from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
 from kernai.values.llm_response import CUT, UNFINISHED, LlmResponse, check_numbers
 from kernai.values.result import Usage
 
@@ -127,7 +127,7 @@ class ModelStream:
         self.attempt_failed()
         self.earlier = self._answered()
         if self.answer is not None:  # this answer has to be paid for, too
-            run.root.budget.spend_usage(self.earlier[-1][1])
+            self.spend(self.answer, self.earlier[-1][1].cost)
             self.answer = None
         try:
             run.gate.spend_call()
@@ -221,7 +221,16 @@ class ModelStream:
         for one in answered:
             self.given_up = one[1] if self.given_up is None else self.given_up + one[1]
             if one is last:
-                self.run.root.budget.spend_usage(one[1])
+                self.spend(one[0], one[1].cost)
+
+    def spend(self, answer: LlmResponse, cost: float | None) -> None:
+        """Counts an answer against the limits, by an estimate if the vendor reports no usage."""
+        run, root = self.run, self.run.root
+        characters = run.characters() + len(run.system.message.text) + len(answer.content)
+        estimate = -(-characters // CHARACTERS_PER_TOKEN)
+        if root.budget.needs_tokens and root.budget.spend_tokens(answer.total_tokens, cost, run.model, estimate):
+            root.warn("usage.estimated", model=run.model.id,
+                      reason="the vendor reports no usage: limits count one token per four characters")
 
     def give_up(self, used: Usage | None) -> None:
         """Counts the usage of a failed attempt: against the limits now, and in the result once the call has ended."""

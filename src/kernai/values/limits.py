@@ -157,7 +157,7 @@ class Budget:
         return first
 
     def spend_usage(self, used: Usage) -> None:
-        """Adds the usage of a model call that failed or was repeated, as far as the vendor reported it."""
+        """Adds the usage of model calls that failed or were given up, as far as the vendor reported it."""
         with self._lock:
             self._tokens += used.total_tokens or (used.prompt_tokens or 0) + (used.completion_tokens or 0)
             self._cost += used.cost or 0.0
