@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -289,6 +290,13 @@ def test_a_middleware_may_add_to_the_system_message() -> None:
     provider = tape("Oui.")
     kernai.execute(agent(provider=provider, middleware=[more]), "Hi")
     assert provider.calls[0].messages[0].text == "Be brief.\n\nSpeak French."
+
+
+def test_after_a_resume_a_native_model_reads_the_instructions_of_its_step() -> None:
+    given, provider, store = iter(["Be brief.", "Be wordy.", *["Be brief."] * 2]), tape(), kernai.MemoryStore()
+    for begin in (partial(kernai.execute, input="Tea?", limits=kernai.Limits(max_calls=1)), kernai.resume):
+        begin(agent(provider=provider, instructions=lambda: next(given)), run_id="r", store=store)
+    assert [call.messages[0].text for call in provider.calls] == ["Be brief."] * 3
 
 
 def test_messages_with_calls_survive_their_dict() -> None:

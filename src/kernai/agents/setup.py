@@ -90,7 +90,7 @@ class Setup:
         self.rules = Rules.of(agent)
         self.recorded_rules = self.rules._asdict()
         self._definition: tuple[dict[str, Any], dict[str, Agent[Any]]] | None = None
-        self._tools: Tools | None = None
+        self._tools: tuple[System, Tools] | None = None
         self._plain: dict[str | None, Skill | None] = {}
         self.skills = SkillAccess(agent.skills, self._skill_registry, allowed, self.model)
         self.protocols = ProtocolAccess(agent.protocols, self._protocol_registry)
@@ -205,18 +205,20 @@ class Setup:
         asks += [] if self.know_how is None else [f"/read {name}" for name in self.know_how.folders]
         return response_grammar(callable_skills, spoken, asks, self.answer_type)
 
-    def tools(self, system: Message, read: tuple[Any, int], context: Context) -> Tools:
-        """Returns the tools for a native call; `system` is the system message for calls as blocks."""
+    def tools(self, system: System, read: tuple[Any, int], context: Context) -> Tools:
+        """Returns the tools for a native call; the message of `system` is for calls as blocks."""
         known = self._tools
-        if known is None or known.blocks_system != system:
+        if known is None or known[0] != system:
             from kernai.agents.native_tools import Tools, native_tools  # few agents call natively
 
-            typed, built = self.answer_type, self._system or self.read_system(read, context)  # if all was replayed
+            typed, message = self.answer_type, system.message
             output = None if typed is None or typed.is_text else typed.schema()
-            text = system_text(self, _shown(built.instructions), native=True)
-            native = Message("system", text, outside=system.outside)
-            known = self._tools = Tools(tuple(native_tools(self)), system, native, output, self.constrains)
-        return known
+            # a recorded message does not say which part of it the instructions are
+            given = system.instructions or (self._system or self.read_system(read, context)).instructions
+            native = Message("system", system_text(self, _shown(given), native=True), outside=message.outside)
+            made = Tools(tuple(native_tools(self)), message, native, output, self.constrains)
+            known = self._tools = system, made
+        return known[1]
 
     def constrained(self, generation: GenerationOptions, provider: Provider | None) -> GenerationOptions:
         """Returns the options of a model call, with the grammar in the provider's field if it has one."""

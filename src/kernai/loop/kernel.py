@@ -296,7 +296,7 @@ def _call_model(run: Run, step: int) -> CallModel:
     run.stream = ModelStream(run)
     generation, tools = run.generation, None
     if run.setup.is_native:
-        tools = run.setup.tools(sent.system, run.agent.instructions_read, run.context)
+        tools = run.setup.tools(system, run.agent.instructions_read, run.context)
     elif run.setup.constrains:
         generation = run.setup.constrained(generation, run.provider)
     return CallModel(run.scope, step, sent, run.model, generation, tools)
