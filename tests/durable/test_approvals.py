@@ -504,6 +504,20 @@ def test_runs_that_paused_and_were_resumed_leave_nothing_behind() -> None:
     assert threading.active_count() <= threads + 2
 
 
+@EACH_WAY
+def test_agents_that_have_answered_are_free_while_their_run_continues(way: Way) -> None:
+    left: list[int] = []
+
+    def look() -> None:
+        gc.collect()
+        left.append(sum(isinstance(one, Run) for one in gc.get_objects()))
+
+    scripts = {"go": [LOOK, command("clerk", "job") * 3, command("clerk", "job"), LOOK], "job": []}
+    it = Agent(instructions="x", skills=[Agent(instructions="x", skills=[]).as_skill("clerk", "Pays."), Skill("look", execute=look)])
+    assert Stored(way, it, scripts).execute().ok
+    assert left[1] <= left[0]
+
+
 def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
     paid: list[Any] = []
 

@@ -338,7 +338,9 @@ class DurableRun:
         """Ends a scope's work. For the root, its last rows are appended."""
         ended = scope.ended
         assert ended is not None
-        if not scope.run.scope and self._root.journal is not None:
+        if scope.run.scope:
+            self.scopes.pop(scope.run.scope, None)  # only a replay asks for ended sub-runs
+        elif self._root.journal is not None:
             yield effects.Commit()
         error = ended.error if scope.run.scope else self._interrupt or ended.error
         if error is not None:
