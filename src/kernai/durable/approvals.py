@@ -100,7 +100,7 @@ class Decision(Value):
     @property
     def answer(self) -> Any:
         """The answer to the pause's question; an empty dict if the call was approved without one."""
-        return self.value.get("answer") if isinstance(self.value, Mapping) else {}
+        return self.value.get("answer", {}) if isinstance(self.value, Mapping) else {}
 
     def check_for(self, params: object) -> None:
         """Raises `ValueError` for a text that sounds like consent, or for parameters if the call has none."""
