@@ -233,7 +233,7 @@ def use(name, at):
     store.put(Media.from_bytes(f"{name} {at}".encode(), mime_type="image/png"))
     mock.respond_with("x")
     for _ in range(100):
-        budget.spend_usage(kernai.Usage(1))
+        budget.spend_usage(kernai.Usage(1), kernai.Model("m"))
 def go_on(name):
     at = 0
     while not over.is_set():

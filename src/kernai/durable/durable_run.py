@@ -358,8 +358,7 @@ class DurableRun:
             raise error
         if self.is_left:
             yield effects.Commit()
-            why = f"run {run.root.run_id!r} is left to another worker: this one is stopping"
-            raise RunConflictError(why)
+            raise RunConflictError(f"run {run.root.run_id!r} is left to another worker: this one is stopping")
         result = self.parked_result(run)
         yield effects.Commit()
         return result

@@ -109,7 +109,7 @@ class DurableScope:
             return self._recorded_end()
         if isinstance(effect, CallModel) and effect.call_id in wasted:
             self.run.meter.add(wasted[effect.call_id])
-            self.run.root.budget.spend_usage(wasted[effect.call_id])
+            self.run.root.budget.spend_usage(wasted[effect.call_id], self.run.model)
         if isinstance(effect, (CallModel, effects.CallBuiltin)) and following is not None:
             return reading(following, self._answer, effect, following)
         assert isinstance(effect, (effects.CallBuiltin, *_COMMITTED, SubRun))

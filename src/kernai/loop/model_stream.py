@@ -236,7 +236,7 @@ class ModelStream:
         """Counts the usage of a failed attempt: against the limits now, and in the result once the call has ended."""
         if used is not None:
             self.given_up = used if self.given_up is None else self.given_up + used
-            self.run.root.budget.spend_usage(used)
+            self.run.root.budget.spend_usage(used, self.run.model)
 
     @property
     def deadline(self) -> float | None:

@@ -156,11 +156,10 @@ class Budget:
             self.warned = self.warned or first
         return first
 
-    def spend_usage(self, used: Usage) -> None:
+    def spend_usage(self, used: Usage, model: Model) -> None:
         """Adds the usage of model calls that failed or were given up, as far as the vendor reported it."""
-        with self._lock:
-            self._tokens += used.total_tokens or (used.prompt_tokens or 0) + (used.completion_tokens or 0)
-            self._cost += used.cost or 0.0
+        tokens = used.total_tokens or (used.prompt_tokens or 0) + (used.completion_tokens or 0)
+        self.spend_tokens(tokens, used.cost, model, 0)
 
 
 class UsageMeter:
