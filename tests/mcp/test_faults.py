@@ -340,11 +340,19 @@ def test_each_request_is_authorized_and_an_expired_token_is_renewed() -> None:
             assert "HTTP status 401: set 'headers' or pass auth= to sign in" in str(call(adapter, "echo", object="hello").error)
 
 
-@pytest.mark.parametrize("body", ["", "event: hello\ndata: world\n\n"])
-def test_an_event_stream_that_ends_before_its_endpoint_is_reported(body: str) -> None:
-    with answering(lambda *_: (200, "text/event-stream", body)) as host, http_adapter(host, "sse", timeout=5) as adapter:
+@pytest.mark.parametrize("path, status, body, reason", [
+    *(("sse", 200, body, "its stream ended before it gave the address for messages; is this an MCP server over SSE?")
+      for body in ("", "event: hello\ndata: world\n\n")),
+    ("sse", 405, "", "HTTP status 405; check its url, or set its transport to streamable_http"),
+    ("mcp", 405, "", "HTTP status 405; check its url, or set its transport to sse"),
+])
+def test_a_url_that_does_not_lead_to_a_server_of_its_transport_is_reported(
+    path: str, status: int, body: str, reason: str
+) -> None:
+    with answering(lambda *_: (status, "text/event-stream", body)) as host, http_adapter(host, path, timeout=5) as adapter:
         error = str(call(adapter, "echo").error)
-    assert error.startswith("server 'it' cannot be reached: its stream ended before it gave the address for messages")
+    assert error.startswith("server 'it' cannot be reached: ")
+    assert error.endswith(reason)
 
 
 @pytest.mark.parametrize("tokens, reason", [

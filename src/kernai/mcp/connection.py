@@ -44,6 +44,8 @@ NOISE_CHARACTERS = 120
 #: The HTTP statuses for a session that the server does not know any more: 404 in the specification (2025-11-25, basic,
 #: transports, "Session Management"), 400 from the reference servers. In both cases the request was not executed.
 UNKNOWN_SESSION = (400, 404)
+#: the statuses of a server that speaks the other transport over HTTP (basic, transports, "Backwards Compatibility")
+OTHER_TRANSPORT = (400, 404, 405)
 #: None, for an error that no server sent; and the codes with which a server that knows the session refuses a request
 KNOWN_SESSION = (None, mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND)
 #: the codes of an answer that cannot be read: the server may have done what it was asked to do
@@ -351,7 +353,9 @@ class Connection:
         gives_up = session.mode == "legacy" or self.config.transport != "stdio" or is_over
         self._mode = "auto" if gives_up else "legacy"
         if gives_up:
-            raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}")
+            other = "streamable_http" if self.config.transport == "sse" else "sse"
+            hint = f"; check its url, or set its transport to {other}" if session.status in OTHER_TRANSPORT else ""
+            raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}{hint}")
         return await self._open()  # some servers, such as those of rmcp 1, end at the request for their revision
 
     def _lost(self, attempt: Attempt, error: Exception, what: str, *, repeatable: bool) -> bool:

@@ -234,10 +234,10 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
 
         async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
             response = await super().send(request, **options)
-            task = talking.get()
-            if task is not None and request.method == "POST":  # a server need not offer the stream for a GET
+            task, is_sse = talking.get(), config.transport == "sse"
+            if task is not None and (request.method == "POST" or is_sse):  # others need not offer the stream for a GET
                 task.status = response.status_code if response.status_code >= httpx2.codes.BAD_REQUEST else 0
-                if task.status and config.transport == "sse":  # the SDK would wait for an answer, and send nothing more
+                if task.status and is_sse:  # the SDK would wait for an answer, and send nothing more
                     session.status = task.status
                     session.end()
             return response
