@@ -48,8 +48,9 @@ UNKNOWN_SESSION = (400, 404)
 OTHER_TRANSPORT = (400, 404, 405)
 #: None, for an error that no server sent; and the codes with which a server that knows the session refuses a request
 KNOWN_SESSION = (None, mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND)
-#: the codes of an answer that cannot be read: the server may have done what it was asked to do
-UNREADABLE = (None, mcp_types.PARSE_ERROR)
+#: the codes of an answer that cannot be read: the server may have done what it was asked to do. Without an HTTP error,
+#: INVALID_REQUEST is the SDK's own code for an answer that is neither JSON nor events
+UNREADABLE = (None, mcp_types.PARSE_ERROR, mcp_types.INVALID_REQUEST)
 IN_DOUBT = ". Nobody knows whether this call took effect: check that before you repeat it"
 #: seconds that the SDK waits for a server's revision before it tries the handshake
 DISCOVERY_SECONDS = 10.0
@@ -374,7 +375,7 @@ class Connection:
                 session.failure = session.failure or error
             return not is_unknown
         reason = reason_of(error, self.redactor.text) + (f" ({status_text(status)})" if status else "")
-        is_answer = code not in UNREADABLE and status < httpx2.codes.INTERNAL_SERVER_ERROR
+        is_answer = status < httpx2.codes.INTERNAL_SERVER_ERROR if status else code not in UNREADABLE
         effect = "" if repeatable or is_answer else IN_DOUBT
         raise McpError(f"server {self.name!r} failed at {what}: {reason}{effect}") from None
 
