@@ -220,7 +220,7 @@ async def test_cancelling_arun_ends_the_tasks_that_run() -> None:
 
 
 def test_a_function_that_cannot_do_a_task_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"execute must be a plain function of .*; arun takes async ones, got <function _echo"):
+    with pytest.raises(TypeError, match=r"execute must be a plain function of .*; arun takes async ones, got the async function <function _echo"):
         TaskScheduler(DIAMOND).run(_echo)
     wrong: Any
     assert asyncio.run(TaskScheduler(DIAMOND).arun(lambda one, _: one.id)) == {one.id: one.id for one in DIAMOND}, "a plain one"

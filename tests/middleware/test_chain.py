@@ -405,8 +405,8 @@ class Instance:
     ([3], r"a middleware must be a plain function of the effect \(a plain generator, also under asyncio\), got 3"),
     ([lambda: None], "a middleware must be a function of the effect .*: too many positional arguments"),
     ([Instance], r"must hold instances: write Instance\(\)"),
-    ([asynchronous], "a middleware must be a plain function .* got <function asynchronous"),
-    ([yielding], "a middleware must be a plain function .* got <function yielding"),
+    ([asynchronous], "a middleware must be a plain function .* got the async function <function asynchronous"),
+    ([yielding], "a middleware must be a plain function .* got the async function <function yielding"),
 ])
 def test_an_object_that_cannot_be_a_middleware_is_an_error_at_once(wrong: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):

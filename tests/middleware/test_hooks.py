@@ -215,7 +215,7 @@ def generator(self: Hooks, ctx: HookContext) -> Any:
 
 
 @pytest.mark.parametrize("name, function, says", [
-    ("before_model", asynchronous, r"Guard.before_model must be a plain function of \(self, ctx\), got <function asynchronous"),
+    ("before_model", asynchronous, r"Guard.before_model must be a plain function of \(self, ctx\), got the async function <function asynchronous"),
     ("before_tool", generator, r"Guard.before_tool must be a plain function of \(self, ctx\), got the generator <function generator"),
     ("before_tools", plain, "Guard.before_tools is not a hook and would never be called; did you mean 'before_tool'?"),
     ("befor_tool", plain, "Guard.befor_tool is not a hook and would never be called; did you mean 'before_tool'?"),

@@ -55,7 +55,7 @@ async def awaited(*_: Outcome) -> bool:
     (lambda: scenario().protocols("mcp"), r"did you mean \['mcp'\]"),
     (lambda: scenario().capabilities("text"), r"did you mean \['text'\]"),
     (lambda: scenario().expect(True), "expect must be a plain function of the Outcome, got True"),  # type: ignore[call-overload]
-    (lambda: scenario().expect(awaited), "expect must be a plain function of the Outcome, got <function awaited"),
+    (lambda: scenario().expect(awaited), "expect must be a plain function of the Outcome, got the async function <function awaited"),
     (lambda: scenario().expect(lambda: True), "expect must be a function of the Outcome: too many"),  # type: ignore[type-var]
     (lambda: scenario().prepare(awaited), "prepare must be a plain function of no arguments"),
     (lambda: scenario().capabilities(["sight"]), "unknown capability 'sight'"),

@@ -263,7 +263,8 @@ def check_function(
     """
     yields = is_generator(function) and not may_yield
     if yields or not callable(function) or (is_async(function) and not may_be_async):
-        kind, got = "function" if may_be_async else "plain function", "the generator " if yields else ""
+        kind = "function" if may_be_async else "plain function"
+        got = "the generator " if yields else "the async function " if is_async(function) else ""
         raise TypeError(f"{name} must be a {kind} of {arguments}, got {got}{function!r:.80}")
     try:
         signature_of(function).bind(*given, **named)

@@ -56,9 +56,8 @@ class Hooks:
         for name in dir(cls):
             if name in _HOOKS:
                 wanted = list(signature_of(getattr(Hooks, name)).parameters)
-                is_bound = isinstance(getattr_static(cls, name), (staticmethod, classmethod))
-                arguments = f"({', '.join(wanted)})"
-                check_function(f"{cls.__name__}.{name}", getattr(cls, name), arguments, *wanted[is_bound:])
+                start = isinstance(getattr_static(cls, name), (staticmethod, classmethod))  # they come without self
+                check_function(f"{cls.__name__}.{name}", getattr(cls, name), f"({', '.join(wanted)})", *wanted[start:])
             elif _resembles_a_hook(name) and callable(getattr(cls, name)):
                 hint = likely(name, _HOOKS, "they are")
                 raise TypeError(f"{cls.__name__}.{name} is not a hook and would never be called{hint}")
