@@ -309,8 +309,8 @@ def test_a_run_whose_event_loop_was_closed_keeps_no_lease() -> None:
     weakref.finalize(next(one for one in leases.LEASES._held if one.store is store), dropped.set)
     leases.LEASES._sooner.set()
     assert looked.wait(PATIENCE)
-    gc.collect()
-    assert dropped.wait(PATIENCE)
+    # the thread that looked may still refer to the run
+    assert any(gc.collect() >= 0 and dropped.wait(0.1) for _ in range(200))
 
 
 # ----------------------------------------------------------------------------------------------- what others want of it
