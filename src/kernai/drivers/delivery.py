@@ -52,9 +52,9 @@ class EventDelivery:
         self._entries: list[Row] | None = None
         if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
             self._entries = recorder.sink.rows
-        self._callbacks = [] if on_event is None else [on_event]
+        self._callbacks: tuple[Callback, ...] = () if on_event is None else (on_event,)
         if stream is not None:
-            self._callbacks.append(stream)
+            self._callbacks += (stream,)
         self._on_task_complete = on_task_complete
         self.listening = bool(self._callbacks)
         self._observed = self.listening or on_task_complete is not None
