@@ -515,7 +515,7 @@ def test_agents_that_have_answered_are_free_while_their_run_continues(way: Way) 
     scripts = {"go": [LOOK, command("clerk", "job") * 3, command("clerk", "job"), LOOK], "job": []}
     it = Agent(instructions="x", skills=[Agent(instructions="x", skills=[]).as_skill("clerk", "Pays."), Skill("look", execute=look)])
     assert Stored(way, it, scripts).execute().ok
-    assert left[1] <= left[0]
+    assert left[1] <= left[0] + 1  # a thread that has just ended may still hold one of the four
 
 
 def test_a_decision_changes_some_parameters_and_keeps_the_others() -> None:
