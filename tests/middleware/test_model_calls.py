@@ -15,6 +15,7 @@ import kernai
 from kernai import Agent, Event, Limits, LlmResponse, Message, Model, Provider, ProviderError, Recorder, Usage
 from kernai.middleware import CallModel, Effect, Flow, retry
 from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider
+from tests.durable.durable_cases import replayed
 from tests.loop.loop_cases import plan, task
 from tests.middleware.asking import BOTH, FINAL, RETRYABLE, Script, agent_with, data_of, types
 from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
@@ -163,13 +164,19 @@ def test_the_usage_of_each_response_is_counted_once_whatever_a_middleware_does(
     info = store.info("r")
     assert info is not None
     assert (info.usage.prompt_tokens, info.usage.model_calls) == tokens
-    if result.stop_reason == "final":
-        assert kernai.resume(agent, "r", store=store).usage == result.usage
+    assert replayed(agent, "r", store=store).usage == result.usage
     # limits count the same: the caller's second model call is refused
     calls = LlmResponse('<block type="command" name="helper">{"input": "x"}</block>', prompt_tokens=0, completion_tokens=0)
     helper = agent_with(Script(*said), middleware).as_skill("helper", "helps")
     caller = Agent(instructions="", provider=Script(calls, FREE), skills=[helper])
     assert str(way(caller, limits=Limits(max_tokens=tokens[0])).error) == f"max_tokens={tokens[0]} is used up ({tokens[0]} tokens)"
+
+
+@WAYS
+def test_a_run_can_be_replayed_whose_model_failed_after_responses_without_usage_were_discarded(way: Way) -> None:
+    agent, store = agent_with(Script(LlmResponse(FINAL), LlmResponse(FINAL), RETRYABLE), _asks_twice_more), kernai.MemoryStore()
+    result = way(agent, store=store, run_id="r")
+    assert replayed(agent, "r", store=store).usage == result.usage
 
 
 # ------------------------------------------------------------------------------------------------- timeouts

@@ -159,7 +159,7 @@ class DurableScope:
         if isinstance(effect, CallModel) and isinstance(row, events.ModelFailedRow):
             if stream is not None:
                 stream.pieces[:] = [row.content]
-                stream.give_up(row.usage())
+                stream.give_up(row.usage() or (Usage(model_calls=row.model_calls) if row.model_calls else None))
             return Completion(None, error=outcomes.model_failure(row))
         raise divergence(following, row.type, f"{type(effect).__name__} {effect.call_id}")
 
