@@ -32,8 +32,9 @@ STOPS = re.compile(r"(?:.*/)?(?:ft:)?(?:o1|o3-mini)")
 #: lifetime of the cache, and the longer of the two lifetimes
 CALLS_IN_RESPONSES, CACHE_LIFETIME, LONG_CACHE = (5, 4), (5, 6), "12h"
 
-#: the field in which some compatible vendors send reasoning, and want it back with the model's calls
-REASONING = "reasoning_content"
+#: the field in which some compatible vendors send reasoning, and want it back with the model's calls; and those that
+#: want it with each of the model's messages: with tools, they refuse a conversation in which one lacks the field
+REASONING, WITH_EACH_MESSAGE = "reasoning_content", ("deepseek",)
 #: the field in which OpenRouter sends reasoning, and wants it back; and the names of its texts, which come in pieces
 DETAILS = "reasoning_details"
 DETAIL_TEXTS = {"reasoning.text": "text", "reasoning.summary": "summary"}
@@ -142,9 +143,13 @@ class OpenAIProvider(HttpProvider):
         if isinstance(turn, AssistantTurn):
             text = "" if turn.calls and self.vendor == "mistral" else turn.text  # Mistral refuses text beside calls
             message: dict[str, Any] = {"role": "assistant", "content": text or (None if turn.calls else EMPTY)}
+            message |= {REASONING: ""} if self.vendor in WITH_EACH_MESSAGE else {}
+            # other vendors refuse these fields; older recordings do not say whose they are
+            own = [item for item in turn.reasoning if item.get("vendor", self.vendor) == self.vendor]
+            for item in own:
+                message |= {REASONING: item["text"]} if item.get("type") == REASONING else {}
+                message |= {DETAILS: item[DETAILS]} if item.get("type") == DETAILS else {}
             if turn.calls:
-                # other vendors refuse these fields; older recordings do not say whose they are
-                own = [item for item in turn.reasoning if item.get("vendor", self.vendor) == self.vendor]
                 extras = {item.get("at", 0): {EXTRA: item[EXTRA]} for item in own if EXTRA in item}
                 if not extras and self.vendor in GOOGLE and NEEDS_SIGNATURE.match(model.id):
                     extras = {0: {EXTRA: {"google": {"thought_signature": NO_SIGNATURE}}}}
@@ -154,9 +159,6 @@ class OpenAIProvider(HttpProvider):
                      **extras.get(number, {})}
                     for number, call in enumerate(turn.calls)
                 ]
-                for item in own:
-                    message |= {REASONING: item["text"]} if item.get("type") == REASONING else {}
-                    message |= {DETAILS: item[DETAILS]} if item.get("type") == DETAILS else {}
             yield message
             return
         for result in turn.results:
@@ -306,9 +308,9 @@ class OpenAIReader(SseReader):
         if self.metadata.get("refusal"):
             self.finish_reason = "refusal"
         self.finish()
-        if self.box is not None and self.called_tool:
-            if thought := "".join(self._pieces[REASONING]):
-                self.keep({"type": REASONING, "text": thought, "vendor": self.vendor}, 0)
+        if self.box is not None and (self.called_tool or self.vendor in WITH_EACH_MESSAGE):
+            if thought := self._pieces[REASONING]:
+                self.keep({"type": REASONING, "text": "".join(thought), "vendor": self.vendor}, 0)
             if details := whole_details(self._pieces[DETAILS]):
                 self.keep({"type": DETAILS, DETAILS: details, "vendor": self.vendor}, 0)
 

@@ -510,22 +510,27 @@ def test_a_compatible_vendor_gets_ids_and_an_order_of_roles_that_it_takes_and_no
 
 
 def test_a_signature_and_reasoning_in_openais_format_go_back_with_their_call_and_to_no_other_vendor() -> None:
-    """Gemini 3 refuses a call without its signature, DeepSeek one without its reasoning, and others refuse the fields."""
+    """Gemini 3 refuses a call without its signature, DeepSeek any message without reasoning, and others refuse the fields."""
     extra, call = {"google": {"thought_signature": "c2ln"}}, {"name": "search", "arguments": '{"query": "a"}'}
     calls = [{"index": 0, "id": "c1", "function": call, "extra_content": extra}, {"index": 1, "id": "c2", "function": call}]
     # OpenRouter wants these details back, with the pieces of a text as one
     text, sealed = {"type": "reasoning.text", "index": 0}, {"type": "reasoning.encrypted", "data": "ZW5j", "id": "c1"}
     details = [[text | {"text": "A"}], [text | {"text": "b", "signature": None}, text | {"signature": "cw=="}, sealed]]
     deltas = [{"reasoning_details": details[0]}, {"tool_calls": calls, "reasoning_content": "Hm.", "reasoning_details": details[1]}]
-    streams, history = [OpenAIWire().deltas(*deltas), WIRES["openai"].stream(["x"])], tuple[Message, ...]()
-    for name, expected in (("gemini-openai/gemini-3-pro", [extra, None]), ("groq/gemini-3-pro", [None, None])):
+    streams = [OpenAIWire().deltas(*deltas), OpenAIWire().deltas({"reasoning_content": "So.", "content": "x"}, finish="stop")]
+    history = tuple[Message, ...]()
+    for name, expected, thoughts in (
+        ("gemini-openai/gemini-3-pro", [extra, None], ["Hm."]), ("groq/gemini-3-pro", [None, None], [None, None, "Hm."]),
+        *(("deepseek/deepseek-v4-flash", [None, None], ["", "", "", "", *after]) for after in (["Hm."], ["Hm.", "So.", "Hm."])),
+    ):
         transport = MemoryTransport(*(MemoryReply(200, {"content-type": "text/event-stream"}, stream) for stream in streams))
         provider, model = resolve(name, api_key="k", transport=transport)
         agent = Agent(instructions="", provider=provider, model=model, skills=[search], calls="native")
         history = kernai.execute(agent, "Go.", history=history).messages
-        first = next(message for message in bodies_to(provider)[-1]["messages"] if "tool_calls" in message)
+        said = [message for message in bodies_to(provider)[-1]["messages"] if message["role"] == "assistant"]
+        first = said[0]
         assert [one.get("extra_content") for one in first["tool_calls"]] == expected
-        assert first.get("reasoning_content") == ("Hm." if expected[0] else None)
+        assert [message.get("reasoning_content") for message in said] == thoughts
         whole = [text | {"text": "Ab", "signature": "cw=="}, sealed]
         assert first.get("reasoning_details") == (whole if expected[0] else None)
 
