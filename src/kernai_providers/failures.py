@@ -28,7 +28,7 @@ from kernai._util.api import check_count, check_seconds
 from kernai._util.redaction import Redactor
 from kernai.jsonio.json_data import loads
 
-RETRYABLE = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
+RETRYABLE = frozenset({408, 409, 429, 500, 502, 503, 504, *range(520, 525), 529})  # 520 to 524 are Cloudflare's
 HIDDEN = "[hidden]"
 #: how much is shown, in characters: of a vendor's message, of a body without a message, of a code
 MAX_MESSAGE, MAX_RAW, MAX_CODE = 1000, 300, 100

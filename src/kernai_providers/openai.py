@@ -207,6 +207,7 @@ class OpenAIReader(SseReader):
 
     def on_object(self, found: dict[str, Any]) -> None:
         self._on_metadata(found)
+        self.check_error({"error": at(found, "x_groq", "error")})  # why Groq has stopped early
         for choice in objects(found.get("choices")):
             # there are several choices if `extra` asks for them; the first one is the answer
             if choice.get("index", 0) in (0, None):

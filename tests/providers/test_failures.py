@@ -134,7 +134,7 @@ def test_an_error_body_with_deep_nesting_or_absurd_numbers_is_handled() -> None:
 
 def test_the_status_decides_whether_a_call_is_retried() -> None:
     retryable = [status for status in range(300, 600) if failed(status).retryable]
-    assert retryable == [408, 409, 429, 500, 502, 503, 504, 529]
+    assert retryable == [408, 409, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529]
     for code, may in ((None, True), ("insufficient_credits", False)):
         assert failed(402, openai(code, None, "in flight"), {"Retry-After": "3"}).retryable is may
 

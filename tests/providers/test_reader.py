@@ -166,7 +166,7 @@ ERRORS: list[tuple[str, str]] = [
     ("openai", 'event: error\ndata: {"message": "boo"}\n\n'),
     ("openai", 'event: error\ndata: {"error": {"message": "boo"}}\n\n'),
     ("openai", 'data: {"error": {"message": "boo"}}\n\n'),
-    ("openai", 'data: [{"error": {"message": "boo"}}]\n\n'),
+    ("openai", 'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "x_groq": {"id": "r", "error": "boo"}}\n\n'),
     ("openai", "event: error\ndata: {}\n\n"),
     ("openai", 'error: {"code": 400, "message": "boo", "type": "invalid_request_error"}\n\n'),
     ("openai", 'data: {"object": "error", "message": "boo", "type": "BadRequestError", "param": null, "code": 400}\n\n'),
