@@ -78,7 +78,10 @@ def raw_adapter(*options: str, **entry: Any) -> Adapter:
 
 @contextmanager
 def answering(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str, str]]) -> Iterator[str]:
-    """Serve HTTP and yield host and port. `answer` gets a request and its body, and returns status, type and body."""
+    """Serve HTTP and yield host and port. `answer` gets a request and its body, and returns status, type and body.
+
+    The connection breaks off before a NUL at the end of a body.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -87,7 +90,7 @@ def answering(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str, 
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body.encode())))
             self.end_headers()
-            self.wfile.write(body.encode())
+            self.wfile.write(body.encode().rstrip(b"\0"))
 
         do_GET = do_POST  # noqa: N815 - the base class defines the name
 

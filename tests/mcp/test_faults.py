@@ -495,7 +495,7 @@ def http_server_that_answers(
         said = said if isinstance(said, str) else said(request["params"]["arguments"])
         body = f'{{"jsonrpc": "2.0", "id": {json.dumps(request["id"])}, "{"error" if "code" in said else "result"}": {said}}}'
         body = f"data: {body}\n\n" if kind == "text/event-stream" else body
-        return status if is_call else 200, kind, body if said else ""
+        return status if is_call else 200, kind, body if said.strip("\0") else said
 
     with answering(answer) as host:
         servers = {"servers": {"it": {"url": f"http://{host}/mcp", "timeout": 600}}}
@@ -513,22 +513,26 @@ def test_an_answer_over_http_may_be_large_but_not_nest_too_deeply(kind: str, wha
     assert error == f"server 'it' failed at tools/call of 'answer': Failed to parse {what}: it nests too deeply{IN_DOUBT}"
 
 
-def test_a_call_whose_answer_breaks_off_does_not_end_another_call() -> None:
+@pytest.mark.parametrize("kind, body, reason", [
+    ("text/event-stream", "", "SSE stream ended without a response"),
+    ("application/json", "\0", "peer closed connection without sending complete message body (received 0 bytes, expected 1)"),
+])
+def test_a_call_whose_answer_breaks_off_does_not_end_another_call(kind: str, body: str, reason: str) -> None:
     waiting, broken = threading.Event(), threading.Event()
 
     def result(arguments: dict[str, Any]) -> str:
         if arguments:
             waiting.set()
             broken.wait(30)
-        return '{"content": [{"type": "text", "text": "done"}]}' if arguments else ""
+        return '{"content": [{"type": "text", "text": "done"}]}' if arguments else body
 
-    with http_server_that_answers(result, "text/event-stream") as adapter, ThreadPoolExecutor(1) as pool:
+    with http_server_that_answers(result, kind) as adapter, ThreadPoolExecutor(1) as pool:
         other = pool.submit(call, adapter, "answer", waits=True)
         waiting.wait(30)
         error = str(call(adapter, "answer").error)
         broken.set()
         assert other.result().text == "done"
-    assert error.startswith("server 'it' died during tools/call of 'answer': SSE stream ended without a response\n")
+    assert error.startswith(f"server 'it' died during tools/call of 'answer': {reason}\n")
 
 
 @pytest.mark.parametrize("status, code, message, restarts", [

@@ -83,6 +83,8 @@ class Attempt:
         self._emit = emit
         #: the HTTP status of the last answer if that was an error, or else 0
         self.status = 0
+        #: the failure of its connection over HTTP
+        self.failure: BaseException | None = None
         self.timeout = asyncio.timeout(seconds)
         self._seconds = seconds
 
@@ -372,7 +374,7 @@ class Connection:
         has_ended = session.end_reached.is_set()
         if is_unknown or has_ended or code == mcp_types.CONNECTION_CLOSED:
             if not has_ended:  # otherwise there may be a better reason
-                session.failure = session.failure or error
+                session.failure = attempt.failure or session.failure or error
             return not is_unknown
         reason = reason_of(error, self.redactor.text) + (f" ({status_text(status)})" if status else "")
         is_answer = status < httpx2.codes.INTERNAL_SERVER_ERROR if status else code not in UNREADABLE

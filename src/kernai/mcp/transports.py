@@ -230,14 +230,25 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
             session.redactor.add(token, "[header Authorization]")
 
     class Client(httpx2.AsyncClient):
-        """Notes the status of answers. A hook would also see those after which `auth` sends the request again."""
+        """Notes the status of answers. A hook would also see those after which `auth` sends the request again.
+
+        If the connection fails, the SDK would end all requests; an event stream that ends early ends only its own.
+        """
 
         async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-            response = await super().send(request, **options)
-            task, is_sse = talking.get(), config.transport == "sse"
-            if task is not None and (request.method == "POST" or is_sse):  # others need not offer the stream for a GET
+            task, is_sse, is_message = talking.get(), config.transport == "sse", request.method == "POST"
+            try:
+                response = await super().send(request, **options)
+                if is_message and response.headers.get("Content-Type", "").lower().startswith("application/json"):
+                    await response.aread()
+            except httpx2.RequestError as error:
+                if task is None or not is_message or not session.is_open:
+                    raise
+                (session if is_sse else task).failure = error
+                response = httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, request=request)
+            if task is not None and (is_message or is_sse):  # others need not offer the stream for a GET
                 task.status = response.status_code if response.status_code >= httpx2.codes.BAD_REQUEST else 0
-                if task.status and is_sse:  # the SDK would wait for an answer, and send nothing more
+                if is_sse and (task.status or session.failure):  # the SDK would wait for an answer
                     session.status = task.status
                     session.end()
             return response
