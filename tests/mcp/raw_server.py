@@ -9,6 +9,7 @@ Each tool is a function below. The options take effect before any input is read:
     --hold FIFO         keeps the FIFO open for writing, so that a reader sees when the last holder has died
     --pages             lists one tool a page
     --repeat            sends the last page's own cursor with it, and else an empty one
+    --invalid           lists tools without a valid schema, too
     --strict            exits if the first request is not to initialize
     --deaf              answers nothing before the request to initialize
     --tasks             lists the tool `build`, which can only be called as a task
@@ -125,6 +126,8 @@ def definitions() -> list[dict[str, Any]]:
         found.append({"name": name, "inputSchema": ANY, "annotations": {"idempotentHint": True}})
     if "--tasks" in OPTIONS:
         found.append({"name": "build", "inputSchema": ANY, "execution": {"taskSupport": "required"}})
+    if "--invalid" in OPTIONS:
+        found += [{"name": "schemaless"}, {"name": "typeless of s3cret-value", "inputSchema": {}}]
     secret = option("--secret")
     if secret and Path(secret).exists():
         found.append({"name": "hidden", "inputSchema": ANY})

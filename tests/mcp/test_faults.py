@@ -427,12 +427,14 @@ def test_a_tool_that_only_runs_as_a_task_of_an_older_revision_is_neither_listed_
     assert error.startswith("the tool 'build' of server 'raw' runs only as a task, in a form of tasks that is not supported")
 
 
-@pytest.mark.parametrize("last", [[], ["--repeat"]], ids=["an empty cursor", "the same cursor"])
-def test_tools_on_many_pages_are_all_listed(last: list[str]) -> None:
-    with raw_adapter() as one_page, raw_adapter("--pages", *last) as many:
+@pytest.mark.parametrize("more", [[], ["--repeat"], ["--invalid"]], ids=["an empty cursor", "the same cursor", "invalid tools"])
+def test_tools_on_many_pages_are_all_listed(more: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    with raw_adapter() as one_page, raw_adapter("--pages", *more, env={"TOKEN": "s3cret-value"}) as many:
         listing = ask(many, {"method": "tools/list"}).text
         assert listing == ask(one_page, {"method": "tools/list"}).text
         assert listing.count("\n- ") > 10
+    warning = 'inputSchema.type: Field required. This is left out: {"name": "typeless of [env TOKEN]", "inputSchema": {}}'
+    assert (warning in caplog.text) == (more == ["--invalid"])
 
 
 def test_a_listing_with_too_many_pages_is_cut_off_with_a_warning(

@@ -20,7 +20,9 @@ import httpx2
 import mcp_types
 from mcp import Client, MCPError
 from mcp_types import Tool
+from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from kernai._util.redaction import Redactor
 from kernai.mcp.configuration import ServerConfig, redactor_of
@@ -56,6 +58,11 @@ IN_DOUBT = ". Nobody knows whether this call took effect: check that before you 
 DISCOVERY_SECONDS = 10.0
 #: the protocol's names for what a server may offer
 KINDS = ("tools", "resources", "prompts")
+#: the keys of listings in results, and the methods
+LISTED = {
+    "tools": "tools/list", "prompts": "prompts/list", "resources": "resources/list",
+    "resourceTemplates": "resources/templates/list",
+}
 #: the parts of a tool's definition that a model or a policy may rely on
 _DEFINING = {"title", "description", "input_schema", "output_schema", "annotations"}
 _QUOTED = re.compile(r"\A(Failed to parse (?:SSE message|JSON response)):.*", re.DOTALL)
@@ -149,6 +156,19 @@ class Session:
     def note(self, kind: str, text: str) -> None:
         """Notes output of the server that answers no request."""
         self.noise.setdefault(kind, f"{kind}: {self.redactor.text(text)[:NOISE_CHARACTERS]!r}")
+
+    def sift(self, result: dict[str, Any]) -> None:
+        """Removes what is invalid from a listing, because the SDK would refuse all of it."""
+        for key in LISTED.keys() & result if self.is_open else ():
+            try:
+                validate_server_result(LISTED[key], self.client.protocol_version, result)
+            except ValidationError as error:
+                wrong = {one["loc"][1] for one in error.errors() if one["loc"][:1] == (key,) and len(one["loc"]) > 1}
+                removed = [json.dumps(result[key].pop(at)) for at in sorted(wrong, reverse=True)]
+                shown = [self.redactor.text(one)[:NOISE_CHARACTERS] for one in removed]
+                if shown:
+                    reason = reason_of(error, self.redactor.text)
+                    _LOG.warning("server %r: %s. This is left out: %s", self.name, reason, "; ".join(shown))
 
     def end(self) -> None:
         self.end_reached.set()

@@ -76,6 +76,7 @@ class _Watched:
     async def __aiter__(self) -> AsyncGenerator[Any]:
         try:
             async for item in self._stream:
+                self._session.sift(getattr(getattr(item, "message", None), "result", None) or {})
                 yield self._answer_to(item) if isinstance(item, Exception) else self._with_code_of_server(item)
         finally:
             self._session.end_reached.set()
