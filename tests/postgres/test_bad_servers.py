@@ -162,6 +162,20 @@ def test_a_transaction_begins_on_another_connection_if_the_pools_has_died(kept: 
     assert len(kept.load("r")) == 1
 
 
+def test_a_store_connects_again_if_a_connection_leads_to_a_replica_after_a_failover(server: Server, schema: str) -> None:
+    with opened(server, schema=schema, pool_size=1) as kept:
+        lease = kept.append("r", 0, [started()], [], claim=("first", 60))
+        assert lease is not None
+        with kept.transaction() as connection:
+            connection.execute("SET default_transaction_read_only = on")
+        kept.append("r", 1, [entry()], [], lease=lease)
+        with kept._server.separate_connection(), kept.transaction() as connection:
+            connection.execute("SET default_transaction_read_only = on")
+        with pytest.raises(KernaiError, match="read-only transaction"):  # its thread tries again soon
+            kept.renew(lease)
+        assert (kept.renew(lease).token, len(kept.load("r"))) == (lease.token, 2)
+
+
 def test_an_append_is_repeated_if_its_process_was_suspended_in_a_transaction(
     server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

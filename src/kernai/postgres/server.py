@@ -93,9 +93,26 @@ class Server:
 
         Raises `PoolTimeout` if none becomes free by `until`.
         """
-        if (own := self.own) is not None:
-            yield own
-            return
+        own = connection = self.own
+        pool = self._opened_pool() if own is None else None
+        while connection is None:
+            assert pool is not None
+            try:
+                connection = pool.getconn(timeout=min(max(until - time.monotonic(), RETRY_PAUSE), 0.5))
+            except PoolTimeout:
+                INTERRUPTS.look()
+                if time.monotonic() >= until:
+                    raise
+        try:
+            yield connection
+        except psycopg.errors.ReadOnlySqlTransaction:  # the server has become a replica: connect again
+            connection.close()
+            raise
+        finally:
+            if pool is not None:
+                pool.putconn(connection)  # a pool that was closed meanwhile closes it
+
+    def _opened_pool(self) -> ConnectionPool[Connection]:
         with self._lock:
             if self._closed:
                 raise KernaiError("the store is closed")
@@ -105,19 +122,7 @@ class Server:
                     connection_class=Connection, kwargs={"autocommit": True}, configure=self._configure,
                     reconnect_timeout=RECONNECT,
                 )
-            pool = self._pool
-        connection: Connection | None = None
-        while connection is None:
-            try:
-                connection = pool.getconn(timeout=min(max(until - time.monotonic(), RETRY_PAUSE), 0.5))
-            except PoolTimeout:
-                INTERRUPTS.look()
-                if time.monotonic() >= until:
-                    raise
-        try:
-            yield connection
-        finally:
-            pool.putconn(connection)  # a pool that was closed meanwhile closes it
+            return self._pool
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -152,7 +157,7 @@ class Server:
                 raise KernaiError(str(error)) from error
             finally:
                 self._own.connection = None
-                if self._separate is not None and self._separate.broken:
+                if self._separate is not None and self._separate.closed:
                     self._separate = None
 
     def explain_timeout(self) -> str:
