@@ -63,7 +63,7 @@ AGENT = (
 )
 CAPABILITIES = Argument("--model-capabilities LIST",
                         "capabilities of the --model, such as text,vision, if kernai does not know them", capabilities)
-MAX_STEPS = Argument("--max-steps N", "model calls (default: the agent's limit)", number(int, 1))
+MAX_STEPS = Argument("--max-steps N", "model calls for one input (default: the agent's limit)", number(int, 1))
 #: the model and its details, the agent's steps, and the fields of `Limits`
 MODEL = (
     Argument("--model VENDOR/NAME", "use this model instead of the agent's own"),
@@ -76,7 +76,7 @@ MODEL = (
         Argument("--max-cost DOLLARS", "total cost; needs the model's price", number(float, 0)),
         Argument("--max-calls N", "model, skill and protocol calls together", number(int, 0)),
         Argument("--timeout SECONDS", "total duration of the run", number(float, 0)),
-        title="limits", note="for the whole run, including sub-runs",
+        title="limits", note="all of them include sub-runs, except --max-steps",
     ),
 )
 _AGENT_OPTIONS = ("system", "skills", "model", "base_url", "model_capabilities", "price")
@@ -234,21 +234,10 @@ def _load(place: str) -> ModuleType:
     except BaseException as error:  # the code may raise anything
         hint = DEBUG_HINT
         if path is not None and isinstance(error, OSError) and error.filename == path:
-            raise CommandError(f"cannot read {place}: {error.strerror}", f"name the agent as {AGENT_FORMS}") from error
+            raise CommandError(f"cannot read {place}: {error.strerror}", "give the path of a Python file") from error
         if path is None and isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
             hint = f"modules are searched from the working directory; a file is written as {AGENT_FORMS}"
             raise CommandError(f"no module {place!r}", hint) from error
         if path is not None and type(error) is ImportError and error.name is None:  # a relative import
-            hint = _package_hint(path)
+            hint = "name its module, as in shop.agents:stock, from the folder that contains the package"
         raise CommandError(str(fault_of(error, place, path)), hint, NO) from error
-
-
-def _package_hint(path: str) -> str:
-    """The hint for a file with relative imports: name the module instead, if the file belongs to a package."""
-    folder, base = os.path.split(path)
-    names = [base.removesuffix(".py")]
-    while os.path.isfile(os.path.join(folder, "__init__.py")):
-        folder, base = os.path.split(folder)
-        names.insert(0, base)
-    hint = f"name the agent of a package's file by its module: in {folder}, {'.'.join(names)}:NAME"
-    return DEBUG_HINT if len(names) == 1 else hint

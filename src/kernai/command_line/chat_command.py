@@ -321,7 +321,8 @@ Ctrl-C cancels the current turn; at the prompt it clears the line, and pressed t
 If input is piped in, each line is a turn, and Ctrl-C quits.
 
 With --store you can continue the conversation later with the same --run-id. Calls that need a decision are shown for
-you to approve or refuse in the terminal.""", """\
+you to approve or refuse in the terminal. Limits apply to each turn; with --store, all but --max-steps apply to the
+whole conversation.""", """\
 kernai chat --model anthropic/claude-sonnet-5
 kernai chat agent.py --record talk.jsonl
 kernai chat clerk.py --store talks.db --run-id monday

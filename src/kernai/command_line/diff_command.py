@@ -38,7 +38,7 @@ def run(options: Namespace) -> int:
         recorded = one.events()
         sides.append(scopes_of(recorded))
         if left_out := len(recorded) - sum(map(len, sides[-1].values())):
-            output.note(f"note: {one} was resumed; {count(left_out, 'event')} about this are not compared")
+            output.note(f"note: {one} was resumed; not compared: {count(left_out, 'event')} about this")
     compared = compare(*sides)
     same = not any(one.differences for one in compared)
     if not options.all:

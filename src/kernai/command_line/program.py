@@ -299,7 +299,11 @@ class Parser(argparse.ArgumentParser):
                 hint = f"did you mean {known[close]}? " if close else ""
                 raise CommandError(f"unknown option {option}", f"{hint}`{self.prog} --help` lists the options")
         # argparse drops a "--" before all positional arguments, and then reads them as options
-        return self.parse_intermixed_args([*arguments[:end], *map(_Word, arguments[end + 1 :])])
+        options, more = self.parse_known_intermixed_args([*arguments[:end], *map(_Word, arguments[end + 1 :])])
+        if more:
+            hint = f"`{self.prog} --help` lists the arguments; a text with spaces needs quotes"
+            raise CommandError(f"unrecognized arguments: {' '.join(more)}", hint)
+        return options
 
     def _parse_optional(self, arg_string: str) -> Any:
         return None if isinstance(arg_string, _Word) else super()._parse_optional(arg_string)

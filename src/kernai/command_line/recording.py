@@ -52,7 +52,7 @@ class Source(NamedTuple):
         if self.run_id is not None:
             with StoreAt(self.path) as store:
                 return store.entries(self.run_id)
-        if _is_store(self.path):
+        if is_store(self.path):
             path = shown(self.path)
             hint = f"{path} RUN; `{command('runs', path)}` lists them"
             raise CommandError(f"{path} is a store: say which of its runs", hint)
@@ -73,7 +73,7 @@ class Source(NamedTuple):
 def sources(words: Iterable[str]) -> list[Source]:
     """The recordings that the words of a command line name: files, and stores that are each followed by a run."""
     rest = iter(words)
-    return [Source(word, next(rest, None)) if _is_store(word) else _file_or_run(word) for word in rest]
+    return [Source(word, next(rest, None)) if is_store(word) else _file_or_run(word) for word in rest]
 
 
 def source(words: Sequence[str]) -> Source:
@@ -88,10 +88,11 @@ def source(words: Sequence[str]) -> Source:
 def _file_or_run(name: str) -> Source:
     """Also accepts ``STORE:RUN``, an older spelling of a run in a store, unless a file has that whole name."""
     path, _, run_id = name.rpartition(":")
-    return Source(path, run_id) if _is_store(path) and not os.path.exists(name) else Source(name)
+    return Source(path, run_id) if is_store(path) and not os.path.exists(name) else Source(name)
 
 
-def _is_store(path: str) -> bool:
+def is_store(path: str) -> bool:
+    """Whether `path` is a file of `SqliteStore`, or the address of a PostgreSQL database."""
     return is_address(path) or first_bytes(path) == _SQLITE
 
 
@@ -183,7 +184,7 @@ class Recording:
     def __enter__(self) -> Self:
         is_jsonl = self.path.endswith(".jsonl")
         with failing(f"--record: cannot write {self.path}", WRITABLE):
-            if _is_store(self._file):  # it did not exist before
+            if is_store(self._file):  # it did not exist before
                 raise CommandError(f"--record: {self.path} is the store of the run", "name another file")
             with _lock(self._file) if os.path.exists(self._file) else nullcontext():
                 if is_jsonl or not os.path.exists(self._file):

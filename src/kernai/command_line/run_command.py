@@ -11,7 +11,7 @@ from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, carried_out
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, failing
 from kernai.command_line.program import Argument, Command, Group, valid_text
-from kernai.command_line.recording import FORMS, Recording, Source, source
+from kernai.command_line.recording import FORMS, Recording, Source, is_store, source
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
 from kernai.durable.recorded_run import RecordedRun
@@ -172,7 +172,7 @@ def _recording(options: Namespace) -> Source:
         options.agent, words = None, [options.agent, *words]
     if not words and options.agent is not None and ".py" in options.agent:
         raise CommandError(f"there is no recording after {options.agent!r}", f"name {FORMS}")
-    if not words:
+    if not words or is_store(options.agent or ""):  # only STORE RUN
         before = "" if options.agent is None else f" before {options.agent!r}"
         raise CommandError(f"there is no agent{before}", agents.NAME_ONE)
     recording = source(words if options.store is None else [options.store, *words])

@@ -184,7 +184,7 @@ def continuing(
 
 SAVING = (
     Argument("--record FILE", "write a recording: .json at the end, or .jsonl as the run goes"),
-    Argument("--store STORE", "save the run in this file, to resume it later; created if it does not exist"),
+    Argument("--store STORE", "save the run in this file (created if needed) or postgresql://..., to resume it later"),
     Argument("--run-id RUN", "the run's id (default: a random one)"),
 )
 STORE = Argument("STORE", "a file created by --store, or postgresql://...")
