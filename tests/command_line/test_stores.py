@@ -75,14 +75,14 @@ def statuses(folder: Path, store: str = "runs.db") -> dict[str, str]:
         return {run.run_id: run.status for run in kept.runs()}
 
 
-def test_a_waiting_run_says_what_it_waits_for_and_how_to_continue(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "clerk.py", CLERK)
+def test_a_waiting_run_shows_the_whole_call_and_how_to_continue(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "clerk.py", CLERK.replace("30", "30" * 150))
     done = here(*START)
     assert (done.returncode, done.stdout) == (4, "")
     summary, *rest = done.stderr.splitlines()[-3:]
     assert summary.startswith("waiting: 2 steps, 2 model calls, ")
     assert rest == [
-        'waits for a decision: 1.0 refund {"number": 42, "amount": 30}',
+        f'waits for a decision: 1.0 refund {{"number": 42, "amount": {"30" * 150}}}',
         "hint: kernai resume clerk.py runs.db r42 --approve 1.0, or --refuse 1.0=WHY",
     ]
     assert stat.S_IMODE((tmp_path / "runs.db").stat().st_mode) == 0o600

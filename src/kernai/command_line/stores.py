@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kernai.values.pending_calls import PendingCall
 
 MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
-_CALL_WIDTH = 200
+_WIDTH_IN_LISTS = 200
 
 
 def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
@@ -116,15 +116,15 @@ def new_run_id() -> str:
     return os.urandom(6).hex()
 
 
-def call_line(call: PendingCall) -> str:
-    """One line about a call that waits for a decision."""
-    what = f"{call.skill} {one_line(jsonable(call.params), _CALL_WIDTH)}" if call.skill else "a call of the model"
-    return f"{what} ({one_line(call.reason, _CALL_WIDTH)})" if call.reason else what
+def call_line(call: PendingCall, width: int = 10**9) -> str:
+    """One line about a call that waits for a decision. By default, nothing is cut: who approves a call must see it."""
+    what = f"{call.skill} {one_line(jsonable(call.params), width)}" if call.skill else "a call of the model"
+    return f"{what} ({one_line(call.reason, width)})" if call.reason else what
 
 
 def call_lines(calls: Iterable[PendingCall]) -> str:
     """One line about several calls, each with its id."""
-    return "; ".join(f"{call.call_id} {call_line(call)}" for call in calls)
+    return "; ".join(f"{call.call_id} {call_line(call, _WIDTH_IN_LISTS)}" for call in calls)
 
 
 def not_waiting(call: str, run_id: str, waiting: Mapping[str, PendingCall]) -> CommandError:
