@@ -89,10 +89,7 @@ class Server:
 
     @contextmanager
     def connection(self, until: float) -> Iterator[Connection]:
-        """Yields the connection of this thread's transaction, or one from the pool.
-
-        Raises `PoolTimeout` if none becomes free by `until`.
-        """
+        """Yields the connection of this thread's transaction, or a free one. Raises `PoolTimeout` after `until`."""
         own = connection = self.own
         pool = self._opened_pool() if own is None else None
         while connection is None:

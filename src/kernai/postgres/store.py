@@ -433,11 +433,8 @@ def _tagged(tags: Mapping[str, str]) -> list[str]:
     return [json.dumps([name, value]) for name, value in tags.items()]
 
 
-#: errors of a server that is unavailable, of a process that was suspended in a transaction, and after a failover
-_MAY_PASS = (
-    psycopg.OperationalError, psycopg.InterfaceError, errors.IdleInTransactionSessionTimeout,
-    errors.ReadOnlySqlTransaction,
-)
+#: errors of a server that is unavailable; the last kind if a process was suspended in a transaction, or of a replica
+_MAY_PASS = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 _HINTS: dict[str | None, str] = {
     errors.InsufficientPrivilege.sqlstate:
         " (GRANT USAGE on the schema and its sequences, and SELECT, INSERT, UPDATE, DELETE on its tables)",

@@ -60,7 +60,6 @@ _LOG = logging.getLogger("kernai.workers")
 ROUND, POLL = 2.0, 1.0
 #: how many seconds a worker that stops waits for a server that has stopped answering
 LATE = 5.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _SET_QUEUE = "UPDATE runs SET queue = %s, lock = %s WHERE tenant = %s AND run_id = %s"
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
@@ -180,7 +179,7 @@ class Workers:
     async def _work(self, *, wait: bool) -> None:
         loop = asyncio.get_running_loop()
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            for number in (signal.SIGTERM, signal.SIGINT):
                 with suppress(NotImplementedError):  # on Windows
                     loop.add_signal_handler(number, self.stop)
         while not self._stopping.is_set():
