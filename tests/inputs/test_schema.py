@@ -80,6 +80,9 @@ class Points(pydantic.RootModel[list[int]]):
     pass
 
 
+Strict: Any = pydantic.create_model("Strict", __config__=pydantic.ConfigDict(strict=True), due=(date, ...))
+
+
 class Duck:
     """A class with the methods of a model."""
 
@@ -281,6 +284,7 @@ def test_a_model_validates_what_the_call_sends() -> None:
     assert probe(list[Ticket]).call({"x": [got]}) == [got]
     assert probe(Ticket | None).call({"x": None}) is None
     assert probe(Points).call({"x": [1, 2]}) == Points([1, 2])
+    assert probe(Strict).call({"x": {"due": "2024-01-31"}}) == probe(Strict).call({"x": {"due": date(2024, 1, 31)}})
     assert probe(Points | int).call({"x": 5}) == 5
 
 

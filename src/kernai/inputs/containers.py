@@ -10,7 +10,7 @@ from kernai._util.api import Once, close_matches
 from kernai.errors import error_text
 from kernai.inputs.schema import NO_VALUE, REQUIRED, WORDS, Definition, Schema, Sentinel, adopted, resolved, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
-from kernai.jsonio.json_data import MAX_DEPTH, copy_of
+from kernai.jsonio.json_data import MAX_DEPTH, copy_of, dumps
 from kernai.values.skill_result import plain, typed
 
 _READ_AS = "read as"
@@ -349,7 +349,16 @@ class ModelType(InputType):
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, self.model):
             return value
-        return _built(lambda given: self.model.model_validate(copy_of(given)), value, value, validation)
+        return _built(self._validated, value, value, validation)
+
+    def _validated(self, value: object) -> Any:
+        try:
+            return self.model.model_validate(copy_of(value))
+        except Exception:
+            # a strict model takes the text of a date, or a list for a set, only from JSON
+            if not hasattr(self.model, "model_validate_json"):
+                raise
+            return self.model.model_validate_json(dumps(value))
 
     @Once
     def schema(self) -> Schema:
