@@ -347,14 +347,14 @@ class Unmade:
     (Annotated[datetime, at.Timezone(None)], "tz"),
     (Annotated[int, at.Predicate(asyncio.sleep)], "Predicate must be a plain function of the value"),  # type: ignore[arg-type]
     (set[tuple[list[int], ...]], "cannot be in a set"),
-    (dict[Annotated[str, at.MinLen(3)], int], "constraints on keys are not checked"),
+    *((one, "keys must be plain str; mark or") for one in (dict[Annotated[str, at.MinLen(3)], int], dict[int, str], dict[Literal["a"], int])),
     (tuple[int, *tuple[str, ...]], "unpacks a tuple, which is not supported"),
     (Literal[()], "has no values"),
     *([] if NEW else [(Held, r"Held cannot be resolved: Python 3.11 forgets its bases; name the generic one too")]),
     (Nobody, "Nobody has no members"),
     (set[Tree], "cannot be in a set"),
     (list[set[list[int]]], r"set\[list\[int\]\] is not possible: a list\[int\] cannot be in a set"),
-    (dict[int, str], "keys that are not str"),
+    *((one, "is not supported; supported are") for one in (Union, list[int, str], dict[str])),  # type: ignore[misc]
     ("Missing", "'Missing' cannot be resolved"),
     ("list[", "cannot be resolved"),
     (Holder, "output: field 'bad' of Holder: the type complex"),

@@ -233,7 +233,7 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (uuid.UUID, "{" + UUID_TEXT + "}", "x", "UUID", "string"),
     (list, "abc", "x", "list", 'string "abc"'),
     (list[list[int]], [[1], ["y"]], "x[1][0]", "integer", 'string "y"'),
-    (tuple[int, str], [1], "x", "list of 2: (integer, string)", "list of 1 item"),
+    (tuple[int, str], [1], "x", "list of 2: (integer, string)", "list of 1 item"), (tuple[()], [1], "x", "list, of at most 0 items", "list of 1"),
     (dict, [], "x", "object", "empty list"),
     (dict[str, int], {"a b": "c"}, 'x["a b"]', "integer", 'string "c"'),
     (dict[str, int], {1: 2}, 'x["1"]', "text as a key", "integer 1"),

@@ -108,7 +108,7 @@ TYPES: list[tuple[Any, dict[str, Any]]] = [
     (tuple[str, ...], {"type": "array", "items": {"type": "string"}}),
     (tuple[int, str], {"type": "array", "minItems": 2, "maxItems": 2,
                        "prefixItems": [{"type": "integer"}, {"type": "string"}]}),
-    (tuple[()], {"type": "array", "minItems": 0, "maxItems": 0}),
+    (tuple[()], {"type": "array", "maxItems": 0}),
     (dict[str, bool], {"type": "object", "additionalProperties": {"type": "boolean"}}),
     (Annotated[int | None, 3] | None, {"anyOf": [{"type": "integer"}, {"type": "null"}]}),
     (int | bool | Literal["x"], {"anyOf": [{"type": "integer"}, {"type": "boolean"}, {"enum": ["x"], "type": "string"}]}),
@@ -359,7 +359,7 @@ def speaking(schema: dict[str, Any]) -> type:
 SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     # what a field's schema says, its label, its sample in the usage
     ({"type": "integer"}, "integer", 1), ({"type": "number"}, "number", 1.5),
-    ({"type": "boolean"}, "boolean", True), ({"type": "null"}, "null", None),
+    ({"type": "boolean"}, "boolean", True), ({"type": "null"}, "null", None), ({"type": "string", "format": "uuid4"}, "string (uuid4)", "123e4567-e89b-42d3-a456-426614174000"),
     ({"type": "string", "format": "date"}, "string (date)", "2024-01-31"), ({"type": "string", "format": "duration"}, "string (duration)", "PT1H"),
     ({"type": "string", "examples": ["e"]}, "string", "e"), ({"type": "integer", "examples": {"e": 5}}, "integer", 1),
     ({"const": 5}, "5", 5), ({"enum": ["a", "b"]}, 'one of "a", "b"', "a"),

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any
 
 from kernai._util.api import Once, called_by, inside_partials, signature_of
-from kernai.inputs.constraints import ConstrainedType, constrained, description_of, is_field
+from kernai.inputs.constraints import constrained, description_of, is_field
 from kernai.inputs.containers import (
     SETS,
     DictType,
@@ -133,7 +133,7 @@ class TypeBuilder:
             return self._type(annotation.__supertype__)
         if type(plain).__name__ == "TypeAliasType":
             with self._inside(plain):
-                bindings = dict(zip(parameters_of(plain), arguments, strict=False))
+                bindings = dict(zip(plain.__parameters__, arguments, strict=False))
                 return self._alias(
                     annotation, plain.__name__,  # its value is evaluated on access, and may contain it
                     lambda: substituted(self.namespace.resolve(plain.__value__, plain.__module__), bindings),
@@ -142,7 +142,7 @@ class TypeBuilder:
 
     def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> InputType:
         plain = origin or annotation
-        if plain in _UNIONS:
+        if plain in _UNIONS and arguments:
             return UnionType([self._type(one) for one in arguments])
         if plain is typing.Literal:
             return _literal(arguments)
@@ -151,15 +151,19 @@ class TypeBuilder:
         is_any = annotation in (tuple, typing.Tuple)  # noqa: UP006 - both may be written
         if plain is tuple and arguments[1:] != (...,) and not is_any:
             return TupleType([self._type(one) for one in arguments])
-        if plain in (tuple, list, Sequence, *SETS):
+        if plain in (tuple, list, Sequence, *SETS) and arguments[1:] in ((), (...,)):
             item = arguments[0] if arguments else Any
             made = ListType(self._type(item), list if plain is Sequence else plain)
             if plain in SETS and not _is_hashable(item):
                 raise TypeError(f"{_shown(annotation)} is not possible: a {_shown(item)} cannot be in a set")
             return made
-        if plain in (dict, Mapping):
-            return self._dict(annotation, *(arguments or (str, Any)))
-        if isinstance(plain, type) and (origin is None or parameters_of(plain)):
+        if plain in (dict, Mapping) and len(arguments) != 1:
+            key, item = arguments or (str, Any)
+            if self._type(key) is not PLAIN[str]:
+                what = "mark or constrain the whole dict, or write a TypedDict for known keys"
+                raise TypeError(f"{_shown(annotation)}: keys must be plain str; {what}")
+            return DictType(self._type(item))
+        if isinstance(plain, type) and (origin is None or hasattr(plain, "__parameters__")):
             return self._class(annotation, plain)
         raise _unsupported(annotation)
 
@@ -197,16 +201,6 @@ class TypeBuilder:
         self._open.append(generic)
         yield
         self._open.pop()
-
-    def _dict(self, annotation: Any, key: Any, item: Any) -> InputType:
-        if _is_trusted(key):
-            raise TypeError(f"{_shown(annotation)}: Trusted cannot mark a dict's keys; mark the whole dict")
-        keys = self._type(key)
-        if isinstance(keys, ConstrainedType):
-            raise TypeError(f"{_shown(annotation)}: constraints on keys are not checked; check the whole dict")
-        if keys is not PLAIN[str]:
-            raise TypeError(f"{_shown(annotation)} has keys that are not str: JSON objects have none")
-        return DictType(self._type(item))
 
     def _class(self, annotation: Any, plain: type) -> InputType:
         """The type of a class. A record is built only once, and known before its fields, which may contain it."""
@@ -345,17 +339,12 @@ def _shown(annotation: Any) -> str:
 # ---------------------------------------------------------------------------------------------------- type variables
 
 
-def parameters_of(generic: Any) -> tuple[Any, ...]:
-    """The type variables of a generic class or alias."""
-    return getattr(generic, "__type_params__", ()) or getattr(generic, "__parameters__", ())
-
-
 def _bind(generic: Any, outer: Mapping[Any, Any], found: dict[type, dict[Any, Any]]) -> None:
     """Adds the types of the type variables of a class written as ``Record[int]``, and of each of its bases."""
     origin = typing.get_origin(generic) or generic
     if isinstance(origin, type) and origin not in found:
         arguments = [substituted(one, outer) for one in typing.get_args(generic)]
-        found[origin] = own = dict(zip(parameters_of(origin), arguments, strict=False))
+        found[origin] = own = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
         for base in vars(origin).get("__orig_bases__", origin.__bases__):
             _bind(base, own, found)
 

@@ -110,7 +110,10 @@ class ConstrainedType(WrapperType):
         made[WORDS] = ", ".join([label_of(self.inner.schema), *(one.words for one in self.constraints)])
         self.schema = made  # set first, since an alias may contain itself, and faults of a sample name its type
         sample = sample_of(made)
-        better = self._fitting_sample(sample)
+        for better in self._candidates(sample):
+            converted, faults = self.inner.checked(better)
+            if not faults and self._accepts(converted):
+                break
         if self._is_text_type:
             better = str(better)  # near an int as the bound of a Decimal, it is an int
             made[WORDS] = made[WORDS].replace(f'"{sample}"', f'"{better}"', 1)
@@ -121,16 +124,8 @@ class ConstrainedType(WrapperType):
     def _accepts(self, made: Any) -> bool:
         return all(one.accepts(made) for one in self.constraints)
 
-    def _fitting_sample(self, sample: Any) -> Any:
-        """The sample if it satisfies the constraints, else another value that does, if one is found."""
-        for one in self._candidates(sample):
-            made, faults = self.inner.checked(one)
-            if not faults and self._accepts(made):
-                return one
-        return sample
-
     def _candidates(self, sample: Any) -> Iterator[Any]:
-        """The schema's own sample, then values to try if it does not fit. Some may have a wrong type."""
+        """The schema's own sample, values to try if it does not fit, and the sample again. Some have a wrong type."""
         yield sample
         bounds = {keyword: value for keyword, value in self.constraints if keyword in _BOUNDS.values()}
         edges = [bounds[keyword] for keyword in ("exclusiveMaximum", "exclusiveMinimum") if keyword in bounds]
@@ -140,7 +135,7 @@ class ConstrainedType(WrapperType):
                 yield plain(edge + by * type(edge - edge)(1))  # a day, for dates
         with suppress(TypeError):  # dates, or a float and a Decimal
             yield str(sum(edges) / 2)
-        yield from _SAMPLES
+        yield from (*_SAMPLES, sample)
 
 
 def _tighten(schema: Schema, keyword: str, value: Any) -> None:

@@ -77,7 +77,8 @@ class TupleType(InputType):
     @Once
     def schema(self) -> Schema:
         size, items = len(self.items), [item.schema for item in self.items]
-        return {"type": "array", "minItems": size, "maxItems": size, **({"prefixItems": items} if items else {})}
+        bounds = {"minItems": size, "maxItems": size, "prefixItems": items} if items else {"maxItems": 0}
+        return {"type": "array", **bounds}
 
 
 class DictType(InputType):

@@ -97,8 +97,8 @@ _NOTES = {"title", "description", "default"}
 _VALUES = {"const", "default", "enum", "examples"}  # the keywords with values that are not schemas
 _FORMS = {
     "date": "2024-01-31", "date-time": "2024-01-31T12:00:00Z", "time": "12:00:00Z", "email": "name@example.com",
-    "uri": "https://example.com/", "uuid": "123e4567-e89b-42d3-a456-426614174000", "duration": "PT1H",
-    "ipv4": "192.0.2.1", "ipv6": "2001:db8::1", "hostname": "example.com",
+    "uri": "https://example.com/", **dict.fromkeys(("uuid", "uuid4"), "123e4567-e89b-42d3-a456-426614174000"),
+    "duration": "PT1H", "ipv4": "192.0.2.1", "ipv6": "2001:db8::1", "hostname": "example.com",
 }
 
 
