@@ -56,7 +56,7 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
     ({"skills": "echo"}, TypeError, r"skills must be None, 'all', or a list.*write skills=\['echo'\]$"),
     ({"skills": "All"}, TypeError, "got 'All': write skills='all'$"),
     ({"skills": echo}, TypeError, "skills.*'echo': put it into a list$"),
-    ({"skills": [len]}, TypeError, "skills.*@skill"),
+    ({"skills": [len]}, TypeError, "skills.*@skill"), ({"skills": [[echo]]}, TypeError, "not list: put each skill into the list itself$"),
     ({"skills": ["echo", echo]}, ValueError, "skills.*echo"),
     ({"skills": [Agent(instructions="")]}, TypeError, r"not Agent: call its as_skill\(name, description\)$"),
     ({"skills": [ORACLE]}, TypeError, "not Protocol: it belongs in protocols=$"),

@@ -138,7 +138,7 @@ WRONG: list[tuple[Callable[[], Media], type[Exception], str]] = [
       for wrong in ("", None, "photos/a.png?SECRET", "C:\\a.png", " https://x.org/a.png", "//x.org/a.png")),
     (lambda: Media.from_url("data:image/png;base64,SECRET"), ValueError, "the payload of the data URL is not base64"),
     (lambda: Media.from_url("data:png,SECRET"), ValueError, "mime_type must look like 'image/png', got 'png'"),
-    (lambda: Media.from_file(b"a.png"), TypeError, "path must be text or a Path"),  # type: ignore[arg-type]
+    *((lambda wrong=wrong: Media.from_file(wrong), TypeError, "path must be text or a Path, got") for wrong in (b"a.png", None)),
     (lambda: Media.from_file("."), ValueError, "path must be a regular file"),
     (lambda: MediaStore().put("media_1"), TypeError, "a MediaStore holds Media, got str"),  # type: ignore[arg-type]
 ]

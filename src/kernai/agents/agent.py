@@ -420,7 +420,9 @@ def _instead(one: object, kind: type[Any]) -> str:
         return f"it belongs in {'skills' if isinstance(one, Skill) else 'protocols'}="
     if kind is Protocol:
         return "write Protocol(name, handler)"
-    return "call its as_skill(name, description)" if isinstance(one, Agent) else "decorate it with @skill"
+    if isinstance(one, Agent):
+        return "call its as_skill(name, description)"
+    return "decorate it with @skill" if callable(one) else "put each skill into the list itself"
 
 
 def _count(name: str, least: int, most: float = inf) -> Callable[[object], int]:

@@ -84,8 +84,8 @@ class Media(Value):
 
         Raises `ValueError` for a directory, a device or a pipe. A missing file is reported by `read_bytes`.
         """
-        text = os.fspath(path)
-        check_type(text, str, "path must be text or a Path")
+        given = os.fspath(path) if isinstance(path, os.PathLike) else path
+        text: str = check_type(given, str, "path must be text or a Path")
         if os.path.exists(text) and not os.path.isfile(text):  # noqa: PTH110, PTH113 - pathlib is slow to import
             raise ValueError(f"path must be a regular file: {text!r} is not one")
         return cls(*_typed(text, kind, mime_type), "path", text, metadata or {})
