@@ -363,7 +363,7 @@ def test_a_second_cancellation_without_a_reason_keeps_the_first_ones(here: Here,
     ("postgresql://u:sec?ret@h:5432/d?x=a@b", "postgresql://u:***@h:5432/d?x=a@b"),
     ("postgresql://u:se/c?r/et@h/d", "postgresql://u:***@h/d"), ("postgresql://h:5432/d?user=a@b", "postgresql://h:5432/d?user=a@b"),
     ("postgresql://h:5432/d?user=u&password=sec%40ret&x=1", "postgresql://h:5432/d?user=u&password=***&x=1"),
-    ("postgresql:///d?sslpassword=secret", "postgresql:///d?sslpassword=***"),
+    ("postgresql:///d?sslpassword=secret", "postgresql:///d?sslpassword=***"), ("postgresql+x://u:pw@h/d", "postgresql+x://u:***@h/d"),
     ("postgresql://u@h:5432/d", "postgresql://u@h:5432/d"),
     ("odd://a:b@c.db", "odd://a:b@c.db"),
 ])

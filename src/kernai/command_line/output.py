@@ -74,6 +74,7 @@ def failing(message: str, hint: str, kinds: type[Exception] | tuple[type[Excepti
 # ---------------------------------------------------------------------------------------------------------- streams
 
 STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_ADDRESS = r"(?i:postgres(?:ql)?(?:\+\w+)?)://"
 #: up to the last @ before the options or, since libpq takes a question mark in a password, before the first slash. If
 #: neither is there, up to the last @, unless a port comes first
 _PASSWORD = re.compile(r"(://[^/@:]*:)(?:[^?]*|[^/]*|(?!\d+[/?]).*)(?=@)|([?&](?:ssl)?password=)[^&]*")
@@ -165,8 +166,8 @@ def note(text: str, style: str | None = "dim") -> None:
 
 
 def is_address(path: str) -> bool:
-    """Whether `path` is the address of a PostgreSQL database."""
-    return path.startswith(("postgresql://", "postgres://"))
+    """Whether `path` is the address of a PostgreSQL database, perhaps in a form that other programs use."""
+    return re.match(_ADDRESS, path) is not None
 
 
 def shown(path: str) -> str:
@@ -188,7 +189,7 @@ def report(error: CommandError, trace: BaseException | None = None) -> None:
 
 def _without_passwords(text: str) -> str:
     """Hides passwords in a text that may repeat an address given in the wrong place."""
-    return re.sub(r"postgres(ql)?://\S+", lambda found: shown(found[0]), text)
+    return re.sub(rf"{_ADDRESS}\S+", lambda found: shown(found[0]), text)
 
 
 def _to_stderr(text: str) -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kernai.values.pending_calls import PendingCall
 
 MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
-_WIDTH_IN_LISTS = 200
 
 
 def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
@@ -123,8 +122,8 @@ def call_line(call: PendingCall, width: int = 10**9) -> str:
 
 
 def call_lines(calls: Iterable[PendingCall]) -> str:
-    """One line about several calls, each with its id."""
-    return "; ".join(f"{call.call_id} {call_line(call, _WIDTH_IN_LISTS)}" for call in calls)
+    """One line about several calls, each with its id. Long parameters and reasons are cut."""
+    return "; ".join(f"{call.call_id} {call_line(call, 200)}" for call in calls)
 
 
 def not_waiting(call: str, run_id: str, waiting: Mapping[str, PendingCall]) -> CommandError:
