@@ -142,10 +142,13 @@ def _falls_back(effect: CallModel) -> Flow:
 @WAYS
 @pytest.mark.parametrize("middleware, first, limits, reason", [
     (again, RETRYABLE, Limits(max_calls=1), "max_calls"), (_judges, LlmResponse(FINAL), Limits(max_tokens=1), "max_tokens"),
+    (_asks_twice_more, LlmResponse(FINAL), Limits(max_calls=2), "max_calls"),
 ])  # fmt: skip
 def test_a_repeated_call_counts_against_the_limits(way: Way, middleware: Any, first: Any, limits: Limits, reason: str) -> None:
-    result = way(agent_with(Script(first, FINAL), middleware), limits=limits)
+    agent, store = agent_with(Script(first), middleware), kernai.MemoryStore()
+    result = way(agent, limits=limits, store=store, run_id="r")
     assert (result.stop_reason, type(result.error).__name__) == (reason, "LimitReachedError")
+    assert replayed(agent, "r", store=store).usage == result.usage
 
 
 @WAYS
@@ -170,13 +173,6 @@ def test_the_usage_of_each_response_is_counted_once_whatever_a_middleware_does(
     helper = agent_with(Script(*said), middleware).as_skill("helper", "helps")
     caller = Agent(instructions="", provider=Script(calls, FREE), skills=[helper])
     assert str(way(caller, limits=Limits(max_tokens=tokens[0])).error) == f"max_tokens={tokens[0]} is used up ({tokens[0]} tokens)"
-
-
-@WAYS
-def test_a_run_can_be_replayed_whose_model_failed_after_responses_without_usage_were_discarded(way: Way) -> None:
-    agent, store = agent_with(Script(LlmResponse(FINAL), LlmResponse(FINAL), RETRYABLE), _asks_twice_more), kernai.MemoryStore()
-    result = way(agent, store=store, run_id="r")
-    assert replayed(agent, "r", store=store).usage == result.usage
 
 
 # ------------------------------------------------------------------------------------------------- timeouts

@@ -217,8 +217,14 @@ def test_missing_older_or_newer_tables_are_an_error_that_says_what_to_do(server:
         PostgresStore(server.dsn, schema=schema)
 
 
-def test_processes_that_create_the_tables_concurrently_do_not_conflict(server: Server, schema: str) -> None:
-    assert at_once(lambda number: PostgresStore(server.dsn, schema=schema, create=True).close(), 6) == []
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_processes_may_create_the_tables_concurrently_whatever_encoding_the_database_has(server: Server, encoding: str) -> None:
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {encoding} ENCODING '{encoding}' TEMPLATE template0")
+    address = server.dsn.replace("/postgres?", f"/{encoding.lower()}?")
+    assert at_once(lambda number: PostgresStore(address, create=True).close(), 6) == []
+    with PostgresStore(address) as kept:
+        assert Workers(kept, {"ä": Agent(instructions="")}).submit("ä", "grüße", run_id="r").info().agent == "ä"
 
 
 def test_a_role_without_privileges_gets_an_error_that_names_them(server: Server, schema: str) -> None:

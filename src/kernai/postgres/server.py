@@ -34,9 +34,13 @@ RETRY_PAUSE = 0.05
 RECONNECT = 2.0
 #: after how many milliseconds the server ends the transaction of a client that was suspended in it, and frees its locks
 IDLE = 15_000
-#: default options of an address, so that a server that has vanished is noticed within 25 seconds:
-#: without them the operating system waits for 15 minutes, or for hours if nothing was sent
-CONNECTING = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "tcp_user_timeout": "15000"}
+#: default options of an address. Without the first, a database with the encoding SQL_ASCII would return bytes. With the
+#: others, a server that has vanished is noticed within 25 seconds; without them the operating system waits for 15
+#: minutes, or for hours if nothing was sent
+CONNECTING = {
+    "client_encoding": "UTF8", "connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5",
+    "tcp_user_timeout": "15000",
+}
 #: how many bytes of a name PostgreSQL keeps
 LONGEST_NAME = 63
 #: how often watchers also poll, in seconds
@@ -308,4 +312,5 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
         if before is None or before < VERSION:
             connection.execute("UPDATE meta SET version = %s", (VERSION,))
         if connection.execute("SELECT to_regclass('procrastinate_jobs')").fetchone() == (None,):
-            connection.execute(SchemaManager.get_schema())
+            # in ASCII: its comments have dashes that a database with another encoding does not take
+            connection.execute(SchemaManager.get_schema().encode("ascii", "replace"))
