@@ -37,8 +37,7 @@ MAX_PAGE, SHORTEST_SECRET = 32_768, 6
 LARGEST_NUMBER = 10**9
 
 _BAD_REQUEST, _UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _NOT_FOUND, _RATE_LIMITED = 400, 401, 402, 403, 404, 429
-_TOO_LATE = "Origin Timed Out"
-_REASONS = responses | {520: "Unknown Origin Error", 522: _TOO_LATE, 524: _TOO_LATE, 529: "Overloaded"}
+_REASONS = responses | {520: "Unknown Origin Error", **dict.fromkeys((522, 524), "Origin Timed Out"), 529: "Overloaded"}
 #: headers with the vendor's id of a request
 REQUEST_IDS = ("x-request-id", "request-id", "x-goog-request-id", "x-amzn-requestid", "apim-request-id")
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from kernai import GenerationOptions, Media, Message, Model
 from kernai.values.media import FALLBACK_MIME, kind_of
 from kernai_providers.failures import at, objects
-from kernai_providers.http_provider import EMPTY, SVG, HttpProvider, inline, media_reference
+from kernai_providers.http_provider import EMPTY, SVG, HttpProvider, inline, known, media_reference
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import SseReader, count_of, sum_of
 
@@ -64,14 +64,12 @@ class GeminiProvider(HttpProvider):
         if system and NO_SYSTEM.match(model.id):
             system, turns = "", self.turns([Message("user", system), *messages], model)[1]
         contents = [{"role": "model" if role == "assistant" else role, "parts": parts} for role, parts in turns]
-        body: dict[str, Any] = {"contents": contents}
-        if system:
-            body["systemInstruction"] = {"parts": [{"text": system}]}
         config = self.options(
             generation, temperature="temperature", top_p="topP", max_tokens="maxOutputTokens", stop="stopSequences")
         if thinking := self.options(generation, budget="thinkingBudget", effort="thinkingLevel"):
             config["thinkingConfig"] = thinking
-        return body | ({"generationConfig": config} if config else {})
+        instruction = {"parts": [{"text": system}]} if system else None
+        return known({"contents": contents, "systemInstruction": instruction, "generationConfig": config or None})
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:
@@ -174,8 +172,7 @@ class GeminiReader(SseReader):
         prompt, tools = count_of(usage.get("promptTokenCount")), count_of(usage.get("toolUsePromptTokenCount"))
         self.prompt_tokens = sum_of(prompt, tools)
         thoughts = count_of(usage.get("thoughtsTokenCount"))
-        self.completion_tokens = sum_of(count_of(usage.get("candidatesTokenCount")), thoughts)
-        if "candidatesTokenCount" not in usage:
-            self.completion_tokens = thoughts  # all of the answer was thinking
+        answer = usage.get("candidatesTokenCount", None if thoughts is None else 0)  # missing if all of it was thinking
+        self.completion_tokens = sum_of(count_of(answer), thoughts)
         self.cached_tokens = count_of(usage.get("cachedContentTokenCount"))
         self.thought_tokens(thoughts)

@@ -268,13 +268,11 @@ class OpenAIReader(SseReader):
     def _on_content(self, content: object) -> None:
         """Handles a text, or parts, which Mistral's reasoning models send."""
         for part in content if isinstance(content, list) else (content,):
-            if not isinstance(part, dict):
-                self.say(part)
-            elif part.get("type") == "thinking":
-                for thought in objects(part.get("thinking")) or [{"text": part.get("thinking")}]:
+            if at(part, "type") == "thinking":
+                for thought in objects(at(part, "thinking")) or [{"text": at(part, "thinking")}]:
                     self.think(thought.get("text"))
             else:
-                self.say(part.get("text"))
+                self.say(part.get("text") if isinstance(part, dict) else part)
 
     def _on_metadata(self, chunk: Mapping[str, Any]) -> None:
         # the last two are Perplexity's
@@ -374,15 +372,16 @@ class ResponsesProvider(OpenAIProvider):
         options = self.options(generation, **SAMPLING, max_tokens="max_output_tokens") | {
             "instructions": system or None,
             "reasoning": self.options(generation, effort="effort") or None,
-            "include": [ENCRYPTED] if REASONING_MODEL.match(model.id) or _has_reasoning(items) else None,
             "prompt_cache_key": cache_key(messages, model) if generation.cache else None,
             "prompt_cache_options": {"ttl": LONG_CACHE} if self.keeps_longer(generation, model) else None,
         }
         return {"model": model.id, "input": items, "stream": True, "store": False} | known(options)
 
-    def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
-        if _has_reasoning(body["input"]):
+    def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:  # noqa: ARG002 - the base's parameter
+        if REASONING_MODEL.match(model.id) or any(item.get("type") == "reasoning" for item in body["input"]):
             body["include"] = [ENCRYPTED]
+
+    def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:
             # in this API, a tool is strict unless it says otherwise
             body["tools"] = [{"type": "function", "strict": False, **box.function(name)} for name in box.tools]
@@ -443,24 +442,19 @@ class ResponsesReader(SseReader):
             self.think(found.get("delta"))
         elif kind == "response.output_item.done" and isinstance(item, dict):
             self._on_item(item, index)
-        elif kind == "response.output_item.added" and isinstance(item, dict):
-            self._on_call(item, index)
+        elif kind == "response.output_item.added" and at(item, "type") == "function_call":
+            self.call(index, name=at(item, "name"), id=at(item, "call_id"))
         elif kind == "response.function_call_arguments.delta" and index in self._calls:
             self.call(index, text=found.get("delta"))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
             self._on_end(kind.removeprefix("response."), response if isinstance(response, dict) else {})
-
-    def _on_call(self, item: Mapping[str, Any], index: object) -> None:
-        if item.get("type") == "function_call":
-            self.call(index, name=item.get("name"), id=item.get("call_id"))
 
     def _on_item(self, item: Mapping[str, Any], index: object) -> None:
         """Handles a finished item. Reasoning is kept unchanged, but without its status."""
         kind = item.get("type")
         self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
         if kind == "function_call":
-            if index not in self._calls:
-                self._on_call(item, index)
+            self.call(index, name=item.get("name"), id=item.get("call_id"))  # which may have been announced
             self.call_was(index, str(item.get("arguments") or ""))
         if kind == "message" and isinstance(item.get(PHASE), str):
             self.keep({"type": PHASE, PHASE: item[PHASE]})
@@ -540,7 +534,3 @@ def _phase(reasoning: Sequence[Mapping[str, Any]], model: Model) -> dict[str, An
     """Returns the phase of a message as a field of it, if the vendor gave one and this model may know it."""
     phases = [item[PHASE] for item in reasoning if item.get("type") == PHASE and not NEVER_REASONS.match(model.id)]
     return {PHASE: phases[-1]} if phases else {}
-
-
-def _has_reasoning(items: Sequence[Mapping[str, Any]]) -> bool:
-    return any(item.get("type") == "reasoning" for item in items)

@@ -10,18 +10,7 @@ import pytest
 
 import kernai
 from adapter_calls import ADAPTERS, HELLO, asked, bodies_to, body_of, replying, sent, user
-from kernai import (
-    Agent,
-    GenerationOptions,
-    Limits,
-    LlmResponse,
-    Media,
-    MemoryStore,
-    Message,
-    Model,
-    ProviderError,
-    skill,
-)
+from kernai import Agent, GenerationOptions, LlmResponse, Media, MemoryStore, Message, Model, ProviderError, skill
 from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider, ResponsesProvider, capabilities_of, resolve
 from vendor_wires import WIRES, anthropic, anthropic_text, gemini
 from wire_format import Turn, sse
@@ -34,7 +23,7 @@ def answered(vendor: str, body: Sequence[bytes], pieces: list[str] | None = None
     return replying(vendor, body).call(*given)
 
 
-def ran(vendor: str, body: Sequence[bytes], limits: Limits | None = None, **agent: Any) -> kernai.Result:
+def ran(vendor: str, body: Sequence[bytes], limits: kernai.Limits | None = None, **agent: Any) -> kernai.Result:
     given = {"instructions": "", "provider": replying(vendor, body), "model": Model("m"), **agent}
     return kernai.execute(Agent(**given), "Hi", limits=limits)
 
@@ -255,7 +244,7 @@ def test_no_tokens_at_all_for_an_answer_are_an_unknown_number(vendor: str, caplo
     body = WIRES[vendor].whole(Turn(("Hello.",), usage=(0, 0)))
     response = answered(vendor, body)
     assert (response.prompt_tokens, response.completion_tokens, response.total_tokens) == (None, None, None)
-    result = ran(vendor, body, limits=Limits(max_tokens=10_000))
+    result = ran(vendor, body, limits=kernai.Limits(max_tokens=10_000))
     assert (result.text, result.usage.total_tokens) == ("Hello.", None)
     assert "usage.estimated" in caplog.text
 
