@@ -278,7 +278,7 @@ def test_an_unlisted_resource_is_read_from_the_only_server_with_resources_or_the
     with setup(mapping, {"books": library}, register=False) as adapter:
         assert "server 'books' failed at resources/read" in str(ask(adapter, request).error)
         refused = ask(adapter, {"method": "resources/read", "params": {"server": "raw", "uri": "a:b"}})
-        assert refused.error == "server 'raw' has no resources"
+        assert refused.error == "server 'raw' failed at resources/read of 'a:b': no such method"
 
 
 def test_without_servers_every_request_says_that_there_are_none() -> None:

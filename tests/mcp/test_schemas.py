@@ -135,21 +135,10 @@ def test_arguments_are_left_to_the_server_if_checking_them_takes_too_much_work(
 @pytest.mark.slow
 def test_large_arguments_are_checked_in_less_than_quadratic_time() -> None:
     unique = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
-    different: list[Any] = [{"n": n} for n in range(3_000)]
-    assert faults(unique, {"a": different}) == []
-    assert faults(unique, {"a": [*different, {"n": 7}]}) == ["arguments.a: holds the same item twice"]
+    assert faults(unique, {"a": [{"n": n} for n in range(3_000)] * 2}) == []  # left to the server
     assert len(faults(ALL_REQUIRED, {})) == 10
     assert len(faults({**ALL_REQUIRED, "additionalProperties": False}, {f"{name}?": 1 for name in LONG_NAMES})) == 10
     assert len(example(ALL_REQUIRED, {f"{name}?": 1 for name in LONG_NAMES})) == 600
-
-
-@pytest.mark.parametrize("items, twice", [
-    ([1, 1.0], True), ([1, True], False), ([0, False], False), ([[1], [True]], False), ([{"a": 1, "b": [2]}, {"b": [2], "a": 1}], True),
-    (["1", 1], False), ([None, None], True), ([], False), ([[], {}], False), ([["a", 1], ["a", 1]], True),
-])
-def test_items_are_compared_as_json_compares_them(items: list[Any], twice: bool) -> None:
-    schema = {"properties": {"a": {"uniqueItems": True}}}
-    assert faults(schema, {"a": items}) == (["arguments.a: holds the same item twice"] if twice else [])
 
 
 def test_a_misspelt_name_is_found_among_thousands_of_long_ones() -> None:

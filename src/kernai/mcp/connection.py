@@ -58,11 +58,6 @@ IN_DOUBT = ". Nobody knows whether this call took effect: check that before you 
 DISCOVERY_SECONDS = 10.0
 #: the protocol's names for what a server may offer
 KINDS = ("tools", "resources", "prompts")
-#: the keys of listings in results, and the methods
-LISTED = {
-    "tools": "tools/list", "prompts": "prompts/list", "resources": "resources/list",
-    "resourceTemplates": "resources/templates/list",
-}
 #: the parts of a tool's definition that a model or a policy may rely on
 _DEFINING = {"title", "description", "input_schema", "output_schema", "annotations"}
 _QUOTED = re.compile(r"\A(Failed to parse (?:SSE message|JSON response)):.*", re.DOTALL)
@@ -70,13 +65,12 @@ _LOG = logging.getLogger("kernai.mcp")
 
 
 class Listing(NamedTuple):
-    """What a server has of one kind, by name or URI.
-
-    `refused` has the names of tools that may not be called. `is_cut` means that there are more than `MAX_PAGES`.
-    """
+    """What a server has of one kind, by name or URI."""
 
     found: Mapping[str, Any] = {}
+    #: whether there are more pages than `MAX_PAGES`
     is_cut: bool = False
+    #: the names of tools that may not be called
     refused: Collection[str] = ()
 
 
@@ -85,7 +79,6 @@ class Attempt:
 
     def __init__(self, session: Session, emit: Emit, seconds: float) -> None:
         self.session = session
-        self.client = session.client
         self.redactor = session.redactor
         self._emit = emit
         #: the HTTP status of the last answer if that was an error, or else 0
@@ -159,16 +152,16 @@ class Session:
 
     def sift(self, result: dict[str, Any]) -> None:
         """Removes what is invalid from a listing, because the SDK would refuse all of it."""
-        for key in LISTED.keys() & result if self.is_open else ():
+        for key in {*KINDS, "resourceTemplates"} & result.keys() if self.is_open else ():
+            method = "resources/templates/list" if key == "resourceTemplates" else f"{key}/list"
             try:
-                validate_server_result(LISTED[key], self.client.protocol_version, result)
+                validate_server_result(method, self.client.protocol_version, result)
             except ValidationError as error:
                 wrong = {one["loc"][1] for one in error.errors() if one["loc"][:1] == (key,) and len(one["loc"]) > 1}
-                removed = [json.dumps(result[key].pop(at)) for at in sorted(wrong, reverse=True)]
-                shown = [self.redactor.text(one)[:NOISE_CHARACTERS] for one in removed]
-                if shown:
-                    reason = reason_of(error, self.redactor.text)
-                    _LOG.warning("server %r: %s. This is left out: %s", self.name, reason, "; ".join(shown))
+                reason = reason_of(error, self.redactor.text)
+                for at in sorted(wrong, reverse=True):
+                    shown = self.redactor.text(json.dumps(result[key].pop(at)))
+                    _LOG.warning("server %r: %s. This is left out: %.500s", self.name, reason, shown)
 
     def end(self) -> None:
         self.end_reached.set()
@@ -284,7 +277,7 @@ class Connection:
         if not is_named and self._failure is not None and time.monotonic() < self._failure[0]:
             raise McpError(f"{self._failure[1]}\nFor now it is asked only by requests that name it as their 'server'")
         what = "tools/list" if kind == "tools" else f"listing its {kind.replace('_', ' ')}"
-        ask = self._list_tools if kind == "tools" else lambda attempt: every_page(attempt.client, kind)
+        ask = self._list_tools if kind == "tools" else lambda attempt: every_page(attempt.session.client, kind)
         try:
             listed = await self.use(emit, restarted, ask, what=what, repeatable=True)
         except McpUnavailableError as error:
@@ -295,7 +288,7 @@ class Connection:
 
     async def _list_tools(self, attempt: Attempt) -> Listing:
         session, changes = attempt.session, attempt.session.changes
-        listed, is_cut, _ = await every_page(attempt.client, "tools")
+        listed, is_cut, _ = await every_page(attempt.session.client, "tools")
         # a tool that needs a task of revision 2025-11-25 cannot be called
         refused = {
             name for name, tool in listed.items() if not self.config.allows(name)
@@ -389,8 +382,7 @@ class Connection:
             raise McpUnavailableError(f"server {self.name!r} {late}{'' if repeatable else IN_DOUBT}") from None
         code = error.code if isinstance(error, MCPError) else None
         # since revision 2026-07-28 there are no sessions that a restarted server could not know any more
-        has_sessions = self.config.transport == "streamable_http" and not session.is_modern
-        is_unknown = has_sessions and code not in KNOWN_SESSION and status in UNKNOWN_SESSION
+        is_unknown = not session.is_modern and code not in KNOWN_SESSION and status in UNKNOWN_SESSION
         has_ended = session.end_reached.is_set()
         if is_unknown or has_ended or code == mcp_types.CONNECTION_CLOSED:
             if not has_ended:  # otherwise there may be a better reason
@@ -454,9 +446,8 @@ def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
     """The reason for a failure, without secrets. The SDK wraps errors in groups, and some errors have no text."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    faults_of = getattr(error, "errors", None)  # pydantic's; its text would quote the data, perhaps half a secret
-    if callable(faults_of):
-        faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults_of(include_input=False)[:3]]
+    if isinstance(error, ValidationError):  # its text would quote the data, perhaps half a secret
+        faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False)[:3]]
         return "its answer does not follow the protocol: " + hide("; ".join(faults))[:300]
     text = str(error).strip()
     if isinstance(error, MCPError) and error.data:  # many servers write there what is wrong

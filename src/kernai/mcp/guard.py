@@ -22,7 +22,6 @@ GRACE_SECONDS = 2.0
 TERMINATION_SECONDS = 1.0
 #: seconds between two checks of whether the host has ended, which no signal reports
 POLL_SECONDS = 1.0
-NOT_FOUND = 127
 
 
 def main(arguments: list[str]) -> int:
@@ -36,8 +35,7 @@ def main(arguments: list[str]) -> int:
     try:
         child = os.posix_spawnp(command[0], command, os.environ, setpgroup=0)
     except OSError as error:
-        sys.stderr.write(f"cannot run {command[0]}: {error.strerror}\n")
-        return NOT_FOUND
+        sys.exit(f"cannot run {command[0]}: {error.strerror}")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # only the server keeps the output open, so that the host notices its end
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -65,9 +65,7 @@ class Interaction:
 
     async def result(self, attempt: Attempt) -> Any:
         """Returns the final result of the request, or of the task that it became."""
-        self._attempt, self._session = attempt, attempt.client.session
-        if self._method == "resources/read" and attempt.client.server_capabilities.resources is None:
-            raise McpError(f"server {self._connection.name!r} has no resources")
+        self._attempt, self._session = attempt, attempt.session.client.session
         shown = {"requestState": "", "inputRequests": self._asked.get("requests")}
         requests = types.InputRequiredResult.model_validate(shown).input_requests or {}
         state, task, answer = self._asked.get("state"), self._asked.get("task"), self._answer
@@ -109,7 +107,7 @@ class Interaction:
         except MCPError as error:
             if error.code != types.HEADER_MISMATCH or not self._attempt.session.is_modern:
                 raise
-        await every_page(self._attempt.client, "tools")  # from which the SDK learns what to repeat in headers
+        await every_page(self._attempt.session.client, "tools")  # from which the SDK learns what to repeat in headers
         return await send()
 
     async def _on_progress(self, progress: float, total: float | None, message: str | None) -> None:

@@ -116,7 +116,6 @@ class Tools:
                     f"the skill's name {skill.name!r} cannot be the name of an MCP tool: take 1 to 128 of the "
                     f"characters A-Z a-z 0-9 _ - . (@skill(name=...))"
                 )
-        self._running: set[asyncio.Task[types.CallToolResult]] = set()
         #: set when the server ends: every running call is then cancelled, and answered with an error
         self.ending = asyncio.Event()
         agent_name = source.name if isinstance(source, Agent) else None
@@ -148,8 +147,6 @@ class Tools:
         only_objects = request.protocol_version not in MODERN_PROTOCOL_VERSIONS
         call = _Call(self, skill, progress.add, only_objects)
         task = asyncio.create_task(call.outcome(params.arguments or {}))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
         ending = asyncio.create_task(self.ending.wait())
         try:
             await asyncio.wait((task, ending), return_when=asyncio.FIRST_COMPLETED)

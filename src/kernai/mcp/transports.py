@@ -199,8 +199,8 @@ def _check_command(config: ServerConfig, command: str) -> None:
     if config.cwd is not None and not Path(config.cwd).is_dir():
         raise McpError(f"its cwd is not a folder: {config.cwd!r}")
     path = (get_default_environment() | dict(config.env)).get("PATH")
-    is_path = os.path.dirname(command) and config.cwd is not None  # noqa: PTH120 - as text, as the system reads it
-    started = os.path.join(config.cwd or "", command) if is_path else command  # noqa: PTH118 - as above
+    # a command with a slash is looked for in the server's folder
+    started = os.path.join(config.cwd or "", command) if os.path.dirname(command) else command  # noqa: PTH118, PTH120
     if shutil.which(started, path=path) is None:
         hint = "its arguments belong in args" if " " in command else "is it installed, and in PATH?"
         raise McpError(f"its command {command!r} is not found or cannot be run; {hint}")
@@ -231,10 +231,7 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
             session.redactor.add(token, "[header Authorization]")
 
     class Client(httpx2.AsyncClient):
-        """Notes the status of answers. A hook would also see those after which `auth` sends the request again.
-
-        If the connection fails, the SDK would end all requests; an event stream that ends early ends only its own.
-        """
+        """Notes the status of answers. A hook would also see those after which `auth` sends the request again."""
 
         async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
             task, is_sse, is_message = talking.get(), config.transport == "sse", request.method == "POST"
@@ -245,6 +242,7 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
             except httpx2.RequestError as error:
                 if task is None or not is_message or not session.is_open:
                     raise
+                # the SDK would end all requests; an event stream that ends early ends only its own
                 (session if is_sse else task).failure = error
                 response = httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, request=request)
             if task is not None and (is_message or is_sse):  # others need not offer the stream for a GET
