@@ -80,6 +80,15 @@ class Points(pydantic.RootModel[list[int]]):
     pass
 
 
+class Green(pydantic.BaseModel):
+    colour: Literal["green"]
+    depth: int
+
+
+class Parts(pydantic.BaseModel):
+    parts: list[Annotated[Label | Green, pydantic.Field(discriminator="colour")]]
+
+
 Strict: Any = pydantic.create_model("Strict", __config__=pydantic.ConfigDict(strict=True), due=(date, ...))
 
 
@@ -289,16 +298,16 @@ def test_a_model_validates_what_the_call_sends() -> None:
 
 
 def test_errors_of_a_model_are_reported_with_dotted_paths() -> None:
+    wrong: dict[str, Any] = {"points": -1, "labels": [{"text": 5, "colour": "green"}], "due": "soon"}
     with pytest.raises(SkillInputError) as caught:
-        probe(list[Ticket]).call(
-            {"x": [{"title": "a"}, {"points": -1, "labels": [{"text": 5, "colour": "green"}], "due": "soon"}]}
-        )
+        probe(list[Ticket]).call({"x": [{"title": "a"}, wrong]})
     assert [path for path, _ in caught.value.faults] == [
         "x[0].title", "x[1].title", "x[1].points", "x[1].due", "x[1].labels[0].text", "x[1].labels[0].colour",
     ]
-    text = str(caught.value)
-    assert 'x[0].title: String should have at least 2 characters, received string "a"' in text
-    assert "x[1].title: Field required, received nothing" in text
+    assert 'x[0].title: String should have at least 2 characters, received string "a"' in str(caught.value)
+    assert "x[1].title: Field required, received nothing" in str(caught.value)
+    with pytest.raises(SkillInputError, match=r"^x\.parts\[0\]\.depth: Field required.*\nx\.parts\[1\]\.text: Field"):
+        probe(Parts).call({"x": {"parts": [{"colour": "green"}, {"colour": "red"}]}})
 
 
 def test_a_validator_that_quotes_the_value_cannot_forge_markup() -> None:
@@ -362,8 +371,7 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     ({"type": "boolean"}, "boolean", True), ({"type": "null"}, "null", None), ({"type": "string", "format": "uuid4"}, "string (uuid4)", "123e4567-e89b-42d3-a456-426614174000"),
     ({"type": "string", "format": "date"}, "string (date)", "2024-01-31"), ({"type": "string", "format": "duration"}, "string (duration)", "PT1H"),
     ({"type": "string", "examples": ["e"]}, "string", "e"), ({"type": "integer", "examples": {"e": 5}}, "integer", 1),
-    ({"const": 5}, "5", 5), ({"enum": ["a", "b"]}, 'one of "a", "b"', "a"),
-    ({"type": "array"}, "list", ["..."]), ({"type": "array", "items": True}, "list", ["..."]),
+    ({"const": 5}, "5", 5), ({"enum": ["a", "b"]}, 'one of "a", "b"', "a"), ({"type": "array"}, "list", ["..."]), ({"type": "array", "items": True}, "list", ["..."]),
     ({"type": "array", "items": {"type": "integer"}}, "list of integer", [1]),
     ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}]}, "list of 2: (integer, boolean)", [1, True]),
     ({"type": "array", "items": {"type": "integer"}, "maxItems": 0}, "list of integer, of at most 0 items", []),
@@ -372,15 +380,12 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
      "list of distinct items, each integer, a multiple of 5, of at least 2 items", [5, 10]),
     ({"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 2, "uniqueItems": True}, 'list of distinct items, each one of "x", "y", of at least 2 items', ["x", "y"]),
     ({"type": "array", "items": {"type": "boolean"}, "minItems": 2, "uniqueItems": False}, "list of boolean, of at least 2 items", [True, True]),
-    ({"type": "integer", "multipleOf": 5}, "integer, a multiple of 5", 5),
-    ({"type": "number", "multipleOf": 0.25, "exclusiveMinimum": 3.1}, "number, more than 3.1, a multiple of 0.25", 3.25),
+    ({"type": "integer", "multipleOf": 5}, "integer, a multiple of 5", 5), ({"type": "number", "multipleOf": 0.25, "exclusiveMinimum": 3.1}, "number, more than 3.1, a multiple of 0.25", 3.25),
     ({"type": "integer", "multipleOf": "5"}, "integer", 1), ({"type": "number", "multipleOf": 0}, "number, a multiple of 0", 1.5),
     ({"type": "array", "prefixItems": 5}, "list", ["..."]),
     ({"type": "integer", "multipleOf": 4, "maximum": -3}, "integer, at most -3, a multiple of 4", -4),
-    ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "integer or null", 1),
-    ({"type": "array", "items": {"type": ["integer", "null"]}}, "list of (integer or null)", [1]),
-    ({"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "integer"}]}}, "list of integer", [1]),
-    ({"type": "object", "properties": {"n": {"type": "integer"}}, "anyOf": [{"required": ["n"]}, {"required": ["m"]}]}, "object", {"n": 1}),
+    ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "integer or null", 1), ({"type": "array", "items": {"type": ["integer", "null"]}}, "list of (integer or null)", [1]),
+    ({"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "integer"}]}}, "list of integer", [1]), ({"type": "object", "properties": {"n": {"type": "integer"}}, "anyOf": [{"required": ["n"]}, {"required": ["m"]}]}, "object", {"n": 1}),
     ({"type": ["integer", "null"], "minimum": 2}, "integer, at least 2 or null", 2),
     ({"type": ["array", "string", "null"], "minItems": 1, "format": "date", "pattern": "-"},
      'list, of at least 1 item or string (date), that matches "-" or null', ["..."]),
@@ -390,8 +395,7 @@ SCHEMAS: list[tuple[dict[str, Any], str, object]] = [
     ({"type": "string", "required": True, "anyOf": [{"minLength": 1}]}, "string, of at least 1 character", "..."),
     ({"$ref": "#/$defs/Part", "required": True}, "Part object", {"n": 1}), ({"examples": [{"required": True}]}, "any value", {"required": True}),
     ({"$ref": "#/$defs/Part"}, "Part object", {"n": 1}), ({"allOf": [{"$ref": "#/$defs/Part"}], "title": "F"}, "Part object", {"n": 1}),
-    ({"$ref": "#/$defs/Gone"}, "Gone object", "..."), ({}, "any value", "..."),
-    (True, "any value", "..."),  # type: ignore[list-item]  # a schema may be a bare True
+    ({"$ref": "#/$defs/Gone"}, "Gone object", "..."), ({}, "any value", "..."), (True, "any value", "..."),  # type: ignore[list-item]  # a schema may be a bare True
 ]
 
 

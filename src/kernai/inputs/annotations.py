@@ -148,15 +148,13 @@ class TypeBuilder:
             return _literal(arguments)
         if plain is tuple and any(getattr(one, "__unpacked__", False) for one in arguments):
             raise TypeError(f"{_shown(annotation)} unpacks a tuple, which is not supported; write list[T], say")
-        is_any = annotation in (tuple, typing.Tuple)  # noqa: UP006 - both may be written
-        if plain is tuple and arguments[1:] != (...,) and not is_any:
+        if plain is tuple and arguments[1:] != (...,) and annotation not in (tuple, typing.Tuple):  # noqa: UP006 - both exist
             return TupleType([self._type(one) for one in arguments])
         if plain in (tuple, list, Sequence, *SETS) and arguments[1:] in ((), (...,)):
             item = arguments[0] if arguments else Any
-            made = ListType(self._type(item), list if plain is Sequence else plain)
             if plain in SETS and not _is_hashable(item):
                 raise TypeError(f"{_shown(annotation)} is not possible: a {_shown(item)} cannot be in a set")
-            return made
+            return ListType(self._type(item), list if plain is Sequence else plain)
         if plain in (dict, Mapping) and len(arguments) != 1:
             key, item = arguments or (str, Any)
             if self._type(key) is not PLAIN[str]:

@@ -363,12 +363,10 @@ class ModelType(InputType):
 
     @Once
     def schema(self) -> Schema:
-        schema = None
         with suppress(Exception):  # a model may have types that JSON Schema cannot express; it still validates
-            schema = self.model.model_json_schema()
-        if not isinstance(schema, dict) or not schema:
-            return {WORDS: f"{self.model.__name__} object"}
-        return adopted(schema, self.model.__name__)
+            if schema := self.model.model_json_schema():
+                return adopted(schema, self.model.__name__)
+        return {WORDS: f"{self.model.__name__} object"}
 
 
 def _built(build: Callable[[Any], Any], given: object, value: object, validation: Validation) -> Any:
@@ -380,20 +378,26 @@ def _built(build: Callable[[Any], Any], given: object, value: object, validation
         return None
 
 
-def _faults_of(error: BaseException, value: object) -> list[Fault]:
-    """The faults that a model's validation error lists, or one with the exception's own text."""
-    entries = getattr(error, "errors", None)
-    try:
-        listed = []
-        for entry in entries() if callable(entries) else ():
-            path = tuple(key if isinstance(key, int) else str(key) for key in entry.get("loc", ()))
+def _faults_of(error: Any, value: object) -> list[Fault]:
+    """The faults that a validation error lists, or one with the exception's own text. None can contain a tag."""
+    listed: list[tuple[_Path, str, str]] = []
+    with suppress(Exception):  # an exception without `errors`, or with some of another kind
+        for entry in error.errors():
             received = "nothing" if entry.get("type") == "missing" else shown(entry.get("input"))
-            listed.append(Fault(path, f"{_unmarked(str(entry.get('msg', 'invalid')))}, received {received}"))
-    except Exception:  # noqa: BLE001 - an exception with an `errors` of another kind
-        listed = []
-    return listed or [Fault((), f"{_unmarked(error_text(error))}, received {shown(value)}")]
+            listed.append((_path_in(value, entry.get("loc", ())), str(entry.get("msg", "invalid")), received))
+    return [
+        Fault(path, f"{text[:_LONGEST_FOREIGN].replace('<', '&lt;')}, received {received}")
+        for path, text, received in listed or [((), error_text(error), shown(value))]
+    ]
 
 
-def _unmarked(text: str) -> str:
-    """A text from a validator, shortened and escaped so that it cannot contain a tag."""
-    return text[:_LONGEST_FOREIGN].replace("<", "&lt;")
+def _path_in(value: Any, given: Iterable[Any]) -> _Path:
+    """A path in a value, without the tags of union members that pydantic puts into it: ``pets[0].cat.name``."""
+    path: list[str | int] = []
+    for key in given:
+        if isinstance(value, Mapping) and key not in value and key in value.values():
+            continue
+        path.append(key if isinstance(key, int) else str(key))
+        with suppress(LookupError, TypeError):
+            value = value[key]
+    return tuple(path)
