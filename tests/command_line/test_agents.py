@@ -60,7 +60,7 @@ def test_the_command_in_the_hint_continues_a_waiting_run(here: Here, tmp_path: P
         again = here(*shlex.split(hint))
     assert (again.returncode, again.stdout) == (0, "Done.\n"), again.stderr
     other = here("replay", "--skills", "pay.py", "runs.db", "r")
-    assert other.stdout == "the same\nchanged: instructions changed\n"
+    assert other.stdout == "the same\n- instructions changed\n"
 
 
 @pytest.mark.parametrize("words", [("run", "pay.py", "Refund it"), ("chat", "pay.py")])

@@ -223,7 +223,7 @@ def test_runs_can_be_cancelled_and_deleted_by_status_and_age(here: Here, paused:
 
 def test_a_run_that_was_closed_while_it_waited_continues_with_an_input(here: Here, paused: Path) -> None:
     here("cancel", "runs.db", "r42")
-    assert error_lines(here(*RESUME, "--approve", "1.0").stderr)[1] == "hint: no call of this run waits"
+    assert error_lines(here(*RESUME, "--approve", "1.0").stderr)[1].startswith("hint: no call of this run waits; `kernai resume --in-flight`")
     assert here(*RESUME, "--input", "Hello?", "-q").stdout == "I read: Hello?\n"
 
 

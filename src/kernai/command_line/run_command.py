@@ -144,7 +144,7 @@ def _replay(options: Namespace) -> int:
         found = _replayed(options, recording)
         data |= {"same": not (options.strict and found.changes), "changes": list(found.changes)}
         lines = [("the same" if found.result is not None else "the same, as far as the recording goes", None)]
-        lines += [(f"changed: {change}", "red" if options.strict else "dim") for change in found.changes]
+        lines += [(f"- {change}", "red" if options.strict else "dim") for change in found.changes]
     except ReplayLoosenedError as error:
         data["loosened"] = error.loosened
         lines = [("the agent decides the same, but has lost protections since the recording:", "bold")]

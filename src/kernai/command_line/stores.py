@@ -128,7 +128,8 @@ def call_lines(calls: Iterable[PendingCall]) -> str:
 
 def not_waiting(call: str, run_id: str, waiting: Mapping[str, PendingCall]) -> CommandError:
     """The error for a decision on a call that does not wait for one."""
-    hint = f"those that wait: {call_lines(waiting.values())}" if waiting else "no call of this run waits"
+    none = "no call of this run waits; `kernai resume --in-flight` decides on interrupted ones"
+    hint = f"those that wait: {call_lines(waiting.values())}" if waiting else none
     return CommandError(f"call {call!r} of run {run_id!r} waits for no decision", hint)
 
 
