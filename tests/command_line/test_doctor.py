@@ -126,12 +126,12 @@ def test_servers_on_usual_ports_are_shown_only_if_they_answer(doctor: Doctor, mo
 
 
 ODD = {
-    "no JSON": (plain(b"<html>"), "answers, but not as ollama does"),
-    "another JSON": (json_reply([1]), "answers, but not as ollama does"),
-    "no HTTP": (Reply(before=(b"SSH-2.0\r\n\r\n",)), "answers, but not as ollama does"),
-    "JSON without end": (plain(b"[" * 200_000), "answers, but not as ollama does"),
+    "no JSON": (plain(b"<html>"), "answers, but not as a model server does"),
+    "another JSON": (json_reply([1]), "answers, but not as a model server does"),
+    "no HTTP": (Reply(before=(b"SSH-2.0\r\n\r\n",)), "answers, but not as a model server does"),
+    "JSON without end": (plain(b"[" * 200_000), "answers, but not as a model server does"),
     "no models": (json_reply({"models": []}), "answers: no models"),
-    "an error": (plain(b"{}", 500), "answers, but not as ollama does"),
+    "an error": (plain(b"{}", 500), "answers, but not as a model server does"),
     "a key is wanted": (plain(b"", 401), "answers: (it wants a key)"),
 }
 

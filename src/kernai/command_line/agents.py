@@ -29,7 +29,7 @@ from kernai.values.model import MEDIA_INPUTS, Model
 AGENT_FORMS = "FILE.py, FILE.py:NAME or MODULE:NAME"
 USUAL_NAME = "agent"
 INSTRUCTIONS = "You are a helpful assistant. You talk with a person in a terminal: answer in plain text, and briefly."
-NAME_ONE = f"name one as {AGENT_FORMS}, or make one: --system TEXT, --skills FILE"
+NAME_ONE = f"name one first, as {AGENT_FORMS}, or make one: --system TEXT, --skills FILE"
 A_MODEL = "give one, such as --model anthropic/claude-sonnet-5 or --model ollama/llama3.1; `kernai doctor` shows keys"
 WHICH_MODEL = "`kernai doctor` shows which keys are set; --model local/NAME --base-url URL is a server like OpenAI's"
 
@@ -178,7 +178,7 @@ _MODULE = re.compile(r"\w+(\.\w+)*")
 def _find_agent(target: str) -> Agent[Any]:
     """Finds the agent at `target`. This executes the code of the file or module."""
     place, _, name = (target, "", "") if _is_file(target) else target.rpartition(":")
-    if not _is_file(place) and not (name and _MODULE.fullmatch(place)):
+    if not _is_file(place) and not (_MODULE.fullmatch(name) and _MODULE.fullmatch(place)):
         raise CommandError(f"no agent at {target!r}", NAME_ONE)
     module = _load(place)
     if name:

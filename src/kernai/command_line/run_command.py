@@ -30,9 +30,6 @@ def _run(options: Namespace) -> int:
         options.agent, options.input = None, options.agent
     elif options.agent is None and not agents.is_made(options):
         raise CommandError("there is no agent", agents.NAME_ONE)
-    elif options.input is None and " " in options.agent and ".py" not in options.agent:
-        hint = f"a question comes after the agent ({agents.AGENT_FORMS}), or alone with --system TEXT or --skills FILE"
-        raise CommandError(f"no agent at {options.agent!r}", hint)
     run_id = stores.new_run_id() if options.run_id is None else options.run_id
     if options.store is not None:
         stores.check_id(run_id)
@@ -72,10 +69,8 @@ def _checked(store: stores.StoreAt, options: Namespace, run_id: str) -> str:
 
 def _input(options: Namespace) -> UserInput:
     """The input for the run: the text, or a list of the text and media."""
-    try:
+    with failing("INPUT", "pipe it in as UTF-8, with -", ArgumentTypeError):
         text = valid_text(options.input or "")
-    except ArgumentTypeError as error:
-        raise CommandError(f"INPUT: {error}", "pipe it in as UTF-8, with -") from error
     if text == "-" or (options.input is None and not output.is_terminal(sys.stdin)):
         text = output.read_text("-").rstrip("\r\n")  # the line break at the end comes from a file or `echo`
     if not text.strip() and not options.media:

@@ -192,7 +192,7 @@ def _check_server(server: Server) -> Finding | None:
         if server.variable is None and server.name != "ollama":
             return None
         silent = isinstance(error, TransportError) and (error.retryable or error.kind in ("tls", "unwanted"))
-        does = "does not answer" if silent else f"answers, but not as {server.name} does"
+        does = "does not answer" if silent else "answers, but not as a model server does"
         problem = None if server.variable is None else f"{server.variable} names a server that {does}"
         return Finding("servers", server.name, f"{shown} {does}", good=False, problem=problem)
     more = f" and {len(models) - _MOST_MODELS} more" if len(models) > _MOST_MODELS else ""

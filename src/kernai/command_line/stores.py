@@ -53,21 +53,14 @@ class StoreAt:
         if is_address(self._file):
             self.store = open_postgres(self._file)
             return self
-        from sqlite3 import OperationalError  # a run without a store needs no SQLite
+        from kernai.durable.sqlite_store import SqliteStore  # a run without a store needs no SQLite
 
-        from kernai.durable.sqlite_store import SqliteStore
-
-        try:
-            with failing(f"cannot open {self.path}", MADE_BY):
-                if not self._make and not os.stat(self._file).st_size:
-                    raise CommandError(f"{self.path} is empty and not a store of runs", MADE_BY)
-                self.store = SqliteStore(self._file)
-                return self
-        except (KernaiError, ValueError) as error:
-            hint = "give a store that kernai created, or the name of a new file"
-            if isinstance(error.__cause__, (OSError, OperationalError)):
-                hint = "the folder must exist and have space, and you must be allowed to write to it and to the file"
-            raise CommandError(f"the store: {error}", hint) from error
+        hint = "give a store that kernai created, or the name of a new file, in a folder that has space and is writable"
+        with failing("the store", hint, (KernaiError, ValueError)), failing(f"cannot open {self.path}", MADE_BY):
+            if not self._make and not os.stat(self._file).st_size:
+                raise CommandError(f"{self.path} is empty and not a store of runs", MADE_BY)
+            self.store = SqliteStore(self._file)
+        return self
 
     def __exit__(self, *error: object) -> None:
         self.store.close()
