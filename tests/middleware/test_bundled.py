@@ -140,7 +140,7 @@ def test_a_redacted_secret_is_in_nothing_that_is_recorded_or_sent(way: Way, kind
     def card(form: str) -> Any:
         forms = {
             "text": SECRET,
-            "data": {"card": [SECRET]},
+            "data": {"card": [f"number:\n{SECRET}"]},  # the end of an escape in JSON is no word boundary
             "parts": ["card ", SECRET, Media.from_bytes(b"x", mime_type="image/png")],
             "result": kernai.SkillResult(SECRET, metadata={"card": {"number": (SECRET,)}}),
             "number": 4,
@@ -157,7 +157,7 @@ def test_a_redacted_secret_is_in_nothing_that_is_recorded_or_sent(way: Way, kind
     )
     protocol = kernai.Protocol("cards", lambda block, ctx: Message("user", f"card {SECRET}") if block.content == "x" else SECRET)
     recorder, live = Recorder(), list[kernai.Event]()
-    agent = agent_with(provider, redact(r"\d{4}-\d{4}"), skills=[card], protocols=[protocol], parallel_skills=True)
+    agent = agent_with(provider, redact(r"\b\d{4}-\d{4}"), skills=[card], protocols=[protocol], parallel_skills=True)
     result = way(agent, recorder=recorder, **({"on_event": live.append} if listening else {}))
     assert result.text == "It is [redacted]."
     everything = str([recorder.to_list(), [event.to_dict() for event in live], result.to_dict(), provider.asked])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections import deque
@@ -131,6 +132,10 @@ def timeout(seconds: float) -> Middleware:
     return middleware
 
 
+#: a string of JSON that may have escapes; without its end it takes the rest of the text, to keep the search linear
+_JSON_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?')
+
+
 def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> Middleware:
     """Replaces all matches of `pattern` in the results of models, skills and protocols, and in their errors, pauses
     and stops.
@@ -146,9 +151,17 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     except re.error as error:
         raise ValueError(f"redact cannot use {error.pattern!r:.80}: {error}") from error
 
+    def in_json(text: re.Match[str]) -> str:
+        try:
+            said = json.loads(text[0])
+        except ValueError:
+            return text[0]
+        hidden = found.sub(replacement, said) if "\\" in text[0] else said
+        return text[0] if hidden == said else json.dumps(hidden, ensure_ascii=False)
+
     def clean(value: Any) -> Any:
-        if isinstance(value, str):
-            return found.sub(replacement, value)
+        if isinstance(value, str):  # an escape may hide a match: JSON's \n is neither \s nor followed by \b
+            return found.sub(replacement, _JSON_TEXT.sub(in_json, value) if "\\" in value else value)
         if isinstance(value, Mapping):
             return {clean(key): clean(one) for key, one in value.items()}
         return type(value)(map(clean, value)) if isinstance(value, (list, tuple)) else value
