@@ -347,6 +347,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
         return RunPage(self._find, RunFilter(status, agent, tags or {}, waiting, parent, before, due))
 
     def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
+        check_type(worker, str, "worker must be a name")  # each look at the run reads it
         check_seconds("seconds", seconds)
         return self._change(run_id, lambda head: head.existing().claim(worker, seconds))
 

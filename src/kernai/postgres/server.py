@@ -34,13 +34,9 @@ RETRY_PAUSE = 0.05
 RECONNECT = 2.0
 #: after how many milliseconds the server ends the transaction of a client that was suspended in it, and frees its locks
 IDLE = 15_000
-#: default options of an address. Without the first, a database with the encoding SQL_ASCII would return bytes. With the
-#: others, a server that has vanished is noticed within 25 seconds; without them the operating system waits for 15
-#: minutes, or for hours if nothing was sent
-CONNECTING = {
-    "client_encoding": "UTF8", "connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5",
-    "tcp_user_timeout": "15000",
-}
+#: default options of an address, so that a server that has vanished is noticed within 25 seconds:
+#: without them the operating system waits for 15 minutes, or for hours if nothing was sent
+CONNECTING = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "tcp_user_timeout": "15000"}
 #: how many bytes of a name PostgreSQL keeps
 LONGEST_NAME = 63
 #: how often watchers also poll, in seconds
@@ -94,10 +90,9 @@ class Server:
     @contextmanager
     def connection(self, until: float) -> Iterator[Connection]:
         """Yields the connection of this thread's transaction, or a free one. Raises `PoolTimeout` after `until`."""
-        own = connection = self.own
-        pool = self._opened_pool() if own is None else None
+        connection, pool = self.own, None
         while connection is None:
-            assert pool is not None
+            pool = self._opened_pool()
             try:
                 connection = pool.getconn(timeout=min(max(until - time.monotonic(), RETRY_PAUSE), 0.5))
             except PoolTimeout:

@@ -158,7 +158,8 @@ class PostgresStore(LeasedStore):
         except psycopg.ProgrammingError as error:
             why = re.sub('"(.*)"', lambda found: found[0] if f"{found[1]}=" in conninfo else '"***"', str(error))
             raise ValueError(f"conninfo is not the address of a database: {why.strip()}") from None
-        self.schema, self.conninfo = schema, make_conninfo("", **(CONNECTING | known))
+        # in another encoding of a database, psycopg cannot send every text; in SQL_ASCII it returns bytes
+        self.schema, self.conninfo = schema, make_conninfo("", **({"client_encoding": "UTF8"} | CONNECTING | known))
         #: set when this process must leave its runs to other workers
         self.stopping: threading.Event | None = None
         self.name = f"{known.get('host') or ''}/{known.get('dbname') or ''} ({schema})"

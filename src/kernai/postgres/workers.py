@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import procrastinate
@@ -329,9 +330,7 @@ class RunHandle:
         Raises `KernaiError` if the run does not exist, or is deleted.
         """
         check_load(self.run_id, from_seq)
-        for seq, entry in enumerate(expand(self._entries(), f"run {self.run_id!r}")):
-            if seq >= from_seq:
-                yield Event.from_dict(entry)
+        yield from map(Event.from_dict, islice(expand(self._entries(), f"run {self.run_id!r}"), from_seq, None))
 
     def _entries(self) -> Iterator[Entry]:
         seq = 0
