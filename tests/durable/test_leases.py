@@ -175,15 +175,23 @@ def test_a_worker_suspended_between_two_attempts_does_not_repeat_the_model_call(
     assert calls == ["model"]
 
 
-def test_a_renewal_that_is_refused_ends_the_run_before_its_next_call() -> None:
-    refused = threading.Event()
+@pytest.mark.parametrize("failure, why", [
+    (RunConflictError("another has it"), "another has it"), (ConnectionError("the store is away"), "may have expired"),
+])  # fmt: skip
+def test_a_renewal_that_fails_ends_the_run_before_its_next_call(monkeypatch: pytest.MonkeyPatch, failure: Exception, why: str) -> None:
+    right = leases.boottime
 
-    def refuse(number: int) -> None:
-        refused.set()
-        raise RunConflictError("another has it")
+    def fail(number: int) -> None:
+        raise failure
 
-    with pytest.raises(RunConflictError, match="another has it"):
-        kernai.execute(acting(lambda: refused.wait(PATIENCE)), "go", store=Renewing(refuse), run_id="r", lease=0.3)
+    def act() -> None:
+        for passed in (11, 31):
+            monkeypatch.setattr(leases, "boottime", lambda passed=passed: right() + passed)
+            leases.LEASES._renew_or_check(list(leases.LEASES._held))
+
+    with pytest.raises(RunConflictError, match=why) as caught:
+        kernai.execute(acting(act), "go", store=Renewing(fail), run_id="r")
+    assert failure in (caught.value, caught.value.__cause__)
 
 
 @pytest.mark.parametrize("way, is_away", [*((way, False) for way in WAYS), *((way, True) for way in WAYS if way.listens)])
@@ -208,23 +216,6 @@ def test_a_lease_is_renewed_during_a_long_call_even_if_the_store_was_down(way: W
     outer = acting(lambda: texts.append(way.execute(acting(lambda: renewed.wait(PATIENCE)), "go", **options).text))
     kernai.execute(outer, "go", store=MemoryStore(), run_id="outer")  # its longer lease is not due that soon
     assert (texts, renewed.is_set()) == (["done"], True)
-
-
-def test_a_lease_that_was_not_renewed_ends_the_run_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed, right = threading.Event(), leases.boottime
-
-    def answer(number: int) -> None:
-        if number == 2:
-            failed.set()  # the first attempt has failed by now
-        raise ConnectionError("the store is away")
-
-    def act() -> None:
-        assert failed.wait(PATIENCE)
-        monkeypatch.setattr(leases, "boottime", lambda: right() + 31)
-
-    with pytest.raises(RunConflictError, match="may have expired") as caught:
-        kernai.execute(acting(act), "go", store=Renewing(answer), run_id="r", lease=3)
-    assert isinstance(caught.value.__cause__, ConnectionError)
 
 
 @EACH_WAY

@@ -63,6 +63,9 @@ def test_a_session_is_one_conversation_whose_turns_are_added_one_by_one(way: Way
         assert result.messages[len(before.messages)].text == f"say {turn}"
         assert result.usage.model_calls == before.usage.model_calls + 2 == 2 * (turn + 1)
         assert talk.resume() == result, "finished: as it was"
+    for wrong in ([5], 5, [b"x"]):
+        with pytest.raises(TypeError, match="input"):
+            talk.resume(input=wrong)  # it changes nothing
     assert talk.notes == [f"say {turn}" for turn in range(6)]
     assert talk.replay() == result
     assert [one.status for one in talk.store.runs()] == ["final"]
@@ -171,16 +174,6 @@ def test_a_run_interrupted_at_any_event_of_a_workflow_replays_and_continues_with
         assert run.cut(len(run.load())).resume().ok
         result = run.resume(input="more")
         assert (result.text, run.replay()) == ("more", result)
-
-
-@pytest.mark.parametrize("given", [[5], 5, [b"x"]])
-def test_an_invalid_input_is_an_error_and_changes_nothing(given: Any) -> None:
-    talk = Talk(WAYS[0])
-    talk.say(0)
-    before = talk.load()
-    with pytest.raises(TypeError, match="input"):
-        talk.resume(input=given)
-    assert talk.load() == before
 
 
 @EACH_WAY

@@ -309,9 +309,11 @@ def test_a_transaction_is_written_completely_or_not_at_all(kept: PostgresStore) 
         assert lease is not None
         kept.renew(lease)
         kept.append("s", 0, [started()], [])
+        Workers(kept, {"clerk": Agent(instructions="")}).submit("clerk", "go")
         raise ZeroDivisionError
     assert list(kept.runs()) == []
-    with kept.transaction():
+    with kept.transaction() as connection:
+        assert connection.execute("SELECT FROM procrastinate_jobs").fetchone() is None
         kept.append("r", 0, [started()], [])
         with pytest.raises(RunConflictError):
             kept.append("r", 3, [entry()], [])

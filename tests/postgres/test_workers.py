@@ -103,14 +103,6 @@ def test_a_submitted_run_is_done_and_its_result_can_be_read_elsewhere(store: Pos
         own.submit("clerk", "go", run_id="")
 
 
-def test_a_run_and_its_job_are_written_together_or_not_at_all(store: PostgresStore) -> None:
-    own = Workers(store, {"clerk": acting(print)})
-    with pytest.raises(ZeroDivisionError), store.transaction():
-        own.submit("clerk", "go")
-        raise ZeroDivisionError
-    assert (list(store.runs()), jobs(store)) == ([], [])
-
-
 def test_an_input_with_media_a_history_and_a_tenant_reach_the_worker(store: PostgresStore) -> None:
     seen: list[Any] = []
 
