@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from kernai import GenerationOptions, Media, Message, Model
@@ -22,15 +23,17 @@ MIN_THINKING_BUDGET = 1024
 #: the vendor compiles all strict schemas of a request into one grammar. It rejects the request if the grammar is too
 #: large, as with seven small tools, or if the schemas have more unions than this
 MOST_STRICT_TOOLS, MOST_UNIONS = 6, 16
-#: the first version that accepts an effort for thinking, the first one that rejects a budget and sampling options, and
-#: the first one that thinks by default; in November 2026
-ADAPTIVE, ADAPTIVE_ONLY, ADAPTIVE_BY_DEFAULT = (4, 6), (4, 7), (5, 0)
+#: the first version that accepts an effort for thinking, the first one that rejects a budget and sampling options, the
+#: first one that thinks by default, and the first one that rejects a thought if the conversation before it has changed
+#: (https://platform.claude.com/docs/build-with-claude/preserved-thinking); in November 2026
+ADAPTIVE, ADAPTIVE_ONLY, ADAPTIVE_BY_DEFAULT, BOUND_THOUGHTS = (4, 6), (4, 7), (5, 0), (5, 1)
 #: the vendor places the breakpoint itself, at the end of the conversation
 _CACHE_CONTROL: Mapping[object, dict[str, str]] = {
     True: {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"},
 }
-#: the types of blocks with reasoning; and the field for how much of the text came before one, in characters
-THINKING, AFTER = ("thinking", "redacted_thinking"), "after"
+#: the types of blocks with reasoning; and our own fields of one: how much of the text came before it, in characters,
+#: and a digest of the request that it answered
+THINKING, AFTER, REQUEST = ("thinking", "redacted_thinking"), "after", "request"
 
 #: the parts of the prompt's tokens: the reader's attribute, and the vendor's field
 PROMPT_TOKENS = {
@@ -121,6 +124,14 @@ class AnthropicProvider(HttpProvider):
         if box.answer is not None:
             answer = {"format": {"type": "json_schema", "schema": box.answer}}
             body["output_config"] = body.get("output_config", {}) | answer
+        # a thought is left out if what was sent before it differs now: after a summary, or with other instructions
+        sent = sha256(json.dumps([body.get("system"), body.get("tools")]).encode())
+        for message in body["messages"]:
+            now = sent.hexdigest()
+            message["content"] = [part for part in message["content"] if part.pop(REQUEST, now) == now]
+            sent.update(json.dumps(message).encode())
+        if self.version_of(Model(body["model"])) >= BOUND_THOUGHTS:
+            box.request = {REQUEST: sent.hexdigest()}
         said = [part["type"] for message in body["messages"][-2:-1] for part in message["content"]]
         if "tool_use" in said and "thinking" not in said[0] and body.get("thinking", {}).get("type") == "enabled":
             del body["thinking"]  # the vendor would reject calls without thinking, which another model has made
@@ -236,7 +247,7 @@ class AnthropicReader(SseReader):
 
     def _keep_thought(self, block: Mapping[str, Any]) -> None:
         after = 0 if self._calls else len(self.text.lstrip())
-        self.keep({**block, AFTER: after} if after else block)
+        self.keep({**block, **({AFTER: after} if after else {}), **(self.box.request if self.box else {})})
 
     def _on_end(self, found: Mapping[str, Any]) -> None:
         reason, details = at(found, "delta", "stop_reason"), at(found, "delta", "stop_details")

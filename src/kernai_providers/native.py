@@ -103,6 +103,8 @@ class Toolbox:
         self.output = output = portable(root_of(tools.output))
         self.answer = answer
         self.constrained = tools.constrained
+        #: for a vendor whose reasoning belongs to one request: what to keep with it
+        self.request: Mapping[str, str] = {}
         self._ids = ids
         listed = list(tools.tools)
         #: whether the answer is the `value` of an object, since every vendor requires an object for parameters

@@ -315,6 +315,14 @@ def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
             assert wanted[vendor] not in json.dumps(again.bodies[-1])
 
 
+@pytest.mark.parametrize("model, second, kept", [
+    ("claude-opus-5-5", "One.", [1, 2]), ("claude-opus-5-5", "Two.", [0, 1]), ("claude-opus-5", "Two.", [1, 2])])
+def test_newer_claudes_get_no_thought_back_after_instructions_that_it_did_not_have(model: str, second: str, kept: list[int]) -> None:
+    server, instructions = Server("anthropic", TAPES["a wrong call"], thought="Hm."), iter(["One.", second, second])
+    kernai.execute(server.agent(model=Model(model), instructions=lambda: next(instructions)), "Go.")
+    assert [json.dumps(body).count('"thinking": "Hm.", "signature": "EqQB"}') for body in server.bodies[1:]] == kept
+
+
 CALLED = (Message("user", "Go."), Message("assistant", '<command name="search">tea</command><command name="photo"></command>'))
 
 
