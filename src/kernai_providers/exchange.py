@@ -164,14 +164,10 @@ class Turn:
             await self._wait_for_observers(self._on_chunk(piece))
             return
         self._on_chunk("")  # raises if the run has ended
-        show = getattr(self._on_chunk, "block", None)
-        if show is not None:
-            await self._wait_for_observers(show(*piece))
+        await self._wait_for_observers(getattr(self._on_chunk, "block", lambda *_: None)(*piece))
 
     def _report(self, what: str, *details: object) -> None:
-        listener = getattr(self._on_chunk, what, None)
-        if listener is not None:
-            listener(*details)
+        getattr(self._on_chunk, what, lambda *_: None)(*details)
 
     async def _wait(self, seconds: float) -> None:
         """Waits before a retry. Empty pieces are passed on regularly, so that the run can raise if it has ended."""

@@ -55,9 +55,7 @@ class GeminiProvider(HttpProvider):
     enforces = "without tools"  # few models combine the two
 
     def path(self, model: Model) -> str:
-        name = model.id.removeprefix("models/")
-        folder = "tunedModels" if name.startswith("tunedModels/") else "models"
-        return f"/{folder}/{quote(name.removeprefix('tunedModels/'), safe='')}:streamGenerateContent?alt=sse"
+        return f"/models/{quote(model.id.removeprefix('models/'), safe='')}:streamGenerateContent?alt=sse"
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         system, turns = self.turns(messages, model)

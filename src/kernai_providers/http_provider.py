@@ -273,8 +273,7 @@ class HttpProvider(Closing, NotCopied, Provider):
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None
     ) -> Exchange:
         options = GenerationOptions.coerce(generation)
-        refused = self.refused_options(model, options)
-        if refused:
+        if refused := self.refused_options(model, options):
             unset: dict[str, Any] = dict.fromkeys(refused)
             options = replace(options, **unset)
         tools: Tools | None = getattr(on_chunk, "tools", None) if self.calls_natively else None

@@ -422,6 +422,16 @@ class ResponsesProvider(OpenAIProvider):
         return ResponsesReader(self.vendor, self.secrets)
 
 
+class PerplexityProvider(ResponsesProvider):
+    """Perplexity's Agent API, which has the same format. For everything else see `ResponsesProvider`."""
+
+    vendor = "perplexity"
+    default_base_url = "https://api.perplexity.ai/v1"
+    base_url_variable = None
+    key_variables = ("PERPLEXITY_API_KEY", "PPLX_API_KEY")
+    enforces = None
+
+
 class ResponsesReader(SseReader):
     """Events of the Responses API, up to the one with the whole response."""
 
@@ -443,7 +453,8 @@ class ResponsesReader(SseReader):
         elif kind == "response.output_item.done" and isinstance(item, dict):
             self._on_item(item, index)
         elif kind == "response.output_item.added" and at(item, "type") == "function_call":
-            self.call(index, name=at(item, "name"), id=at(item, "call_id"))
+            if self.box is not None and at(item, "name") in self.box.tools:  # not of a tool that Perplexity itself runs
+                self.call(index, name=at(item, "name"), id=at(item, "call_id"))
         elif kind == "response.function_call_arguments.delta" and index in self._calls:
             self.call(index, text=found.get("delta"))
         elif kind in ("response.completed", "response.incomplete", "response.failed"):
@@ -452,6 +463,7 @@ class ResponsesReader(SseReader):
     def _on_item(self, item: Mapping[str, Any], index: object) -> None:
         """Handles a finished item. Reasoning is kept unchanged, but without its status."""
         kind = item.get("type")
+        self.note(item, search_results="results")  # from Perplexity
         self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
         if kind == "function_call":
             self.call(index, name=item.get("name"), id=item.get("call_id"))  # which may have been announced

@@ -163,6 +163,7 @@ class Reader(ABC):
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         self.vendor = vendor
         self.secrets = secrets
+        self._redact = redactor(secrets)
         self._decoder: Any = self.decoder()
         #: whether the vendor has ended the turn, so that nothing more has to be read
         self.complete = False
@@ -246,8 +247,7 @@ class Reader(ABC):
         """Returns the whole turn. The answer is as the vendor sent it; its metadata shows no secret."""
         if self._reasoning:
             self.metadata["reasoning"] = whole_characters("".join(self._reasoning))
-        redact = redactor(self.secrets)
-        metadata = redact.data(self.metadata)
+        metadata = self._redact.data(self.metadata)
         used = self.usage or Usage()
         text, reason = self.text, self.finish_reason
         blocks: list[NativeCall] | None = None
@@ -256,7 +256,7 @@ class Reader(ABC):
             calls, is_cut = [call for call in self._calls.values() if call.name], reason in CUT
             blocks = [
                 self.box.block(
-                    call.name, "".join(call.pieces), call.id and redact.text(call.id),
+                    call.name, "".join(call.pieces), call.id and self._redact.text(call.id),
                     is_cut=is_cut and call is calls[-1],
                 )
                 for call in calls
@@ -271,7 +271,7 @@ class Reader(ABC):
             finish_reason="tool" if self.called_tool and reason == "stop" else reason,
             metadata=metadata,
             cost=self.cost,
-            model=self.answered_by and redact.text(self.answered_by),
+            model=self.answered_by and self._redact.text(self.answered_by),
             cached_tokens=self.cached_tokens,
             cache_write_tokens=self.cache_write_tokens,
             blocks=blocks,
@@ -380,7 +380,7 @@ class Reader(ABC):
         if isinstance(value, dict):
             return value
         # secrets are hidden before the text is cut, so that no half of one is left
-        shown = one_line(data, redactor(self.secrets))
+        shown = one_line(data, self._redact)
         start = repr(shown[:PREVIEW]) + ("…" if len(shown) > PREVIEW else "")
         raise self.error(f"the stream holds what is {what}: {start}", "invalid_json", retryable=True)
 
@@ -392,10 +392,9 @@ class Reader(ABC):
             raise failure_in_stream(data if contains_error else {"error": data}, self.vendor, secrets=self.secrets)
 
     def error(self, message: str, code: str, *, retryable: bool = False) -> ProviderError:
-        redact = redactor(self.secrets)
         return ProviderError(
-            f"{self.vendor}: {one_line(message, redact)}",
-            status=200, code=one_line(code, redact, MAX_CODE), retryable=retryable, vendor=self.vendor,
+            f"{self.vendor}: {one_line(message, self._redact)}",
+            status=200, code=one_line(code, self._redact, MAX_CODE), retryable=retryable, vendor=self.vendor,
         )
 
     # -------------------------------------------------------------------------------------------------- inside
@@ -403,7 +402,7 @@ class Reader(ABC):
     def _incomplete(self, what: str, code: str) -> ProviderError:
         """Returns the error for a stream without this. Its last object may say why, unless an answer was on its way."""
         is_plain = self.has_text or (code == "cut" and "model" in self.metadata)
-        last = "" if is_plain else one_line(self._last, redactor(self.secrets), MAX_RAW)
+        last = "" if is_plain else one_line(self._last, self._redact, MAX_RAW)
         return self.error(f"the stream ended without {what}{last and f'; it sent {last}'}", code, retryable=True)
 
     def _give(self, text: str) -> None:
@@ -432,7 +431,7 @@ class SseReader(Reader):
     def check_complete(self) -> None:
         if text := "\n".join(self._decoder.instead or ()).strip():
             self.check_error(self.parsed(text))
-            shown = one_line(text, redactor(self.secrets), MAX_RAW)  # it may be an error of an unknown shape
+            shown = one_line(text, self._redact, MAX_RAW)  # it may be an error of an unknown shape
             raise self.error(f"the server answered with one JSON object, not with a stream: {shown}", "not_a_stream")
         super().check_complete()
 

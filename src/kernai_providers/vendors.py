@@ -19,7 +19,7 @@ from kernai_providers.gemini import GeminiProvider
 from kernai_providers.http_provider import HttpProvider
 from kernai_providers.in_process import BASE_URL, LlamaTransport, smollm2_path
 from kernai_providers.ollama import OllamaProvider
-from kernai_providers.openai import OpenAIProvider, ResponsesProvider
+from kernai_providers.openai import OpenAIProvider, PerplexityProvider, ResponsesProvider
 from kernai_providers.request_checks import MissingSettingError, checked_base_url
 
 
@@ -141,8 +141,7 @@ VENDORS = (
     _like_openai("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", merges_roles=True, stream_options=False,
                  call_ids=re.compile("[A-Za-z0-9]{9}")),
     _like_openai("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-    _like_openai("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY", merges_roles=True,
-                 done_marker=False),  # only some of its models send the marker
+    Vendor("perplexity", PerplexityProvider, PerplexityProvider.key_variables),
     _like_openai("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
     _like_openai("vercel", "https://ai-gateway.vercel.sh/v1", "AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN"),
     _like_openai(
@@ -192,6 +191,8 @@ def resolve(
         return _in_process(vendor, model_id, options), Model(model_id, TEXT if given is None else given, cost)
     if vendor.name == "openai" and RESPONSES_ONLY.match(model_id):
         vendor = BY_NAME["openai-responses"]
+    # it has models of other vendors, too
+    model_id = f"perplexity/{model_id}" if vendor.name == "perplexity" and "/" not in model_id else model_id
     known = {"api_key", *dict(vendor.places), *(["grammar"] if vendor.name == "local" else [])}
     for adapter in (HttpProvider, vendor.adapter):
         known.update(adapter.__init__.__kwdefaults__ or {})

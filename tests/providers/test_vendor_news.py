@@ -109,6 +109,17 @@ def test_a_refusal_is_recognised_in_any_position(body: list[bytes]) -> None:
     assert "I cannot." in str(error)
 
 
+def test_a_search_that_perplexity_runs_is_no_call_of_a_skill() -> None:
+    # it is announced as a call, and ends as an item of another type
+    run = {"type": "function_call", "name": "search_web", "call_id": "c", "arguments": "{}"}
+    found = {"type": "search_results", "results": [{"url": "https://a.test"}]}
+    said = (("output_item.added", {"output_index": 0, "item": run}), ("output_item.done", {"output_index": 0, "item": found}))
+    transport = MemoryTransport(MemoryReply(200, {}, responses(*said, output=[found, *output(text_part("So."))], usage={"cost": {"total_cost": 0.5}})))
+    provider, model = resolve("perplexity/sonar", api_key="k", transport=transport)
+    result = kernai.execute(Agent(instructions="", provider=provider, model=model, skills=[echo], calls="native"), "Hi")
+    assert (result.text, result.finish_reason, bodies_to(provider)[0]["model"]) == ("So.", "stop", "perplexity/sonar")
+
+
 TALK = (Message("system", "Be brief."), user("Hello"), Message("assistant", "Hi."), user("Again"))
 
 
@@ -203,6 +214,7 @@ FOUND, GROUNDING = {"title": "A", "url": "https://a.test"}, {"groundingChunks": 
     ("anthropic", anthropic(anthropic_text("So."), *[{
         "type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "citation": CITED}}] * 2), {"citations": [CITED, CITED]}),
     ("gemini", gemini({"text": "So."}, groundingMetadata=GROUNDING), {"grounding": GROUNDING}),
+    ("openai-responses", responses(("output_item.done", {"item": {"results": [FOUND]}}), output=output(text_part("So."))), {"search_results": [FOUND]}),
     ("openai", [sse({"choices": [], "citations": ["https://a.test"], "search_results": [FOUND]}), *WIRES["openai"].stream(["So."])],  # Perplexity's
      {"citations": ["https://a.test"], "search_results": [FOUND]}),
 ])
@@ -280,9 +292,3 @@ def test_encrypted_reasoning_goes_back_in_front_of_the_answer_it_led_to() -> Non
     assert [item.get("type", item.get("role")) for item in last] == [
         "user", "reasoning", "assistant", "user", "reasoning", "assistant", "user"]
     assert [item for item in last if item.get("type") == "reasoning"] == [thought, thought]
-
-
-def test_other_adapters_do_not_send_the_reasoning_of_another_vendor() -> None:
-    said = LlmResponse("Hi.", metadata={"reasoning_items": [WIRE.thought(Turn(reasoning=("hm",)))]}).message()
-    request = asked(OpenAIProvider("k"), messages=[*HELLO, said, *HELLO])
-    assert ENCRYPTED not in request.body.decode()
