@@ -78,8 +78,7 @@ def raw_adapter(*options: str, **entry: Any) -> Adapter:
 
 @contextmanager
 def answering(answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, str, str]]) -> Iterator[str]:
-    """Serve HTTP and yield host and port. `answer` gets a request and its body, and returns status, type and body, which
-    breaks off before a NUL at its end."""
+    """Serve HTTP and yield host and port. `answer` returns status, type and body, which breaks off before a NUL at its end."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

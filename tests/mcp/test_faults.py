@@ -347,10 +347,12 @@ def test_an_event_stream_that_ends_before_its_endpoint_is_reported(body: str) ->
     assert error.startswith("server 'it' cannot be reached: its stream ended before it gave the address for messages")
 
 
-@pytest.mark.parametrize("tokens, reason", [
-    ([TOKEN], "401: set 'headers' or pass auth= to sign in"), (["aged", TOKEN], "503"),  # after the 401, it was sent again
+@pytest.mark.parametrize("tokens, body, reason", [
+    ([TOKEN], "", "it answered with HTTP status 401: set 'headers' or pass auth= to sign in"),
+    (["aged", TOKEN], "", "it answered with HTTP status 503"),  # after the 401, it was sent again
+    ([TOKEN], "\0", "peer closed connection without sending complete message body (received 0 bytes, expected 1)"),
 ])
-def test_an_event_stream_whose_address_for_messages_refuses_them_is_reported_at_once(tokens: list[str], reason: str) -> None:
+def test_an_event_stream_whose_address_for_messages_refuses_them_is_reported_at_once(tokens: list[str], body: str, reason: str) -> None:
     ended, auth = threading.Event(), Bearer(*tokens)
 
     def answer(request: Any, _: bytes) -> tuple[int, str, str]:
@@ -358,14 +360,14 @@ def test_an_event_stream_whose_address_for_messages_refuses_them_is_reported_at_
             head = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
             request.wfile.write(head + b"event: endpoint\ndata: /messages\n\n")
             ended.wait(30)
-        return 401 if request.headers["Authorization"] == f"Bearer {tokens[0]}" else 503, "text/plain", ""
+        return 401 if request.headers["Authorization"] == f"Bearer {tokens[0]}" else 503, "application/json", body
 
     with answering(answer) as host:
         servers = {"servers": {"it": {"url": f"http://{host}/sse", "timeout": 600}}}
         with setup(servers, register=False, auth={"it": auth}) as adapter:
             error = str(call(adapter, "echo").error)
             ended.set()
-    assert error == f"server 'it' cannot be reached: it answered with HTTP status {reason}"
+    assert error == f"server 'it' cannot be reached: {reason}"
 
 
 def test_a_connection_that_breaks_off_is_reported_with_its_own_error() -> None:

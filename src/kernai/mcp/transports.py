@@ -240,7 +240,7 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
                 if is_message and response.headers.get("Content-Type", "").lower().startswith("application/json"):
                     await response.aread()
             except httpx2.RequestError as error:
-                if task is None or not is_message or not session.is_open:
+                if task is None or not is_message or not (is_sse or session.is_open):
                     raise
                 # the SDK would end all requests; an event stream that ends early ends only its own
                 (session if is_sse else task).failure = error
