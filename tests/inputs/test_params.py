@@ -275,7 +275,7 @@ def test_a_single_input_of_any_structure_accepts_json_that_does_not_name_it(
     ({"x": int, "y": bool}, '{"x": "5", "y": "true", "z": "1"}', '{"x": 5, "y": true}'),
     ({"x": str, "y": str}, '{"x": 2022, "y": "<"}', '{"x": "2022", "y": "\\u003c"}'),
     ({"x": list[dict[str, int]], "y": Input(int, default=3)}, '{"x": [{"a": 1}, {"a": "2"}]}', '{"x": [{"a": 1}, {"a": 2}]}'),
-    ({"x": float}, '{"x": "1.5",}', '{"x": 1.5}'),
+    ({"x": float}, '{"x": "1.5",}', '{"x": 1.5}'), ({"x": list[dict[str, int]]}, '{"x": "[{\\"a\\": 1}]"}', '{"x": [{"a": 1}]}'),
     # a sample, if something else is wrong too, or if it is unclear what was meant
     ({"x": int, "y": int}, '{"x": "5"}', '{"x": 1, "y": 1}'),
     *(({"x": int}, content, '{"x": 1}') for content in ('{"x": "five"}', '{"x": "1.5"}', '{"x": [5]}', '{"status": 1}')),

@@ -143,7 +143,7 @@ async def test_whatever_a_skill_raises_is_a_tool_error_and_the_server_continues(
 WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str, str]] = [
     ("add", {"b": "many", "c": 1}, "a: required, but missing: expected integer, received nothing\n"
      'b: expected integer, received string "many"\nNote: ignored, because there is no such input: "c"', '{"a": 1, "b": 1}'),
-    ("add", {"a": "2"}, 'a: expected integer, received string "2"\nNote: strings need quotes, numbers and booleans must not', '{"a": 2}'),
+    ("add", {"a": "2"}, 'a: expected integer, received string "2"\nNote: strings need quotes, other values must not', '{"a": 2}'),
     ("look", {}, "image: required, but missing: expected media object",
      '{"image": {"data": "iVBORw0KGgo=", "mimeType": "image/png"}, "point": null}'),
     ("ask", {}, "input: required, but missing", '{"input": "..."}'),

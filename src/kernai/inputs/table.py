@@ -262,7 +262,7 @@ class InputTable:
             change_form(given, fault.path, "")
             change_form(other, fault.path, "?")
         if given == other or not self._is_right(other):  # if any text fits, 3.1 may have been 3.10
-            yield given, "strings need quotes, numbers and booleans must not have them, as in the call below"
+            yield given, "strings need quotes, other values must not have them, as in the call below"
 
     def _is_right(self, params: Mapping[str, object], media_store: MediaStore | None = None) -> bool:
         return not self._converted(params, media_store)[1]
@@ -339,7 +339,7 @@ def _place(path: Sequence[str | int]) -> str:
 
 
 def change_form(params: Any, path: Sequence[str | int], after_fraction: str | None = None) -> None:
-    """Replaces a text in `params` by the number or boolean in it, and one of these by its text. Raises for others.
+    """Replaces a text in `params` by the JSON value in it, and a number or boolean by its text. Raises for others.
 
     The text of a number with a fraction ends in `after_fraction`. Without that it raises, since the text is not known.
     """
@@ -348,11 +348,11 @@ def change_form(params: Any, path: Sequence[str | int], after_fraction: str | No
     *above, last = path
     holder = reduce(getitem, above, params)
     value = holder[last]
-    scalar = read_tolerantly(value)[0] if isinstance(value, str) else value
+    data = read_tolerantly(value)[0] if isinstance(value, str) else value
     after = after_fraction if isinstance(value, float) else ""
-    if not isinstance(scalar, (bool, int, float)) or after is None:
+    if data is None or isinstance(data, str) or isinstance(value, (list, dict)) or after is None:
         raise TypeError("no number or boolean, or a number whose text is not known")
-    holder[last] = scalar if isinstance(value, str) else json.dumps(value) + after
+    holder[last] = data if isinstance(value, str) else json.dumps(value) + after
 
 
 # ----------------------------------------------------------------------------------------------- a call's parameters
