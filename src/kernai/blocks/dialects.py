@@ -24,7 +24,6 @@ class Unreadable(ValueError):  # noqa: N818 - a finding, not an error
     """A call begins in the text, but cannot be read to its end. `reached` is how far the text was read."""
 
     def __init__(self, reached: int = 0) -> None:
-        super().__init__()
         self.reached = reached
 
 
@@ -229,7 +228,7 @@ def _fenced(text: str) -> Iterator[str]:
 
 _WORDS = "|".join(("block", *CORE_TYPES))
 _NEAR_TAG = re.compile(rf"<\s*+(/?)\s*+({_WORDS})\b([^<>]*)>", re.IGNORECASE)
-_TYPE = re.compile(r"\stype\s*=")
+_PAIR = re.compile(r"""\s([\w-]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
 _KEY = re.compile(r"\b(type|name)(?=\s*=)", re.IGNORECASE)
 _BARE_VALUE = re.compile(r"""\"[^"]*"|'[^']*'|(\s[\w-]+\s*=\s*)([^\s"'=<>]+?)(?=\s|/?\Z)""")
 _CORE_TYPE = re.compile(rf"""(?<=\stype=["'])(?:{'|'.join(CORE_TYPES)})(?=["'])""", re.IGNORECASE)
@@ -246,10 +245,13 @@ def _corrected_tag(markup: str) -> str:
     attributes = _BARE_VALUE.sub(lambda one: f'{one[1]}"{one[2]}"' if one[1] else one[0], attributes)
     attributes = _KEY.sub(lambda key: key[1].lower(), attributes)
     attributes = _CORE_TYPE.sub(lambda kind: kind[0].lower(), attributes)
-    if word == "block" and re.search(r"\sname\s*=", attributes) and not _TYPE.search(attributes):
-        attributes = ' type="command"' + attributes
-    if word == "command" and attributes.endswith("/"):
-        return f"<command{attributes[:-1]}></command>"
+    is_call = word == "command"
+    given = {key: value_in(one or other) for key, one, other in _PAIR.findall(attributes)}
+    if word == "block" and "name" in given and "type" not in given:
+        attributes, is_call = ' type="command"' + attributes, True
+    if is_call and attributes.endswith("/"):
+        params = {key: one for key, one in given.items() if key not in ("type", "name")}
+        return f"<command{attributes[:-1]}>{dumps(params) if params else ''}</command>"
     return f"<{slash}{word}{attributes}>"
 
 

@@ -129,7 +129,7 @@ class InputTable:
             return {}
         found: Any = NO_VALUE
         hint, repairs = "", ()  # type: str, Sequence[str]
-        if content.lstrip(JSON_SPACE)[:1] in _JSON_BEGINS or (repair and content.lstrip(ASCII_SPACE)[:3] == "```"):
+        if content.lstrip(JSON_SPACE)[:1] in ("{", "[") or (repair and content.lstrip(ASCII_SPACE)[:3] == "```"):
             named = "" if only is None else _begins_with(content, only.name)
             is_text = only is not None and str in only.type.natural
             try:
@@ -358,7 +358,6 @@ def change_form(params: Any, path: Sequence[str | int], after_fraction: str | No
 # ----------------------------------------------------------------------------------------------- a call's parameters
 
 
-_JSON_BEGINS = ("{", "[")
 _GAP = r"(?:\s|//.*|#.*|/\*(?s:.*?)\*/)*+"  # white space and comments
 _FIRST_KEY = (  # compiled only when a call is not valid JSON
     rf"""\s*+(?:```\w*+\s*+)?\{{{_GAP}(?:"((?:[^"\\]|\\.)*+)"|'([^'\\]*+)'|([^\W\d][\w$-]*+)){_GAP}:"""

@@ -54,8 +54,7 @@ def may_end_in_a_string(content: str) -> bool:
 
     This only looks at the quotes, to be fast. If it returns True, `JsonValue` must decide.
     """
-    first = content[:1]
-    if first not in _OPENINGS and (first not in JSON_BEGINS or content.lstrip(" \t\n\r\f\v")[:1] not in _OPENINGS):
+    if content.lstrip(" \t\n\r\f\v")[:1] not in _OPENINGS:
         return False
     if len(content) > _LONG and JsonValue().feed(content[:_SHORT]) is not None:
         return False
