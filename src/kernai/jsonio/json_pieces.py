@@ -15,11 +15,10 @@ are open at the same place are always in different states, and at most three val
 from __future__ import annotations
 
 import io
-import json
 import re
 from typing import Any
 
-from kernai.jsonio.json_data import MAX_DEPTH, TOO_DEEP, JsonRefusedError, duplicate_key
+from kernai.jsonio.json_data import MAX_DEPTH, TOO_DEEP, JsonRefusedError, duplicate_key, loads
 
 BROKEN = -1
 """What `JsonValue.feed` returns for text that is not a value."""
@@ -220,7 +219,7 @@ class PartialJson(JsonBuilder):
         quote, end = self._quote, super()._read_scalar(text, at)
         self._word.write(text[at : end if end >= 0 else None])
         if end >= 0:
-            value = json.loads(f"{quote}{self._word.getvalue()}")
+            value = loads(f"{quote}{self._word.getvalue()}")
             self._word = io.StringIO()
             if self._state is COLON and not isinstance(value, str):
                 raise JsonRefusedError("a key must be text")
