@@ -268,7 +268,7 @@ def test_a_single_input_of_any_structure_accepts_json_that_does_not_name_it(
 @pytest.mark.parametrize("inputs, content, shown", [
     ({"x": str}, '{"status": "<open>"}', '{"x": "{\\"status\\": \\"\\u003copen>\\"}"}'),
     ({"x": Ticket}, '{"title": "leak"}', '{"x": {"title": "leak"}}'),
-    ({"x": list[str]}, '["a", "b"]', '{"x": ["a", "b"]}'),
+    ({"x": list[str]}, '["a", "b"]', '{"x": ["a", "b"]}'), ({"x": Literal["a", "b"]}, '"b"', '{"x": "b"}'),
     ({"x": list[Ticket]}, "[{'title': 'leak'}]", '{"x": [{"title": "leak"}]}'),
     ({"x": list[Ticket]}, '{"x": [{"titel": "leak"}]}', '{"x": [{"title": "leak"}]}'),
     # a number in quotes, and a text without them

@@ -241,8 +241,8 @@ class InputTable:
         unnamed = f"does not name an input; the call below gives it as {quoted(only)}"
         if isinstance(params, ReadParams) and params.is_text:
             text = params.get(only)
-            if isinstance(text, str) and text.lstrip(JSON_SPACE)[:1] == "[":
-                yield {only: read_json(text, repair=True)[0]}, f"the list {unnamed}"
+            if isinstance(text, str) and text.lstrip(JSON_SPACE)[:1] in ("[", '"'):
+                yield {only: read_json(text, repair=True)[0]}, f"the JSON value {unnamed}"
             return
         meant = [(path, name) for path, name in unknown_fields(self._record, dict(params)) if name]
         if meant and len({(*path[:-1], name) for path, name in meant}) == len(meant):
