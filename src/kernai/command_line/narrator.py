@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 from kernai import events
@@ -19,6 +21,7 @@ from kernai.durable.store import WAITING
 from kernai.errors import ProviderError, error_text
 from kernai.jsonio.json_data import jsonable
 from kernai.values.result import Result, StopReason, count, facts
+from kernai.values.skill_result import typed
 
 #: the beginning of a line, with a value that is shortened to fit if there is one. No line is shown if it is empty.
 Line = str | tuple[str, object]
@@ -206,10 +209,19 @@ class TurnView(Narrator):
 
 
 def write_answer(result: Result[Any], view: Narrator) -> None:
-    """Writes the answer to stdout, with a line break at its end, unless the view has shown it."""
-    text = result.text or ""  # for a program unchanged, for a terminal without control characters
+    """Writes the answer to stdout, with a line break at its end, unless the view has shown it.
+
+    For a terminal, it is the text without control characters. For a program, it is the value: an unchanged text, or
+    JSON, since what the model wrote for it may be in a code fence or have mistakes.
+    """
+    text = result.text or ""
     if not text or text.strip(_WHITE_SPACE) not in view.shown:
-        text = printable(text) if output.is_terminal(sys.stdout) else text
+        if output.is_terminal(sys.stdout):
+            text = printable(text)
+        else:
+            with suppress(Exception):  # of the value's own class; then it is the text
+                value = typed(result.output)
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
 
