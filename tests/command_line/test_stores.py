@@ -307,7 +307,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a replay of a run that is not there": (("replay", "clerk.py", "runs.db", "x"), "no run 'x'", "lists"),
     "a replay with capabilities of no model": (("replay", "clerk.py", "runs.db", "r42", "--model-capabilities", "text"), "is for a --model", "VENDOR/NAME"),
     "a replay that names its run twice": (("replay", "clerk.py", "runs.db", "r42", "--run-id", "r42"), "--run-id is for a recording", "leave it"),
-    "a view of a whole store": (("view", "runs.db"), "runs.db is a store: say which of its runs", "runs.db RUN"),
     "a view of a whole database": (("view", "postgresql://u:secret@h/d"), "postgresql://u:***@h/d is a store: say which of its runs", "postgresql://u:***@h/d RUN"),
     "a run in a store that is followed": (("view", "runs.db", "r42", "--follow"), "--follow needs a file", "the run so far"),
     "no recording that is followed": (("view", "clerk.py", "--follow"), "neither JSON nor JSON lines", "--record FILE"),

@@ -66,9 +66,7 @@ def _matching(given: str) -> list[str]:
     try:
         return find_files(given)
     except KernaiError as error:
-        hint = "name a Python file, or a pattern in quotes, such as 'skills/*.py'"
-        if os.path.isdir(given):
-            hint = f"name the files in the folder: '{given.rstrip('/')}/*.py'"
+        hint = "name a Python file, or those in a folder by a pattern in quotes, such as 'skills/*.py'"
         raise CommandError(f"no file {given!r}", hint) from error
 
 
