@@ -262,8 +262,8 @@ def test_a_model_call_of_a_resumed_run_has_a_span_with_its_usage() -> None:
     traced, store = Traced(), MemoryStore()
     execute(agent_saying(RuntimeError("down")), "Look.", store=store, run_id="run-1")
     resume(agent_saying("<final>x</final>"), "run-1", store=store, recorder=Recorder(traced.sink))
-    assert ("chat", "invoke_agent") in traced.parents()
-    assert (traced.named("chat").attributes or {})["gen_ai.usage.input_tokens"] == 100
+    assert ("chat text-only", "invoke_agent clerk") in traced.parents()
+    assert (traced.named("chat text-only").attributes or {})["gen_ai.usage.input_tokens"] == 100
 
 
 def test_a_model_calls_span_names_the_model_that_answered_and_the_tokens_of_all_attempts() -> None:

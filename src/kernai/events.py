@@ -990,17 +990,18 @@ class RunResumedRow(Row, type="run_resumed", group="run", role="aside"):
     """A run was resumed. `from_seq` is the number of this entry; `dropped` are the numbers of entries that no
     longer count; `format` is the format's version from here on. `metadata` was passed to the resume. If they have
     changed, `rules` has the new rules for checking responses, by scope, and `definition` is the agent's new definition.
+    `model` and `agent` are those of the rest of the run.
 
-    Example: {"from_seq": 27, "dropped": [25, 26], "format": 2}
+    Example: {"from_seq": 27, "dropped": [25, 26], "format": 2, "model": "text-only", "agent": "clerk"}
     """
 
     def __init__(
         self, from_seq: int, dropped: Sequence[Any], format: int | None = None,
         rules: Mapping[str, Any] | None = None, definition: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None, model: str | None = None, agent: str | None = None,
     ) -> None:
         self.from_seq, self.dropped, self.format, self.rules = from_seq, dropped, format, rules
-        self.definition, self.metadata = definition, copied(metadata)
+        self.definition, self.metadata, self.model, self.agent = definition, copied(metadata), model, agent
 
 
 #: rows that a run no longer writes once it has to stop

@@ -128,10 +128,10 @@ class SpanSink(Closing):
         }, model)
 
     def _run(self, event: Event) -> _Open:
-        """The span of the event's run; started now if the sink never got its `run_start`."""
+        """The span of the event's run; started now if the sink never got its `run_start`, or had its `result`."""
         place = (event.run_id, "run", event.scope)
         if place not in self._open:
-            self._start_run(event, {})
+            self._start_run(event, event.row.fields() if isinstance(event.row, events.RunResumedRow) else {})
         return self._open[place]
 
     def _around(self, event: Event) -> _Open | None:

@@ -179,6 +179,7 @@ class DurableRun:
         run.write(RunResumedRow(
             len(self.history.rows), self.history.dropped, format=RECORDING_FORMAT, rules=changed or None,
             definition=None if definition == self._definition else definition, metadata=run.metadata or None,
+            model=run.model.id, agent=run.agent.name,
         ))
         run.outbox.waiting.extend(self.new_rows)
         self.new_rows.clear()
