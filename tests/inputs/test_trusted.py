@@ -74,9 +74,7 @@ def test_a_value_that_is_a_whole_word_or_phrase_of_the_user_is_trusted(value: An
     ("by", "bob\u00adby"),
     ("\u200b", "a \u200b b"),
     (5, "50"),
-    (1, "1,000"),
-    (1000, "1.000"),
-    (1, "1'000"),
+    (1, "1,000"), (1000, "1.000"), (1, "1'000"),
     (12, "12,50"),
     (2026, "2026-11-24"),
     (float("nan"), "nan"),
@@ -110,6 +108,10 @@ class Payment:
     recipient: Trusted[str]
     note: str = "rent"
     kind: Literal["card", "wire"] = "wire"
+    copy: Trusted[str] = ""
+
+    def __post_init__(self) -> None:
+        self.copy = self.copy or self.note.partition("copy to ")[2]
 
 
 class Order(TypedDict):
@@ -212,6 +214,8 @@ def found(annotation: Any, value: Any) -> dict[str, tuple[Any, bool]]:
     (tuple[Annotated[str, Trusted], str], ["a", "b"], {"it[0]": ("a", True), "it[1]": ("b", False)}),
     (Payment, {"recipient": "a"}, {"it.recipient": ("a", True)}),
     (Payment, {"recipient": "a", "note": "n", "kind": "card"}, {"it.recipient": ("a", True), "it.note": ("n", False)}),
+    *((Payment, {"recipient": "a", "note": "copy to b", **sent},
+       {"it.recipient": ("a", True), "it.note": ("copy to b", False), "it.copy": ("b", True)}) for sent in ({}, {"copy": ""})),
     (Trusted[Payment], {"recipient": "a", "note": "n", "kind": "card"},
      {"it.recipient": ("a", True), "it.note": ("n", True)}),
     (Order, {"to": ["a"], "count": 2}, {"it.to[0]": ("a", True), "it.count": (2, False)}),
@@ -296,12 +300,8 @@ def test_a_mark_counts_wherever_a_foreign_schema_has_it(schema: Schema) -> None:
 
 def test_a_field_under_a_name_that_the_schema_does_not_list_is_trusted_where_any_field_is() -> None:
     """A model may take a field by other names than its schema gives."""
-    found = {}
     for by in ({"account": "b"}, {"iban": "b"}, {"way": ["b"]}):
-        skill = Skill("one", execute=lambda it: None, inputs={"it": Renamed})
-        params = {"it": {"recipient": "a", **by}}
-        found[next(iter(by))] = {one.value for one in leaves([skill.table.whole], params, skill.bind(params)) if one.trusted}
-    assert all(values >= {"a", "b"} for values in found.values()), found
+        assert {*found(Renamed, {"recipient": "a", **by}).values()} >= {("a", True), ("b", True)}, by
 
 
 @pytest.mark.parametrize("text, wanted", [

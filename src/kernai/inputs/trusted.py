@@ -142,6 +142,10 @@ def _is_as_sent(sent: object, value: object) -> bool:
 _SEARCHABLE = (str, int, float, Decimal, date, time, UUID)
 
 
+#: classes whose values can be compared with the default in a schema
+_COMPARED = (str, int, float, Decimal, list, tuple)
+
+
 def _in_object(
     schemas: Sequence[Schema], sent: object, value: dict[Any, Any], path: str, *, trusted: bool
 ) -> Iterator[Leaf]:
@@ -151,17 +155,18 @@ def _in_object(
     # a field that the schema does not list may be a marked one under another name
     hides_marks = not value.keys() <= listed and any(True for each in schemas for _ in marks_of(each))
     for key, one in value.items():
-        if key not in given:
-            continue
         here = f"{path}.{key}" if path else str(key)
         inside = [each["properties"][key] for each in schemas if key in each.get("properties", ())]
+        defaults = [found["default"] for found in _all_of(inside, one) if "default" in found]
+        # a validator or `__post_init__` may have replaced a default by what the model wrote in another field
+        is_replaced = defaults and isinstance(one, _COMPARED) and not any(_is_as_sent(each, one) for each in defaults)
+        if not is_replaced and (key not in given or given[key] in defaults):
+            continue
         if key not in listed:
             yield Leaf(here, key, trusted)  # the model has written this key
             inside = [one for each in schemas for one in each.get("patternProperties", {}).values()]
             inside += [each["additionalProperties"] for each in schemas if each.get("additionalProperties")]
-        if any("default" in found and found["default"] == given[key] for found in _all_of(inside, one)):
-            continue
-        yield from leaves(inside, given[key], one, here, trusted=trusted or (hides_marks and not inside))
+        yield from leaves(inside, given.get(key, one), one, here, trusted=trusted or (hides_marks and not inside))
 
 
 def _all_of(schemas: Iterable[object], value: object) -> list[Schema]:
@@ -197,9 +202,7 @@ def _fits(schema: Schema, value: object) -> bool:
             if isinstance(wanted, str) and isinstance(given, str) and wanted != given:
                 return False  # the value belongs to another alternative
     kind = schema.get("type")
-    if kind is None:
-        return True
-    if not isinstance(value, (dict, list, str, int, float)):
+    if kind is None or not isinstance(value, (dict, list, str, int, float)):
         return kind not in ("object", "array", "null", "boolean")  # a date or a Decimal is sent as text
     return isinstance(value, _KINDS.get(kind, ()))
 
