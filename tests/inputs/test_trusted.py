@@ -40,12 +40,10 @@ def words(*texts: str) -> SourcedTexts:
     (Decimal("1234.5"), "1.234,50 €"),
     (12.5, "12,50 Euro"),
     *((-3, text) for text in ("set it to -3.", "set it to \u22123.")),
-    (1000, "1e3"),
-    (42, "id 0042"),
+    (1000, "1e3"), (42, "id 0042"),
     *((date(2026, 11, 24), f"on {day}") for day in ("2026-11-24", "24.11.2026", "11/24/2026", "November 24th, 2026")),
     (date(2026, 9, 3), "3 Sept 2026"),
-    (time(14, 30), "at 2:30 pm"),
-    (time(14, 0), "at 2pm"),
+    (time(14, 30), "at 2:30 pm"), (time(14, 0), "at 2pm"),
     (datetime.fromisoformat("2026-11-24T14:30"), "2026-11-24 14:30:00"),
     (datetime.fromisoformat("2026-11-24T14:30"), "24 November 2026, 2:30 pm"),
     (UUID(int=7), "id 00000000-0000-0000-0000-000000000007"),
@@ -109,9 +107,11 @@ class Payment:
     note: str = "rent"
     kind: Literal["card", "wire"] = "wire"
     copy: Trusted[str] = ""
+    copies: set[Trusted[str]] | None = None
 
     def __post_init__(self) -> None:
         self.copy = self.copy or self.note.partition("copy to ")[2]
+        self.copies = self.copies or ({self.copy} if self.copy else None)
 
 
 class Order(TypedDict):
@@ -214,8 +214,8 @@ def found(annotation: Any, value: Any) -> dict[str, tuple[Any, bool]]:
     (tuple[Annotated[str, Trusted], str], ["a", "b"], {"it[0]": ("a", True), "it[1]": ("b", False)}),
     (Payment, {"recipient": "a"}, {"it.recipient": ("a", True)}),
     (Payment, {"recipient": "a", "note": "n", "kind": "card"}, {"it.recipient": ("a", True), "it.note": ("n", False)}),
-    *((Payment, {"recipient": "a", "note": "copy to b", **sent},
-       {"it.recipient": ("a", True), "it.note": ("copy to b", False), "it.copy": ("b", True)}) for sent in ({}, {"copy": ""})),
+    *((Payment, {"recipient": "a", "note": "copy to b", **sent}, {"it.recipient": ("a", True), "it.note": ("copy to b", False),
+       "it.copy": ("b", True), "it.copies[0]": ("b", True)}) for sent in ({}, {"copy": "", "copies": None})),
     (Trusted[Payment], {"recipient": "a", "note": "n", "kind": "card"},
      {"it.recipient": ("a", True), "it.note": ("n", True)}),
     (Order, {"to": ["a"], "count": 2}, {"it.to[0]": ("a", True), "it.count": (2, False)}),

@@ -140,9 +140,7 @@ def _is_as_sent(sent: object, value: object) -> bool:
 
 #: classes whose values can be searched for in texts
 _SEARCHABLE = (str, int, float, Decimal, date, time, UUID)
-
-
-#: classes whose values can be compared with the default in a schema
+#: classes whose values can be compared with any default in a schema; other values only with an empty one
 _COMPARED = (str, int, float, Decimal, list, tuple)
 
 
@@ -159,7 +157,8 @@ def _in_object(
         inside = [each["properties"][key] for each in schemas if key in each.get("properties", ())]
         defaults = [found["default"] for found in _all_of(inside, one) if "default" in found]
         # a validator or `__post_init__` may have replaced a default by what the model wrote in another field
-        is_replaced = defaults and isinstance(one, _COMPARED) and not any(_is_as_sent(each, one) for each in defaults)
+        can_compare = isinstance(one, _COMPARED) or (defaults and not any(defaults))
+        is_replaced = can_compare and defaults and not any(_is_as_sent(each, one) for each in defaults)
         if not is_replaced and (key not in given or given[key] in defaults):
             continue
         if key not in listed:
