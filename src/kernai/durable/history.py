@@ -44,8 +44,8 @@ class History:
         #: calls that the recording says were about to be made, and the outcomes of calls, by call id
         self.announced: set[str] = set()
         self.outcomes: dict[str, Recorded] = {}
-        #: from rows that were left out: the usage of model calls by call id
-        self.wasted: dict[str, Usage] = {}
+        #: from rows that were left out: the usage of each model call, empty if unknown, by call id
+        self.wasted: dict[str, list[Usage]] = {}
         if recorded is not None:
             self.rows, self.resumes = recorded.all, recorded.resumes
             self._note(recorded, left_out)
@@ -60,12 +60,11 @@ class History:
             elif isinstance(row, events.CallEndedRow) and not row.is_broken_off and row.call_id not in recorded.scopes:
                 self.outcomes[row.call_id] = one  # an agent's scope has its own end
         self._gone = recorded.dropped.union(self.dropped)
-        for seq in sorted(self._gone):
-            one = recorded.all[seq]
-            used = reading(one, one.row.usage)
-            if used is not None:
-                call = model_call(one)
-                self.wasted[call] = self.wasted.get(call, Usage()) + used
+        for one in (recorded.all[seq] for seq in sorted(self._gone)):
+            used, row = reading(one, one.row.usage), one.row
+            # one that was stopped may not have begun
+            if used is not None or (isinstance(row, events.ModelFailedRow) and row.exception and not row.stop_reason):
+                self.wasted.setdefault(model_call(one), []).append(used or Usage())
         for rows in self.scopes.values():
             for one in rows:
                 if isinstance(one.row, events.CallBegunRow):

@@ -101,15 +101,17 @@ class DurableScope:
                 self.cursor.compare(row)
 
     def _recorded_outcome(self, effect: Effect) -> Completion | None:
-        following, wasted = self.cursor.next, self._durable.history.wasted
+        following, budget = self.cursor.next, self.run.root.budget
         if isinstance(effect, Spawn):
             self._spawned[effect.what.call_id] = effect
             return Completion(None)
         if isinstance(effect, effects.Join):
             return self._recorded_end()
-        if isinstance(effect, CallModel) and effect.call_id in wasted:
-            self.run.meter.add(wasted[effect.call_id])
-            self.run.root.budget.spend_usage(wasted[effect.call_id], self.run.model)
+        if isinstance(effect, CallModel):
+            for used in self._durable.history.wasted.get(effect.call_id, ()):
+                self.cursor.spent = next(budget.calls)
+                self.run.meter.add(used)
+                budget.spend_usage(used, self.run.model)
         if isinstance(effect, (CallModel, effects.CallBuiltin)) and following is not None:
             return reading(following, self._answer, effect, following)
         assert isinstance(effect, (effects.CallBuiltin, *_COMMITTED, SubRun))
