@@ -314,10 +314,9 @@ def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(
         own.submit("clark", "go")
     with pytest.raises(TypeError, match="tags must be a mapping of names to values, got str"):
         own.submit("clerk", "go", tags="urgent")  # type: ignore[arg-type]  # the mistake
-    with pytest.raises(KernaiError, match="the store has no run 'r'"):
-        own.handle("r").result(0)
-    with pytest.raises(KernaiError, match="the store has no run 'r'"):
-        next(own.handle("r").events())
+    for look in (lambda: own.handle("r").result(0), lambda: next(own.handle("r").events())):
+        with pytest.raises(KernaiError, match="the store has no run 'r'"):
+            look()
     handle = own.submit("clerk", "go")
     events = handle.events()
     assert next(events).type == "run_start"
