@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import logging
@@ -330,14 +331,20 @@ def test_no_part_of_a_token_that_a_gateway_echoes_is_shown(
         assert TOKEN[at : at + 5].lower() not in shown
 
 
-def test_each_request_is_authorized_and_an_expired_token_is_renewed() -> None:
-    with Server(Skill("echo", execute=str, inputs={"object": str}), port=0, token=TOKEN) as server:
-        servers = {"servers": {"it": {"url": server.url}}}
+def test_each_of_many_calls_at_once_is_authorized_and_gets_its_own_answer_and_an_expired_token_is_renewed() -> None:
+    meeting = asyncio.Barrier(101)  # more than the connections that HTTP clients open by default
+
+    async def meet(number: int) -> int:
+        await meeting.wait()
+        return number
+
+    with Server(Skill("meet", execute=meet), port=0, token=TOKEN) as server, ThreadPoolExecutor(101) as pool:
+        servers = {"servers": {"it": {"url": server.url, "timeout": 120}}}
         with setup(servers, register=False, auth={"it": Bearer("aged", TOKEN)}) as adapter:
-            assert call(adapter, "echo", object="hello").text == "hello"
+            assert [*pool.map(lambda number: call(adapter, "meet", number=number).text, range(101))] == [*map(str, range(101))]
             assert adapter._connections["it"].redactor.text("aged") == "[header Authorization]"
         with setup(servers, register=False) as adapter:
-            assert "HTTP status 401: set 'headers' or pass auth= to sign in" in str(call(adapter, "echo", object="hello").error)
+            assert "HTTP status 401: set 'headers' or pass auth= to sign in" in str(call(adapter, "meet", number=1).error)
 
 
 @pytest.mark.parametrize("body", ["", "event: hello\ndata: world\n\n"])

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -173,13 +172,6 @@ def test_setups_and_shutdowns_leave_no_process_thread_or_socket(tmp_path: Path) 
     assert set(threading.enumerate()) <= threads
     assert open_files() <= files  # files left open by other tests may be closed by now
     assert wait_until_ended(processes_with(mark)) == []
-
-
-def test_each_of_many_calls_from_sixteen_threads_gets_its_own_answer_from_one_server() -> None:
-    texts = [str(number) for number in range(400)]
-    with raw_adapter() as adapter, ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(lambda text: call(adapter, "echo", text=text).text, texts)) == texts
-        assert len(set(pool.map(lambda _: call(adapter, "pid").text, texts[:32]))) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -27,7 +27,6 @@ from kernai.mcp.errors import McpConfigError
 Transport = Literal["stdio", "sse", "streamable_http"]
 Item = TypeVar("Item")
 
-DEFAULT_TIMEOUT = 60.0
 MAX_DEPTH = 50
 MAX_VALUES = 10_000
 #: shorter values are not hidden, because they occur in any text
@@ -60,7 +59,7 @@ class ServerConfig:
     cwd: str | None = None
     url: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    timeout: float = DEFAULT_TIMEOUT
+    timeout: float = 60.0
     tools: frozenset[str] | None = None
     roots: tuple[Mapping[str, str | None], ...] = ()
 

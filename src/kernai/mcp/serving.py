@@ -22,8 +22,6 @@ from kernai.values.context import Context
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
-Transport = Literal["stdio", "streamable_http", "http"]
-
 _HTTP_OPTIONS = signature(Address).parameters
 
 
@@ -63,7 +61,7 @@ class ServeOptions(TypedDict, total=False):
 def serve(
     source: Source,
     *,
-    transport: Transport = "stdio",
+    transport: Literal["stdio", "streamable_http", "http"] = "stdio",
     on_ready: Callable[[str], object] | None = None,
     **options: Unpack[ServeOptions],
 ) -> None:

@@ -302,8 +302,6 @@ def _content(part: Part) -> types.ContentBlock:
     return types.EmbeddedResource(resource=types.BlobResourceContents(**about, blob=part.to_base64()))
 
 
-#: sends progress, total and message
-Send = Callable[[float, float | None, str | None], Awaitable[None]]
 #: progress notifications kept for a client that reads slowly
 MAX_WAITING = 1000
 _END = object()
@@ -317,7 +315,7 @@ class Progress:
     because the newest says how far the call is. Must be made on the running event loop.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Callable[[float, float | None, str | None], Awaitable[None]]) -> None:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Queue[Any] = asyncio.Queue()

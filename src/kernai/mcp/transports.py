@@ -253,7 +253,10 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
             return response
 
     timeout = httpx2.Timeout(config.timeout, read=None)  # a stream may be silent, and each call has its own timeout
-    return Client(headers=dict(config.headers), timeout=timeout, auth=auth, event_hooks={"request": [on_request]})
+    limits = httpx2.Limits(max_keepalive_connections=20)  # by default, calls after the hundredth wait for a connection
+    return Client(
+        headers=dict(config.headers), timeout=timeout, limits=limits, auth=auth, event_hooks={"request": [on_request]}
+    )
 
 
 def status_text(status: int) -> str:
