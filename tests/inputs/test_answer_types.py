@@ -349,12 +349,12 @@ class Unmade:
     (set[tuple[list[int], ...]], "cannot be in a set"),
     *((one, "keys must be plain str; mark or") for one in (dict[Annotated[str, at.MinLen(3)], int], dict[int, str], dict[Literal["a"], int])),
     (tuple[int, *tuple[str, ...]], "unpacks a tuple, which is not supported"),
-    (Literal[()], "has no values"),
+    (Literal[()], "has no values"), (Literal[b"x"], "is not a JSON value"),
     *([] if NEW else [(Held, r"Held cannot be resolved: Python 3.11 forgets its bases; name the generic one too")]),
     (Nobody, "Nobody has no members"),
     (set[Tree], "cannot be in a set"),
     (list[set[list[int]]], r"set\[list\[int\]\] is not possible: a list\[int\] cannot be in a set"),
-    *((one, "is not supported; supported are") for one in (Union, list[int, str], dict[str])),  # type: ignore[misc]
+    *((one, "is not supported; supported are") for one in (Union, list[int, str], dict[str], object, bytes, T, 5, type)),  # type: ignore[misc]
     ("Missing", "'Missing' cannot be resolved"),
     ("list[", "cannot be resolved"),
     (Holder, "output: field 'bad' of Holder: the type complex"),
