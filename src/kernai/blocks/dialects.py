@@ -17,7 +17,7 @@ from kernai.blocks.decodings import QUOTES
 from kernai.blocks.grammar import CORE_TYPES, Remembered
 from kernai.blocks.parser import parse
 from kernai.jsonio.json_data import JsonRefusedError, JsonSyntaxError, dumps, loads, value_in
-from kernai.jsonio.tolerant_json import read_first
+from kernai.jsonio.tolerant_json import TolerantReader
 
 
 class Unreadable(ValueError):  # noqa: N818 - a finding, not an error
@@ -90,7 +90,7 @@ def _json_in(window: str) -> tuple[Any, int]:
     except JsonRefusedError:
         raise
     except ValueError:
-        return read_first(window)
+        return TolerantReader(window).read(0)
 
 
 def named_block(name: object, arguments: object) -> Block:

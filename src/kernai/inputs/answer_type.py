@@ -64,7 +64,7 @@ class AnswerType:
             if not faults:
                 return value, [*repairs, *(f"unknown field {dotted(path)}" for path, _ in fields[:MOST_UNKNOWN])]
             first = first or faults
-        raise self._refusal(first)
+        raise input_error(first, "answer", (), self.usage())
 
     def _readings(self, text: str, repair: Repair) -> list[tuple[Any, Sequence[str]]]:
         """The values that a text may mean, the likeliest first, with repairs. If none fits, the first is reported."""
@@ -78,7 +78,7 @@ class AnswerType:
                 return [(bare, ())]
             why = f"not valid JSON, {error}" if isinstance(error, JsonSyntaxError) else f"it cannot be used, {error}"
             fault = Fault((), f"expected {self._type.label} as JSON, received {shown(bare)}: {why}")
-            raise self._refusal([fault]) from None
+            raise input_error([fault], "answer", (), self.usage()) from None
         as_text = [(bare, ())] if self._may_be_text(bare) and (repairs or not isinstance(data, str)) else []
         return [*as_text, (data, repairs)] if repairs else [(data, repairs), *as_text]
 
@@ -100,9 +100,6 @@ class AnswerType:
     def _may_be_text(self, bare: str) -> bool:
         container = {"{": dict, "[": list}.get(bare[:1])
         return str in self._type.natural and (container is None or container not in self._type.natural)
-
-    def _refusal(self, faults: Sequence[Fault]) -> SkillInputError:
-        return input_error(faults, "answer", (), self.usage())
 
     def text_of(self, value: object) -> str:
         """A value as JSON; if answers are text, the text itself."""

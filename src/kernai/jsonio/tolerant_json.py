@@ -42,7 +42,7 @@ def read_tolerantly(text: str) -> tuple[Any, list[str]]:
     """
     fence = FENCED.fullmatch(text) if "```" in text else None
     start, inside = (0, text) if fence is None else (fence.start("inside"), text[: fence.end("inside")])
-    reader = _Reader(inside)
+    reader = TolerantReader(inside)
     if fence is not None:
         reader.repairs[FENCE] = None
     if "'" in inside and '"' not in inside and "\\" not in inside:
@@ -57,12 +57,9 @@ def read_tolerantly(text: str) -> tuple[Any, list[str]]:
     return value, [*reader.repairs]
 
 
-def read_first(text: str) -> tuple[Any, int]:
-    """The value that a text begins with, whatever follows it, and its end. Raises as `read_tolerantly` does."""
-    return _Reader(text).read(0)
+class TolerantReader(JsonBuilder):
+    """Reads one value of a text, whatever follows it. Raises as `read_tolerantly` does."""
 
-
-class _Reader(JsonBuilder):
     def __init__(self, text: str) -> None:
         super().__init__()
         self._text = text
