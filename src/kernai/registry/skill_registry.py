@@ -234,7 +234,8 @@ def find_files(pattern: str) -> list[str]:
 
     found = sorted(path for path in glob(pattern, recursive=True) if os.path.isfile(path))  # noqa: PTH113, PTH207 - text in, text out
     if not found:
-        raise KernaiError(f"no skill files match {pattern!r}")
+        hint = f"; name the files in the folder: {pattern}/*.py" if os.path.isdir(pattern) else ""  # noqa: PTH112 - as above
+        raise KernaiError(f"no skill files match {pattern!r}{hint}")
     return found
 
 
