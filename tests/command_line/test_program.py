@@ -97,7 +97,6 @@ WRONG = {
     "a URL that is none": (["run", "x", "--system", "y", "--model", "local/m", "--base-url", "here"], "kernai: error: --model: ", "hint: "),
     "a folder of skills": (["skills", "."], "kernai: error: no file '.'", "hint: name a Python file, or those in a folder by a pattern"),
     "a recording without an end": (["view", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: "),
-    "a page of no recording": (["view", "gone.json"], "kernai: error: cannot read gone.json: No such file or directory", "hint: "),
     "a page over the recording": (["view", "run.jsonl", "-o", "run.jsonl"], "kernai: error: run.jsonl already exists and is not a page of this viewer", "hint: name another file"),
     "a page over a folder": (["view", "run.jsonl", "-o", "folder.json"], "kernai: error: cannot write folder.json: it is not a regular file", "hint: name another file with -o"),
     "a page nowhere": (["view", "run.jsonl", "-o", "no/x.html"], "kernai: error: cannot write no/x.html: No such file or directory", "hint: name another file with -o"),
@@ -355,12 +354,6 @@ def test_other_output_than_the_answer_goes_to_stderr(
     assert capfd.readouterr() == ("the answer\n", "printed\nby a program\n" if has_stdout else "printed\n")
 
 
-def test_a_closed_stream_is_no_terminal() -> None:
-    with open(os.devnull, encoding="utf-8") as stream:
-        pass
-    assert [output.is_terminal(one) for one in (stream, None)] == [False, False]
-
-
 def test_the_documentation_names_every_command_option_exit_status_and_model(here: Here) -> None:
     page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
     shown = here("--help").stdout + A_MODEL
@@ -419,11 +412,7 @@ def test_a_completion_script_has_every_command_and_option_and_is_valid(here: Her
     assert "SUPPRESS" not in script
     if shutil.which(shell) is not None:
         subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=60)
-
-
-def test_descriptions_in_fish_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "fish"]) == 0
-    script = capsys.readouterr().out
-    described = {shlex.split(line)[-1] for line in script.splitlines()}
-    assert {*SUMMARIES.values(), "use this model instead of the agent's own"} <= described
-    assert (" -l model -r -f " in script, " -l json -r" in script) == (True, False)
+    if shell == "fish":
+        described = {shlex.split(line)[-1] for line in script.splitlines()}
+        assert {*SUMMARIES.values(), "use this model instead of the agent's own"} <= described
+        assert (" -l model -r -f " in script, " -l json -r" in script) == (True, False)

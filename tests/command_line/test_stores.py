@@ -284,7 +284,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "no store": (("resume", "r42"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
     "no run": (("resume", "clerk.py", "--store", "runs.db"), "give an agent, a store and a run", "`kernai runs STORE` lists the runs"),
     "no run of a named agent": (("resume", "clerk.py:agent", "runs.db", "--model", "ollama/x"), "give an agent, a store and a run", "STORE RUN"),
-    "an approval of a call that does not wait": (("approve", "runs.db", "r42", "0.0"), "call '0.0' of run 'r42' waits for no decision", "those that wait: 1.0 refund"),
     "an approval in a run that is not there": (("approve", "runs.db", "r43", "0.0"), "no run 'r43'", "did you mean r42?"),
     "a consent as a refusal": (("approve", "runs.db", "r42", "1.0", "--no", "yes"), "--no: a text refuses", "leave it out to approve"),
     "a deletion of every run": (("runs", "runs.db", "--delete"), "--delete would delete every run", "--older-than AGE"),
