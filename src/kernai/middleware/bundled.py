@@ -7,6 +7,7 @@ import random
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -45,16 +46,14 @@ def retry(
     def middleware(effect: Effect) -> Flow:
         if not isinstance(effect, CallModel):
             return (yield effect)
-        made = 0
-        while True:
+        for made in range(1, attempts + 1):
             try:
                 return (yield effect)
             except ProviderError as error:
                 wait = error.retry_after
                 if wait is None or not wait >= 0:  # written like this to exclude NaN too
                     # after 64 doublings, any wait has reached its maximum
-                    wait = min(longest_wait, first_wait * 2.0 ** min(made, 64)) * (1 + draw()) / 2
-                made += 1
+                    wait = min(longest_wait, first_wait * 2.0 ** min(made - 1, 64)) * (1 + draw()) / 2
                 if made >= attempts or not error.retryable or wait > longest_wait:
                     raise
                 why = str(error)
@@ -152,12 +151,10 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
         raise ValueError(f"redact cannot use {error.pattern!r:.80}: {error}") from error
 
     def in_json(text: re.Match[str]) -> str:
-        try:
-            said = json.loads(text[0])
-        except ValueError:
-            return text[0]
-        hidden = found.sub(replacement, said) if "\\" in text[0] else said
-        return text[0] if hidden == said else json.dumps(hidden, ensure_ascii=False)
+        with suppress(ValueError):  # it may not be JSON
+            if "\\" in text[0] and (said := json.loads(text[0])) != (hidden := found.sub(replacement, said)):
+                return json.dumps(hidden, ensure_ascii=False)
+        return text[0]
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):  # an escape may hide a match: JSON's \n is neither \s nor followed by \b

@@ -299,14 +299,10 @@ _Sent = dict[str, dict[str, list[Any]]]
 
 def _known_to(sent: _Sent, entry: Mapping[str, Any]) -> list[Any]:
     """The messages that the entry's scope has sent so far. A run that reuses an id is another run."""
-    run, scope = _name(entry.get("run_id")), _name(entry.get("scope"))
+    run, scope = (one if isinstance(one, str) else "" for one in (entry.get("run_id"), entry.get("scope")))
     if entry.get("event") == RunStartRow.type and not entry.get("scope"):
         sent.pop(run, None)
     return sent.setdefault(run, {}).setdefault(scope, [])
-
-
-def _name(value: object) -> str:
-    return value if isinstance(value, str) else type(value).__name__
 
 
 def _continues(known: list[Any], since: object, new: object) -> bool:

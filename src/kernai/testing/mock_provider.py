@@ -107,9 +107,7 @@ class MockProvider(NotCopied, Provider):
             made = error() if isinstance(error, type) else error
         if not isinstance(made, Exception):
             raise TypeError(f"error must be an exception, or its class if it needs no arguments, got {error!r}")
-        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-            raise ValueError(f"step must be the number of a call from 0 on, got {step!r}")
-        self._failures[step] = made
+        self._failures[check_count("step", step, or_zero=True)] = made
         return self
 
     def check(self) -> None:
@@ -185,10 +183,9 @@ class MockProvider(NotCopied, Provider):
             show = getattr(on_chunk, "block", None)
             if show is not None:
                 self._stream(block.content, partial(show, number, block.type, block.name))
-        usage: object = counter(messages, response.content) if counter is not None else {}
-        if not isinstance(usage, Mapping):
-            raise TypeError(f"the token counter must return a dict, such as {{'prompt_tokens': 3}}, got {usage!r}")
-        return replace(response, **usage)
+        usage = {} if counter is None else counter(messages, response.content)
+        wanted = "the token counter must return a dict, such as {'prompt_tokens': 3}"
+        return replace(response, **check_type(usage, Mapping, wanted))
 
     def _stream(self, text: str, on_chunk: Callable[[str], object]) -> None:
         for start in range(0, len(text), self.chunk_size):
@@ -221,8 +218,7 @@ def _native(response: LlmResponse, tools: Tools) -> LlmResponse:
         NativeCall(block.type, block.name, block.content, id=f"call_{at}")
         for at, block in enumerate(parsed.blocks) if block.type in types
     ]
-    others = [block for block in parsed.blocks if block.type not in types]
-    rest = [block.content if block.type == "final" else str(block) for block in others]
+    rest = [one.content if one.type == "final" else str(one) for one in parsed.blocks if one.type not in types]
     prose = "".join(filter(str.strip, [*parsed.text_segments, *rest])).rstrip()
     if not calls:
         return replace(response, content=prose, ends_turn=True)
