@@ -146,7 +146,7 @@ BY_HAND: Any = partial(ByHand, Agent(instructions="x", provider=MockProvider()))
     (lambda: MAKE().fail_on_step(0, KeyboardInterrupt), TypeError, "error"),
     (lambda: MAKE().fail_on_step(0, UnicodeDecodeError), TypeError, "or its class if it needs no arguments, got <class .UnicodeDecodeError"),
     (lambda: MAKE().fail_on_step(-1), ValueError, "step must be 0 or a positive int"),
-    (lambda: MAKE().fail_on_step(True), ValueError, "step must be 0 or a positive int"),
+    (lambda: BY_HAND(history=[{"role": "user", "content": "Hi."}]), TypeError, "history must be a list of Messages, got dict"),
     (lambda: MAKE().with_token_counter(3), TypeError, "with_token_counter must be a plain function of .*, got 3"),
     (lambda: BY_HAND().run(3), TypeError, "the input may hold str and Media, not int"),
     (lambda: BY_HAND(context={}), TypeError, "context must be a Context, got dict"),

@@ -83,7 +83,8 @@ class ByHand:
             agent.model, context.depth, context.task_id,
         )
         self._driver = _Driver(self, order)
-        self.state.messages.extend(history)
+        for message in history:
+            self.state.keep(check_type(message, Message, "history must be a list of Messages"), "history")
 
     def work(self, *content: str | Media) -> effects.Work:
         """The loop's generator, for a test that sends the outcomes itself."""
