@@ -278,6 +278,7 @@ EACH_MISUSE = pytest.mark.parametrize("misuse, says", MISUSES.values(), ids=MISU
     *MISUSES.values(),
     (changing(model="small"), "model must be a Model, not text: write Model('small')"),
     (changing(provider=MockProvider), "provider must be an instance: write MockProvider(...)"),
+    (changing(messages=[{"role": "user", "content": "Hi."}]), "messages must be a list of Messages, got dict"),
 ])
 def test_a_mistake_at_a_model_call_ends_the_run_with_a_clear_error(way: Way, misuse: Any, says: str) -> None:
     result = way(agent_with(passing, misuse, passing))

@@ -30,10 +30,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from kernai._util.api import check_seconds
+from kernai._util.api import check_seconds, check_type
 from kernai.agents.agent import check_model
 from kernai.errors import Control, Stop
 from kernai.registry.provider import check_provider
+from kernai.values.message import Message
 
 if TYPE_CHECKING:
     from typing import Self
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from kernai.agents.native_tools import Tools
     from kernai.blocks.block import Block
     from kernai.registry.provider import Provider
-    from kernai.values.message import InputPart, Message
+    from kernai.values.message import InputPart
     from kernai.values.model import GenerationOptions, Model
 
 
@@ -152,9 +153,12 @@ class CallModel(Effect):
         self.tools = tools
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with some fields changed. Raises `TypeError` for a wrong `model` or `provider`."""
+        """Returns a copy with some fields changed. Raises `TypeError` for wrong `messages`, `model` or `provider`."""
         check_model(changes.get("model", self.model))
         check_provider(changes.get("provider"))
+        if "messages" in changes:
+            wanted = "messages must be a list of Messages"
+            changes["messages"] = [check_type(one, Message, wanted) for one in changes["messages"]]
         return super().replace(**changes)
 
     @property
