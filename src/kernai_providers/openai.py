@@ -453,7 +453,7 @@ class ResponsesReader(SseReader):
         elif kind == "response.output_item.done" and isinstance(item, dict):
             self._on_item(item, index)
         elif kind == "response.output_item.added" and at(item, "type") == "function_call":
-            if self.box is not None and at(item, "name") in self.box.tools:  # not of a tool that Perplexity itself runs
+            if self.box is not None and str(at(item, "name")) in self.box.tools:  # Perplexity runs some itself
                 self.call(index, name=at(item, "name"), id=at(item, "call_id"))
         elif kind == "response.function_call_arguments.delta" and index in self._calls:
             self.call(index, text=found.get("delta"))
@@ -463,7 +463,8 @@ class ResponsesReader(SseReader):
     def _on_item(self, item: Mapping[str, Any], index: object) -> None:
         """Handles a finished item. Reasoning is kept unchanged, but without its status."""
         kind = item.get("type")
-        self.note(item, search_results="results")  # from Perplexity
+        if results := objects(item.get("results")):  # from Perplexity, whose answer may have several searches
+            self.metadata["search_results"] = self.metadata.get("search_results", []) + results
         self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
         if kind == "function_call":
             self.call(index, name=item.get("name"), id=item.get("call_id"))  # which may have been announced

@@ -212,8 +212,8 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
     "only in the final output": ("openai-responses", responses(output=[item()]), ["a"]),
     "calls with one id": ("openai-responses", responses(
         *(("output_item.done", {"output_index": at, "item": item(q)}) for at, q in enumerate((A, B))), output=[item(A), item(B)]), ["a", "b"]),
-    "done, but never begun": ("openai-responses", responses(
-        ("output_item.done", {"output_index": 0, "item": item()}), output=[item()]), ["a"]),
+    "done, but begun without a name": ("openai-responses", responses(
+        ("output_item.added", {"output_index": 0, "item": item() | {"name": ["search"]}}), ("output_item.done", {"output_index": 0, "item": item()}), output=[item()]), ["a"]),
     "other pieces than in the end": ("openai-responses", responses(
         ADDED, ("function_call_arguments.delta", {"output_index": 0, "delta": '{"q": "x"}'}),
         ("output_item.done", {"output_index": 0, "item": item()}), output=[item()]), ["a"]),

@@ -214,7 +214,7 @@ FOUND, GROUNDING = {"title": "A", "url": "https://a.test"}, {"groundingChunks": 
     ("anthropic", anthropic(anthropic_text("So."), *[{
         "type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "citation": CITED}}] * 2), {"citations": [CITED, CITED]}),
     ("gemini", gemini({"text": "So."}, groundingMetadata=GROUNDING), {"grounding": GROUNDING}),
-    ("openai-responses", responses(("output_item.done", {"item": {"results": [FOUND]}}), output=output(text_part("So."))), {"search_results": [FOUND]}),
+    ("openai-responses", responses(*[("output_item.done", {"item": {"results": [FOUND]}})] * 2, output=output(text_part("So."))), {"search_results": [FOUND, FOUND]}),
     ("openai", [sse({"choices": [], "citations": ["https://a.test"], "search_results": [FOUND]}), *WIRES["openai"].stream(["So."])],  # Perplexity's
      {"citations": ["https://a.test"], "search_results": [FOUND]}),
 ])
