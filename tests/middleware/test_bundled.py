@@ -140,7 +140,7 @@ def test_a_redacted_secret_is_in_nothing_that_is_recorded_or_sent(way: Way, kind
     def card(form: str) -> Any:
         forms = {
             "text": SECRET,
-            "data": {"card": [f"number:\n{SECRET}"]},  # the end of an escape in JSON is no word boundary
+            "data": {"card": json.dumps([f"number:\n{SECRET}"])},  # the end of an escape in JSON is no word boundary
             "parts": ["card ", SECRET, Media.from_bytes(b"x", mime_type="image/png")],
             "result": kernai.SkillResult(SECRET, metadata={"card": {"number": (SECRET,)}}),
             "number": 4,

@@ -152,7 +152,7 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
 
     def in_json(text: re.Match[str]) -> str:
         with suppress(ValueError):  # it may not be JSON
-            if "\\" in text[0] and (said := json.loads(text[0])) != (hidden := found.sub(replacement, said)):
+            if "\\" in text[0] and (said := json.loads(text[0])) != (hidden := clean(said)):
                 return json.dumps(hidden, ensure_ascii=False)
         return text[0]
 
