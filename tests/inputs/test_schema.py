@@ -300,14 +300,14 @@ def test_a_model_validates_what_the_call_sends() -> None:
 def test_errors_of_a_model_are_reported_with_dotted_paths() -> None:
     wrong: dict[str, Any] = {"points": -1, "labels": [{"text": 5, "colour": "green"}], "due": "soon"}
     with pytest.raises(SkillInputError) as caught:
-        probe(list[Ticket]).call({"x": [{"title": "a"}, wrong]})
-    assert [path for path, _ in caught.value.faults] == [
-        "x[0].title", "x[1].title", "x[1].points", "x[1].due", "x[1].labels[0].text", "x[1].labels[0].colour",
-    ]
-    assert 'x[0].title: String should have at least 2 characters, received string "a"' in str(caught.value)
-    assert "x[1].title: Field required, received nothing" in str(caught.value)
+        probe(list[Ticket]).call({"x": [{"title": "a"}, wrong, 5]})
+    assert [path for path, _ in caught.value.faults] == ["x[0].title", "x[1].title", "x[1].points", "x[1].due", "x[1].labels[0].text", "x[1].labels[0].colour", "x[2]"]
+    assert {'x[0].title: String should have at least 2 characters, received string "a"', "x[1].title: Field required, received nothing",
+            "x[2]: Input should be a valid dictionary or instance of Ticket, received integer 5"} <= {*str(caught.value).splitlines()}
     with pytest.raises(SkillInputError, match=r"^x\.parts\[0\]\.depth: Field required.*\nx\.parts\[1\]\.text: Field"):
-        probe(Parts).call({"x": {"parts": [{"colour": "green"}, {"colour": "red"}]}})
+        probe(Parts).call({"x": {"parts": [{"colour": "green", "by": "depth"}, {"colour": "red"}]}})
+    with pytest.raises(SkillInputError, match=r"^x\.due: Input should be a valid date, received a Python time"):
+        probe(Strict).call({"x": {"due": time(1)}})
 
 
 def test_a_validator_that_quotes_the_value_cannot_forge_markup() -> None:

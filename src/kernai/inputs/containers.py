@@ -10,7 +10,7 @@ from kernai._util.api import Once, close_matches
 from kernai.errors import error_text
 from kernai.inputs.schema import NO_VALUE, REQUIRED, WORDS, Definition, Schema, Sentinel, adopted, resolved, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
-from kernai.jsonio.json_data import MAX_DEPTH, copy_of, dumps
+from kernai.jsonio.json_data import MAX_DEPTH, copy_of, dumps, loads
 from kernai.values.skill_result import plain, typed
 
 _READ_AS = "read as"
@@ -357,9 +357,10 @@ class ModelType(InputType):
             return self.model.model_validate(copy_of(value))
         except Exception:
             # a strict model takes the text of a date, or a list for a set, only from JSON
-            if not hasattr(self.model, "model_validate_json"):
-                raise
-            return self.model.model_validate_json(dumps(value))
+            text, rules = dumps(value), getattr(self.model, "__pydantic_core_schema__", None)
+            if "'strict': True" in repr(rules) and loads(text) == value:
+                return self.model.model_validate_json(text)
+            raise
 
     @Once
     def schema(self) -> Schema:
@@ -383,19 +384,22 @@ def _faults_of(error: Any, value: object) -> list[Fault]:
     listed: list[tuple[_Path, str, str]] = []
     with suppress(Exception):  # an exception without `errors`, or with some of another kind
         for entry in error.errors():
-            received = "nothing" if entry.get("type") == "missing" else shown(entry.get("input"))
-            listed.append((_path_in(value, entry.get("loc", ())), str(entry.get("msg", "invalid")), received))
+            is_missing = entry.get("type") == "missing"
+            path = _path_in(value, entry.get("loc", ()), is_missing)
+            received = "nothing" if is_missing else shown(entry.get("input"))
+            listed.append((path, str(entry.get("msg", "invalid")), received))
     return [
         Fault(path, f"{text[:_LONGEST_FOREIGN].replace('<', '&lt;')}, received {received}")
         for path, text, received in listed or [((), error_text(error), shown(value))]
     ]
 
 
-def _path_in(value: Any, given: Iterable[Any]) -> _Path:
+def _path_in(value: Any, given: Sequence[Any], is_missing: bool) -> _Path:
     """A path in a value, without the tags of union members that pydantic puts into it: ``pets[0].cat.name``."""
     path: list[str | int] = []
-    for key in given:
-        if isinstance(value, Mapping) and key not in value and key in value.values():
+    for at, key in enumerate(given, 1):
+        may_be_tag = isinstance(value, Mapping) and not (is_missing and at == len(given))
+        if may_be_tag and key not in value and key in value.values():
             continue
         path.append(key if isinstance(key, int) else str(key))
         with suppress(LookupError, TypeError):
