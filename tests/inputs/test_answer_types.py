@@ -354,7 +354,7 @@ class Unmade:
     (Nobody, "Nobody has no members"),
     (set[Tree], "cannot be in a set"),
     (list[set[list[int]]], r"set\[list\[int\]\] is not possible: a list\[int\] cannot be in a set"),
-    *((one, "is not supported; supported are") for one in (Union, list[int, str], dict[str], object, bytes, T, 5, type)),  # type: ignore[misc]
+    *((one, "is not supported; supported are") for one in (Union, list[int, str], dict[str], dict[str, int, int], object, bytes, T, 5, type)),  # type: ignore[misc]
     ("Missing", "'Missing' cannot be resolved"),
     ("list[", "cannot be resolved"),
     (Holder, "output: field 'bad' of Holder: the type complex"),

@@ -155,7 +155,7 @@ class TypeBuilder:
             if plain in SETS and not _is_hashable(item):
                 raise TypeError(f"{_shown(annotation)} is not possible: a {_shown(item)} cannot be in a set")
             return ListType(self._type(item), list if plain is Sequence else plain)
-        if plain in (dict, Mapping) and len(arguments) != 1:
+        if plain in (dict, Mapping) and len(arguments) in (0, 2):
             key, item = arguments or (str, Any)
             if self._type(key) is not PLAIN[str]:
                 what = "mark or constrain the whole dict, or write a TypedDict for known keys"
