@@ -70,7 +70,7 @@ RECOGNISED = [
     ("near_tag", f"<block type=command name=search>{ARGUMENTS}</block>", [SEARCH]),
     ("near_tag", f"<command name=search note='a b=c'>{ARGUMENTS}</command>", [SEARCH]),
     ("near_tag", '<command name="/skills"/>', [("/skills", None)]),
-    ("near_tag", "Now: <command name=stock.list />", [("stock.list", None)]), ("near_tag", '<block name="a" x="b c" Y=\'3\' z=true/>', [("a", {"x": "b c", "Y": 3, "z": True})]),
+    ("near_tag", "Now: <command name=stock.list />", [("stock.list", None)]), ("near_tag", '<block name="a" x="b c" Y=\'3\' z=true/>', [("a", {"x": "b c", "Y": 3, "z": True})]), ("near_tag", '<command name="a" type="b"/>', [("a", {"type": "b"})]),
     ("near_tag", f"<block type=“command” name=”search”>{ARGUMENTS}</block>", [SEARCH]),
     ("near_tag", f"<command name=\u2018search\u2019>{ARGUMENTS}</command>", [SEARCH]),
 ]  # fmt: skip

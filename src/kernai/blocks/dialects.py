@@ -250,7 +250,7 @@ def _corrected_tag(markup: str) -> str:
     if word == "block" and "name" in given and "type" not in given:
         attributes, is_call = ' type="command"' + attributes, True
     if is_call and attributes.endswith("/"):
-        params = {key: one for key, one in given.items() if key not in ("type", "name")}
+        params = {key: one for key, one in given.items() if key != "name" and (key, one) != ("type", "command")}
         return f"<command{attributes[:-1]}>{dumps(params) if params else ''}</command>"
     return f"<{slash}{word}{attributes}>"
 
