@@ -303,10 +303,10 @@ def test_on_a_terminal_the_answer_is_shown_once_while_it_is_streamed(here: Here,
 
 
 def test_a_typed_answer_is_shown_at_the_end_as_it_was_written_and_in_a_pipe_as_json(here: Here, tmp_path: Path) -> None:
-    answers = "'<final>12 lamps</final>', '```json\\n[12,]\\n```'"
-    write(tmp_path, "agent.py", ECHO + f"\nagent = agent.replace(output=list[int], provider=MockProvider({answers}))")
+    answers = "'<final>12 lamps</final>', '```json\\n[3,1,]\\n```'"
+    write(tmp_path, "agent.py", ECHO + f"\nagent = agent.replace(output=set[int], provider=MockProvider({answers}))")
     shown = here("run", "agent.py", "go", "--store", "r.db", "--run-id", "r", "-q", screen=Screen()).stdout
-    assert shown == "12 lamps\n```json\n[12,]\n```\n"
+    assert shown == "12 lamps\n```json\n[3,1,]\n```\n"
     resume = "resume", "agent.py", "r.db", "r"
-    assert here(*resume, screen=Screen()).stdout == "```json\n[12,]\n```\n", "the run has ended"
-    assert here(*resume).stdout == "[12]\n"
+    assert here(*resume, screen=Screen()).stdout == "```json\n[3,1,]\n```\n", "the run has ended"
+    assert here(*resume).stdout == "[3, 1]\n"

@@ -19,9 +19,10 @@ from kernai.command_line.program import Argument, Group
 from kernai.command_line.stores import call_line, continuing
 from kernai.durable.store import WAITING
 from kernai.errors import ProviderError, error_text
+from kernai.inputs.answer_type import unfenced
+from kernai.inputs.table import read_json
 from kernai.jsonio.json_data import jsonable
 from kernai.values.result import Result, StopReason, count, facts
-from kernai.values.skill_result import typed
 
 #: the beginning of a line, with a value that is shortened to fit if there is one. No line is shown if it is empty.
 Line = str | tuple[str, object]
@@ -211,17 +212,20 @@ class TurnView(Narrator):
 def write_answer(result: Result[Any], view: Narrator) -> None:
     """Writes the answer to stdout, with a line break at its end, unless the view has shown it.
 
-    For a terminal, it is the text without control characters. For a program, it is the value: an unchanged text, or
-    JSON, since what the model wrote for it may be in a code fence or have mistakes.
+    For a terminal, it is the text without control characters. For a program, it is an unchanged text, or JSON without
+    the code fence and mistakes with which it was accepted.
     """
     text = result.text or ""
     if not text or text.strip(_WHITE_SPACE) not in view.shown:
         if output.is_terminal(sys.stdout):
             text = printable(text)
+        elif type(result.output) is str:
+            text = result.output
         else:
-            with suppress(Exception):  # of the value's own class; then it is the text
-                value = typed(result.output)
-                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            text = unfenced(text)
+            with suppress(ValueError):  # such as a date without quotes
+                value, _, repairs = read_json(text, repair=True)
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) if repairs else text
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
 
