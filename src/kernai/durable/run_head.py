@@ -126,6 +126,8 @@ class Head:
         return self
 
     def claim(self, worker: str, seconds: float) -> Lease:
+        check_type(worker, str, "worker must be a name")  # each look at the run reads it
+        check_seconds("seconds", seconds)
         self.check_free()
         self.token += 1
         self.holder, self.seconds, self.since, self.until = worker, seconds, self.now, self.now + seconds
@@ -347,8 +349,6 @@ class LeasedStore(Closing, NotCopied, RunStore):
         return RunPage(self._find, RunFilter(status, agent, tags or {}, waiting, parent, before, due))
 
     def claim(self, run_id: str, worker: str, seconds: float) -> Lease:
-        check_type(worker, str, "worker must be a name")  # each look at the run reads it
-        check_seconds("seconds", seconds)
         return self._change(run_id, lambda head: head.existing().claim(worker, seconds))
 
     def renew(self, lease: Lease) -> Lease:
