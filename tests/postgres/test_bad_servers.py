@@ -221,9 +221,11 @@ def test_processes_may_create_the_tables_concurrently_whatever_encoding_the_data
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {encoding} ENCODING '{encoding}' TEMPLATE template0")
     address = server.dsn.replace("/postgres?", f"/{encoding.lower()}?")
+    PostgresStore(address, schema="public", create=True).close()  # its workers must not take the jobs of the other
     assert at_once(lambda number: PostgresStore(address, create=True).close(), 6) == []
-    with PostgresStore(address) as kept:
+    with PostgresStore(address) as kept, kept.transaction() as connection:
         assert Workers(kept, {"ä": Agent(instructions="")}).submit("ä", "grüße", run_id="r").info().agent == "ä"
+        assert connection.execute("SELECT FROM kernai.procrastinate_jobs").rowcount == 1
 
 
 def test_a_role_without_privileges_gets_an_error_that_names_them(server: Server, schema: str) -> None:

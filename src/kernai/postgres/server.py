@@ -301,7 +301,9 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('kernai migrate'))")
         before = version_of(connection, schema)
         if before is None:
-            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+            # only this schema, since workers of two stores must not share the jobs of one that is in `public`
+            begin = "CREATE SCHEMA IF NOT EXISTS {0}; SET LOCAL search_path TO {0}"
+            connection.execute(sql.SQL(begin).format(sql.Identifier(schema)))
         for statement in MIGRATIONS[before or 0:]:
             connection.execute(statement)
         if before is None or before < VERSION:

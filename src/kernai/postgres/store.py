@@ -197,11 +197,10 @@ class PostgresStore(LeasedStore):
                 row = None if at_once is None else connection.appends.execute(*at_once).fetchone()
                 if row is not None:
                     self._keep_media(connection, run_id, brought)
-            if row is not None and lease is not None:
-                return lease if row[0] is None else replace(lease, cancel=row[0])
-            if row is not None:
-                begun.since, begun.until = row
-                return begun.lease_after(**terms)
+                    if lease is not None:
+                        return lease if row[0] is None else replace(lease, cancel=row[0])
+                    begun.since, begun.until = row
+                    return begun.lease_after(**terms)
             with connection.transaction():
                 head = self._head(connection, run_id)
                 if head.append(first_seq, entries, **terms):
