@@ -323,8 +323,11 @@ def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(
     store.delete(handle.run_id)
     with pytest.raises(KernaiError, match="the store has no run"):
         next(events)
+    another = Workers(store, own.agents, queue="another")
     with pytest.raises(TimeoutError, match="has not ended after 0 s; it is queued"):
-        own.submit("clerk", "go").result(0)
+        another.submit("clerk", "go", run_id=handle.run_id).result(0)
+    another.run(wait=False)
+    assert handle.result(0).text == "done"
 
 
 # -------------------------------------------------------------------------------------------------- workers that stop
@@ -509,13 +512,13 @@ def test_abandoned_runs_are_submitted_again_by_one_worker_at_a_time(store: Postg
     own = Workers(store, {"clerk": acting(print)})
     for run_id in ("left", "silent", "forgotten", "alive", "deleted"):
         own.submit("clerk", "go", run_id=run_id)
-    store.delete("deleted")
     with store.transaction() as connection:
-        connection.execute("UPDATE runs SET status = 'running' WHERE status <> ''")
+        connection.execute("UPDATE runs SET status = 'running'")
         connection.execute("WITH one AS (INSERT INTO procrastinate_workers DEFAULT VALUES RETURNING id) "
                            "UPDATE procrastinate_jobs SET status = 'doing', worker_id = one.id FROM one")
         connection.execute("DELETE FROM procrastinate_jobs WHERE args->>'run_id' = 'forgotten'")
         connection.execute("UPDATE procrastinate_jobs SET worker_id = NULL WHERE args->>'run_id' = 'silent'")
+    store.delete("deleted")
     store.claim("left", "h:1:2:3", 0.001)
     assert submit_again(store, "another queue", 3600.0) == 0
     assert at_once(lambda number: submit_again(store, "kernai", 3600.0), 6) == []

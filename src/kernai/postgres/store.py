@@ -121,8 +121,11 @@ INSERT INTO media (tenant, run_id, id, about, digest) VALUES (%s, %s, %s, %s, %s
 DO UPDATE SET about = excluded.about, digest = excluded.digest
 WHERE media.digest IS NULL AND excluded.digest IS NOT NULL"""  # a file that could not be read at first
 _FORGET = (
-    "UPDATE runs SET queue = NULL, lock = NULL WHERE tenant = %s AND run_id = %s",
-    "DELETE FROM entries WHERE tenant = %s AND run_id = %s",
+    # a job that waits would keep one of the next run with this id from its queue
+    """WITH run AS (UPDATE runs SET queue = NULL, lock = NULL WHERE tenant = %s AND run_id = %s
+        RETURNING tenant, run_id),
+    job AS (DELETE FROM procrastinate_jobs USING run WHERE queueing_lock = tenant || '/' || run_id AND status = 'todo')
+    DELETE FROM entries USING run WHERE entries.tenant = run.tenant AND entries.run_id = run.run_id""",
     """WITH gone AS (DELETE FROM media WHERE tenant = %s AND run_id = %s RETURNING digest)
     SELECT array_agg(digest) FROM gone WHERE digest IS NOT NULL""",
     # waits for appends that use one of them
@@ -309,8 +312,7 @@ class PostgresStore(LeasedStore):
         return Head(RunInfo(run_id)) if row is None else head_of(*row)
 
     def _keep(self, connection: Connection, head: Head) -> None:
-        row = {"tenant": self._tenant, "run_id": head.info.run_id, **_row_of(head)}
-        connection.execute(_UPDATE, row)
+        connection.execute(_UPDATE, {"tenant": self._tenant, "run_id": head.info.run_id, **_row_of(head)})
 
     def _keep_media(
         self, connection: Connection, run_id: str, brought: Iterable[tuple[str, str, bytes | None]]
@@ -324,10 +326,9 @@ class PostgresStore(LeasedStore):
     def _forget(self, connection: Connection, run_id: str) -> None:
         key = (self._tenant, run_id)
         connection.execute(_FORGET[0], key)
-        connection.execute(_FORGET[1], key)
-        digests = connection.execute(_FORGET[2], key).fetchone()
+        digests = connection.execute(_FORGET[1], key).fetchone()
+        connection.execute(_FORGET[2], digests)
         connection.execute(_FORGET[3], digests)
-        connection.execute(_FORGET[4], digests)
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
         found: list[RunInfo] = []
