@@ -161,7 +161,10 @@ def test_a_transaction_begins_on_another_connection_if_the_pools_has_died(kept: 
         kept.append("r", 0, [started()], [])
 
 
-def test_a_store_connects_again_if_a_connection_leads_to_a_replica_after_a_failover(server: Server, schema: str) -> None:
+def test_a_store_connects_again_if_a_connection_leads_to_a_replica_after_a_failover(
+    server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "READ_ONLY_PAUSE", 0)
     with opened(server, schema=schema, pool_size=1) as kept:
         lease = kept.append("r", 0, [started()], [], claim=("first", 60))
         assert lease is not None

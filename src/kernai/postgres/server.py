@@ -27,9 +27,10 @@ from kernai._util.api import Once
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 
-#: how many seconds to keep retrying while the server is unavailable, and the pause between attempts
+#: how many seconds to keep retrying while the server is unavailable, and the pause between attempts; it is longer for a
+#: server that is read-only, since each attempt makes a connection
 RETRY_SECONDS = 10.0
-RETRY_PAUSE = 0.05
+RETRY_PAUSE, READ_ONLY_PAUSE = 0.05, 1.0
 #: after how many seconds a pool starts a new series of attempts to connect; within a series, the waits grow
 RECONNECT = 2.0
 #: after how many milliseconds the server ends the transaction of a client that was suspended in it, and frees its locks

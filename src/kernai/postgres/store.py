@@ -48,6 +48,7 @@ from kernai.postgres.server import (
     CONNECTING,
     LONGEST_NAME,
     LOOKS,
+    READ_ONLY_PAUSE,
     RETRY_PAUSE,
     RETRY_SECONDS,
     Connection,
@@ -307,8 +308,7 @@ class PostgresStore(LeasedStore):
         return self._perform(f"look up or change run {run_id!r}", work)
 
     def _head(self, connection: Connection, run_id: str, *, lock: bool = True) -> Head:
-        query = f"{_ONE} FOR UPDATE" if lock else _ONE
-        row = connection.execute(query, (self._tenant, run_id)).fetchone()
+        row = connection.execute(f"{_ONE} FOR UPDATE" if lock else _ONE, (self._tenant, run_id)).fetchone()
         return Head(RunInfo(run_id)) if row is None else head_of(*row)
 
     def _keep(self, connection: Connection, head: Head) -> None:
@@ -398,7 +398,7 @@ class PostgresStore(LeasedStore):
                 may_pass = isinstance(error, _MAY_PASS) and not isinstance(error, errors.ProgramLimitExceeded)
                 if not may_pass or server.own is not None or time.monotonic() >= until:
                     raise self._reported(doing, error) from error
-            time.sleep(RETRY_PAUSE)
+                time.sleep(READ_ONLY_PAUSE if isinstance(error, errors.ReadOnlySqlTransaction) else RETRY_PAUSE)
             INTERRUPTS.look()
 
     def _reported(self, doing: str, error: psycopg.Error) -> KernaiError:
