@@ -80,6 +80,7 @@ def test_a_run_is_found_by_the_value_of_its_tag() -> None:
     (lambda store: store.runs().page(5, after="r"), TypeError, "after must be the last RunInfo of the previous page, got 'r'"),
     *((lambda store, seq=seq: next(store.watch("r", seq)), ValueError, "from_seq must be the number of") for seq in (-1, 1.5, "1", None)),
     (lambda store: store.tenant("acme").append("r", 1, [{"event": "progress"}], [], claim=(7, 30.0)), TypeError, "worker must be a name, got int"),
+    (lambda store: store.load_media("r", "abc"), TypeError, "ids must be a list of ids: write ids=['abc']"),
     (lambda store: store.request_cancel("acme/r"), ValueError, "run_id must be 1 to 128 of the characters"),
 ])  # fmt: skip
 def test_an_argument_that_no_run_can_have_is_refused(act: Any, error: type[Exception], message: str, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_runs_are_cancelled_from_elsewhere_and_the_worker_asks_for_all_of_them_a
             handles = [own.submit("clerk", "go") for _ in range(2)]
             assert asked.wait(PATIENCE)
             for handle in handles:
-                handle.cancel("the customer has left")
+                handle.cancel("the customer has\0 left")
             results = [handle.result(PATIENCE) for handle in handles]
     assert [(one.stop_reason, str(one.error)) for one in results] == [("cancelled", "the run was cancelled: the customer has left")] * 2
 
@@ -314,6 +314,8 @@ def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(
         own.submit("clark", "go")
     with pytest.raises(TypeError, match="tags must be a mapping of names to values, got str"):
         own.submit("clerk", "go", tags="urgent")  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(ValueError, match=r"tenant must be 1 to 128 of the characters .* got None"):
+        own.submit("clerk", "go", tenant=None)  # type: ignore[arg-type]  # the mistake
     for look in (lambda: own.handle("r").result(0), lambda: next(own.handle("r").events())):
         with pytest.raises(KernaiError, match="the store has no run 'r'"):
             look()

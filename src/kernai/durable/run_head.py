@@ -19,7 +19,8 @@ from operator import attrgetter
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 
-from kernai._util.api import Closing, NotCopied, check_seconds, check_type
+from kernai._util.api import Closing, NotCopied, check_seconds, check_texts, check_type
+from kernai._util.redaction import printable
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.durable.store import (
@@ -222,7 +223,8 @@ class Head:
 
     def request_cancel(self, reason: str) -> None:
         self.unfinished()  # otherwise it would cancel the next input
-        self.cancel = reason or self.cancel or "somebody cancelled the run"
+        # PostgreSQL takes no NUL and no lone surrogates
+        self.cancel = printable(reason or "") or self.cancel or "somebody cancelled the run"
 
     def why_cancelled(self) -> str | None:
         """Why its worker must end the run. If it was suspended, somebody else may have ended it."""
@@ -456,7 +458,7 @@ class MemoryStore(LeasedStore):
 
     def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[Media]:
         check_run_id(run_id)
-        wanted = None if ids is None else set(ids)
+        wanted = None if ids is None else set(check_texts("ids", ids, "ids"))
         with self._lock:
             found = list(self._run(run_id).media.items())
         return [self._opened_media(*one) for media_id, one in found if wanted is None or media_id in wanted]

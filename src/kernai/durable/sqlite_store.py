@@ -27,7 +27,7 @@ from time import monotonic, sleep, time
 from typing import Any, Literal, TypeVar, Unpack
 from weakref import WeakSet, finalize
 
-from kernai._util.api import check_type
+from kernai._util.api import check_texts, check_type
 from kernai.durable.lease import Lease
 from kernai.durable.run_head import Head, LeasedStore
 from kernai.durable.store import (
@@ -190,7 +190,7 @@ class SqliteStore(LeasedStore):
     def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[Media]:
         """Returns the run's media. Raises `RunDamagedError` if some cannot be read; its `media` are the others."""
         check_run_id(run_id)
-        key, wanted = self._key(run_id), None if ids is None else json.dumps(list(ids))
+        key, wanted = self._key(run_id), None if ids is None else json.dumps(check_texts("ids", ids, "ids"))
 
         def work(connection: sqlite3.Connection) -> list[Media]:
             found: list[Media] = []

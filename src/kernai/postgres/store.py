@@ -25,7 +25,7 @@ from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import PoolTimeout
 
-from kernai._util.api import check_count, check_type
+from kernai._util.api import check_count, check_texts, check_type
 from kernai.durable.lease import Lease, new_worker
 from kernai.durable.run_head import Head, LeasedStore
 from kernai.durable.store import (
@@ -227,7 +227,7 @@ class PostgresStore(LeasedStore):
 
     def load_media(self, run_id: str, ids: Iterable[str] | None = None) -> list[Media]:
         check_run_id(run_id)
-        wanted = None if ids is None else list(ids)
+        wanted = None if ids is None else check_texts("ids", ids, "ids")
         given = (self._tenant, run_id, wanted, wanted)
         doing = f"load the media of run {run_id!r}"
         rows = self._perform(doing, lambda connection: connection.execute(_MEDIA, given).fetchall())
@@ -260,7 +260,7 @@ class PostgresStore(LeasedStore):
 
     def for_worker(self, tenant: str, stopping: threading.Event) -> Self:
         """A view for one tenant, or for none, whose runs are left to other workers once `stopping` is set."""
-        view = self.tenant(tenant) if tenant else object.__new__(type(self))
+        view = self.tenant(tenant) if tenant != "" else object.__new__(type(self))
         vars(view).update({**vars(self), "_tenant": tenant, "stopping": stopping})
         return view
 

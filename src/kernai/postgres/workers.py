@@ -389,5 +389,5 @@ def _block(store: PostgresStore, run_id: str, why: str, error: Exception | None 
         if info is not None and info.status in UNFINISHED:
             store.block(run_id, why, error.calls if isinstance(error, InFlightError) else ())
             how = "is blocked"
-        trace = None if isinstance(error, KernaiError) else error  # these say enough
-        _LOG.warning("run %s %s: %s", run_id, how, why, exc_info=trace)
+        # a KernaiError says enough without a traceback
+        _LOG.warning("run %s %s: %s", run_id, how, why, exc_info=None if isinstance(error, KernaiError) else error)
