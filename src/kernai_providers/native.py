@@ -24,8 +24,8 @@ ANY_NAME: Final = re.compile(r"(?s).*")
 _RUNTIME: Final = ('<block type="result"', '<block type="error"')
 _MEDIA_TAG: Final = re.compile(r'<block type="media" id="([^"]*)" kind="([^"]*)" mime="[^"]*"/>')
 #: models that reject calls without the signature of their reasoning; and what Google accepts in place of the signature,
-#: for calls that another model made
-NEEDS_SIGNATURE: Final = re.compile(r"(?:.*/)?gemini-(?:[3-9]|[1-9]\d|[a-z-]+-latest)")
+#: for calls that another model made; on 1 December 2026, Gemini 2.5 Pro and Flash become names of later models
+NEEDS_SIGNATURE: Final = re.compile(r"(?:.*/)?gemini-(?:[3-9]|[1-9]\d|[a-z-]+-latest|2\.5-(?:pro|flash)$)")
 NO_SIGNATURE: Final = "skip_thought_signature_validator"
 #: JSON Schema keywords that OpenAI's strict mode supports; and others that only narrow a value and may be left out,
 #: since values are checked anyway
