@@ -1,7 +1,7 @@
 """`HttpxTransport`: a native transport for asyncio, on httpx. Needs the extra: ``pip install "kernai[httpx]"``.
 
-Guarantees: those of `HttpTransport`, also for `asend`. Each event loop has its own connections. They are closed by
-`aclose`, or when the loop ends, if it shuts down asynchronous generators, as `asyncio.run` does.
+Guarantees: those of `HttpTransport`, also for `asend`. Each event loop has its own connections. `aclose` closes idle
+ones, and the loop's end closes all, if it shuts down asynchronous generators, as `asyncio.run` does.
 
 It uses httpx's transports, not its clients: no redirects, no cookies, nothing added to a request. Bodies are read raw
 and decoded as everywhere else in this package.
@@ -49,9 +49,7 @@ class HttpxTransport(HttpTransport):
         self, *, ssl_context: ssl.SSLContext | None = None, max_idle: int = 64, idle_seconds: float = 30.0
     ) -> None:
         super().__init__(ssl_context=ssl_context, max_idle=max_idle, idle_seconds=idle_seconds)
-        self._limits = httpx.Limits(
-            max_connections=None, max_keepalive_connections=max_idle, keepalive_expiry=idle_seconds
-        )
+        self._limits = httpx.Limits(max_keepalive_connections=max_idle, keepalive_expiry=idle_seconds)
         self._loops: dict[asyncio.AbstractEventLoop, AsyncGenerator[_Transports, None]] = {}
 
     async def asend(self, request: Request) -> HttpxResponse:
@@ -83,10 +81,12 @@ class HttpxTransport(HttpTransport):
                 # an idle connection was closed, and is now gone from the pool
 
     async def aclose(self) -> None:
-        """Closes the connections of the running event loop, including those in use."""
-        connections = self._loops.get(asyncio.get_running_loop())
-        if connections is not None:
-            await connections.aclose()
+        """Closes the idle connections of the running event loop. The transport may be used again."""
+        transports = self._loops.get(asyncio.get_running_loop())
+        for transport in () if transports is None else (await anext(transports)).values():
+            for connection in transport._pool.connections:  # noqa: SLF001 - httpx closes all or none
+                if connection.is_idle():
+                    await connection.aclose()
 
     async def _transport(self, call: Outgoing) -> httpx.AsyncHTTPTransport:
         loop = asyncio.get_running_loop()

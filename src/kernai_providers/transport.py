@@ -134,7 +134,7 @@ class AsyncTransport(Protocol):
     async def asend(self, request: Request) -> AsyncResponse: ...
 
     async def aclose(self) -> None:
-        """Closes the connections of the running event loop. The transport may be used again."""
+        """Closes the idle connections of the running event loop. The transport may be used again."""
         ...
 
 # ------------------------------------------------------------------------------------------------------------ responses

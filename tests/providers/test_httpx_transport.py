@@ -54,7 +54,7 @@ def test_a_loop_that_was_just_closed_is_forgotten() -> None:
             assert list(transport._loops) == [loop]
 
 
-async def test_closing_ends_the_connections_of_this_loop_and_the_next_request_opens_one() -> None:
+async def test_closing_ends_the_idle_connections_of_this_loop_and_the_next_request_opens_one() -> None:
     transport = HttpxTransport()
     with WireServer(plain(b"hello")) as server:
         for number in (1, 2):
@@ -65,17 +65,18 @@ async def test_closing_ends_the_connections_of_this_loop_and_the_next_request_op
     await transport.aclose()
 
 
-async def test_threads_and_loops_use_one_transport_side_by_side() -> None:
+async def test_threads_and_loops_use_one_transport_side_by_side_and_closing_it_leaves_answers_in_flight() -> None:
     transport, gate = HttpxTransport(), Gate()
     with WireServer(Reply(body=(b"begin", b"end")).hold(gate, at=1)) as server:
         request = Request("GET", server.url)
         in_thread = asyncio.create_task(asyncio.to_thread(read, transport, request))
         here = asyncio.create_task(aread(transport, request))
         await asyncio.to_thread(server.until, lambda: len(server.requests) == 2)
+        transport.close()
+        await transport.aclose()
         gate.set()
         assert (await in_thread, await here) == ((200, b"beginend"), b"beginend")
         transport.close()
-        await transport.aclose()
 
 
 class Socks:
