@@ -388,10 +388,10 @@ class Connection:
             if not has_ended:  # otherwise there may be a better reason
                 session.failure = attempt.failure or session.failure or error
             return not is_unknown
-        reason = reason_of(error, self.redactor.text) + (f" ({status_text(status)})" if status else "")
+        why = reason_of(attempt.failure or error, self.redactor.text) + (f" ({status_text(status)})" if status else "")
         is_answer = status < httpx2.codes.INTERNAL_SERVER_ERROR if status else code not in UNREADABLE
         effect = "" if repeatable or is_answer else IN_DOUBT
-        raise McpError(f"server {self.name!r} failed at {what}: {reason}{effect}") from None
+        raise McpError(f"server {self.name!r} failed at {what}: {why}{effect}") from None
 
     async def _end_failed(self, session: Session) -> str:
         """Ends a session that failed or was lost, and returns the reason, as far as it is known."""

@@ -87,8 +87,7 @@ def _for_inputs(schema: Mapping[str, Any]) -> Schema:
     """Resolves all references in a schema of arguments. Raises `ValueError` if it cannot be a skill's."""
     made = written_out(schema)
     others = made.get("additionalProperties", False)  # {} also stands for any value
-    free = made.get("patternProperties") or (not made.get("properties") and others is not False)
-    if free:
+    if made.get("patternProperties") or (not made.get("properties") and others is not False):
         raise ValueError("it takes arguments of any name, and an input must have a fixed name")
     listed = inputs_of(made)
     in_ways = {name for one in made.get("anyOf", ()) for name in inputs_of(one)}

@@ -239,12 +239,13 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
                 response = await super().send(request, **options)
                 if is_message and response.headers.get("Content-Type", "").lower().startswith("application/json"):
                     await response.aread()
-            except httpx2.RequestError as error:
+            except Exception as error:
                 if task is None or not is_message or not (is_sse or session.is_open):
                     raise
-                # the SDK would end all requests; an event stream that ends early ends only its own
+                # the SDK would end all requests; an event stream that ends early, or a refusal, ends only its own
                 (session if is_sse else task).failure = error
-                response = httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, request=request)
+                status = 200 if isinstance(error, httpx2.RequestError) else 401  # `auth` has failed
+                response = httpx2.Response(status, headers={"Content-Type": "text/event-stream"}, request=request)
             if task is not None and (is_message or is_sse):  # others need not offer the stream for a GET
                 task.status = response.status_code if response.status_code >= httpx2.codes.BAD_REQUEST else 0
                 if is_sse and (task.status or session.failure):  # the SDK would wait for an answer
