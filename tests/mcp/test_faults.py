@@ -116,9 +116,7 @@ def test_a_server_that_ends_or_is_silent_if_the_first_request_is_not_to_initiali
 ])
 def test_a_missing_server_is_reported(entry: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture) -> None:
     with setup({"servers": {"it": {"timeout": 5, **entry}}}, register=False) as adapter:
-        answer = call(adapter, "echo")
-        assert answer.error is not None
-        assert message in answer.error
+        assert message in str(call(adapter, "echo").error)
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
@@ -207,8 +205,7 @@ def test_a_shutdown_ends_calls_in_progress(tool: str, tmp_path: Path) -> None:
         call(adapter, "pid")
     adapter.shutdown()
     waiting.join(20)
-    assert len(errors) == 1
-    assert errors[0]
+    assert [bool(error) for error in errors] == [True]
 
 
 def test_a_shutdown_does_not_wait_for_a_server_that_is_still_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ class Tab:
         self.check()
         self._allowed, self._expected = (allowed or address.partition("#")[0], "data:"), expected
         self.page.set_viewport_size(viewport or {"width": 1280, "height": 900})
-        self.page.emulate_media(media="screen", color_scheme=color_scheme)
+        self.page.emulate_media(media="screen", color_scheme=color_scheme, forced_colors="none")
         self.page.goto(address)
         self.page.wait_for_selector("body[data-ready]")
         return self.page

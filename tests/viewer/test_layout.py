@@ -56,8 +56,10 @@ def test_a_very_long_figure_leaves_room_for_the_others(show: Show) -> None:
     assert page.evaluate("() => { const one = document.getElementById('panel-timeline'); return one.scrollWidth - one.clientWidth; }") == 0
 
 
-def test_the_legend_names_the_colours_of_the_time_line(show: Show, bought: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("forced", ["none", "active"])
+def test_the_legend_names_the_colours_of_the_time_line(show: Show, bought: list[dict[str, Any]], forced: Any) -> None:
     page = show(bought, viewport=window(1200))
+    page.emulate_media(forced_colors=forced)  # such as high contrast on Windows
     legend = page.get_by_role("list", name="Colours")
     expect(legend).to_be_in_viewport(ratio=1)
     assert legend.locator("li").all_inner_texts() == [
@@ -71,6 +73,7 @@ def test_the_legend_names_the_colours_of_the_time_line(show: Show, bought: list[
         one = page.locator(place).first
         of = "(one) => getComputedStyle(one, '::before').backgroundColor" if name == "answer" else COLOUR
         assert (name, one.evaluate(of)) == (name, dot)
+        assert dot != page.locator("body").evaluate(COLOUR)
 
 
 # ------------------------------------------------------------------------------------------------ the conversation
