@@ -375,9 +375,9 @@ def test_a_task_that_fails_is_an_error(state: dict[str, Any], error: str, monkey
 
 
 def test_a_task_may_take_longer_than_the_timeout_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interaction, "LEAST_POLL_SECONDS", 0.2)
+    monkeypatch.setattr(interaction, "LEAST_POLL_SECONDS", 0.5)
     jobs = Jobs(WORKING, WORKING, DONE)
-    with setup({"servers": {"jobs": {"timeout": 0.3}}}, {"jobs": jobs.server}, register=False) as adapter:
+    with setup({"servers": {"jobs": {"timeout": 0.8}}}, {"jobs": jobs.server}, register=False) as adapter:
         assert call(adapter, "build").text == "built"
 
 

@@ -80,6 +80,8 @@ class Tab:
         self.page.emulate_media(media="screen", color_scheme=color_scheme, forced_colors="none")
         self.page.goto(address)
         self.page.wait_for_selector("body[data-ready]")
+        # the lists draw what is on the screen once it has been painted
+        self.page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(drawn))))")
         return self.page
 
     def check(self) -> None:
