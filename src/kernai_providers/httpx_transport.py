@@ -83,7 +83,7 @@ class HttpxTransport(HttpTransport):
     async def aclose(self) -> None:
         """Closes the idle connections of the running event loop. The transport may be used again."""
         transports = self._loops.get(asyncio.get_running_loop())
-        for transport in () if transports is None else (await anext(transports)).values():
+        for transport in () if transports is None else list((await anext(transports)).values()):
             for connection in transport._pool.connections:  # noqa: SLF001 - httpx closes all or none
                 if connection.is_idle():
                     await connection.aclose()
