@@ -40,12 +40,7 @@ def test_every_error_is_exported_and_documented() -> None:
         assert getattr(kernai, name)("why").result is None, "it was raised outside of a run"
 
 
-def test_a_provider_error_says_only_what_is_known() -> None:
-    bare = ProviderError("down")
-    assert (bare.status, bare.code, bare.retryable, bare.retry_after, bare.vendor) == (None, None, False, None, None)
-    full = ProviderError("slow", status=429, code="rate", retryable=True, retry_after=1.5, vendor="acme")
-    assert (full.status, full.code, full.retryable, full.retry_after, full.vendor) == (429, "rate", True, 1.5, "acme")
-    assert str(full) == "slow"
+def test_a_provider_error_refuses_a_wait_that_is_no_number() -> None:
     for wrong in ("2", b"2", True):
         with pytest.raises(TypeError, match="retry_after must be a number of seconds or None, got"):
             ProviderError("slow", retry_after=wrong)  # type: ignore[arg-type]  # the subject

@@ -96,13 +96,13 @@ def test_an_agent_or_an_input_of_another_type_is_a_type_error(it: Any, content: 
 
 
 def test_a_provider_and_a_context_that_are_empty_containers_are_used() -> None:
-    class Answers(MockProvider):
+    class Empty:
         def __len__(self) -> int:
             return 0
 
-    class Shop(Context):
-        def __len__(self) -> int:
-            return 0
+    class Answers(Empty, MockProvider): ...
+
+    class Shop(Empty, Context): ...
 
     seen: list[object] = []
     shop = Shop()
@@ -150,7 +150,7 @@ def test_help_on_a_function_that_runs_agents_explains_each_option(door: Callable
 
 
 def test_an_option_with_a_typo_is_an_error_that_suggests_an_option_of_the_function() -> None:
-    with pytest.raises(TypeError, match="unknown option 'aprovals'; did you mean 'approvals'"):
-        resume(agent(), "r", aprovals={})  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="got the class MemoryStore"):
-        resume(agent(), "r", store=MemoryStore)  # type: ignore[arg-type]
+    wrong: dict[str, Any] = {"unknown option 'aprovals'; did you mean 'approvals'": {"aprovals": {}}, "got the class MemoryStore": {"store": MemoryStore}}
+    for said, options in wrong.items():
+        with pytest.raises(TypeError, match=said):
+            resume(agent(), "r", **options)
