@@ -104,8 +104,7 @@ def test_a_provider_and_a_context_that_are_empty_containers_are_used() -> None:
 
     class Shop(Empty, Context): ...
 
-    seen: list[object] = []
-    shop = Shop()
+    seen, shop = list[object](), Shop()
 
     def instructions(context: Context) -> str:
         seen.append(context)

@@ -153,12 +153,13 @@ def test_nothing_is_lost_or_written_twice_if_a_connection_is_cut_after_a_commit(
 
 
 def test_a_transaction_begins_on_another_connection_if_the_pools_has_died(kept: PostgresStore, server: Server) -> None:
-    with kept.transaction() as connection, psycopg.connect(server.dsn) as other:
+    with kept.transaction() as connection:
         died = connection.info.backend_pid
     with psycopg.connect(server.dsn) as other:
         other.execute("SELECT pg_terminate_backend(%s, 10000)", (died,))
     with kept.transaction():
         kept.append("r", 0, [started()], [])
+    assert len(kept.load("r")) == 1
 
 
 def test_a_store_connects_again_if_a_connection_leads_to_a_replica_after_a_failover(

@@ -135,6 +135,24 @@ def timeout(seconds: float) -> Middleware:
 _JSON_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?')
 
 
+def _cleaner(found: re.Pattern[str], replacement: str) -> Callable[[Any], Any]:
+    """Returns the function that replaces all matches in data, and in JSON in its texts."""
+    def in_json(text: re.Match[str]) -> str:
+        with suppress(ValueError):  # it may not be JSON
+            if "\\" in text[0] and (said := json.loads(text[0])) != (hidden := clean(said)):
+                return json.dumps(hidden, ensure_ascii=False)
+        return text[0]
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):  # an escape may hide a match: JSON's \n is neither \s nor followed by \b
+            return found.sub(replacement, _JSON_TEXT.sub(in_json, value) if "\\" in value else value)
+        if isinstance(value, Mapping):
+            return {clean(key): clean(one) for key, one in value.items()}
+        return type(value)(map(clean, value)) if isinstance(value, (list, tuple)) else value
+
+    return clean
+
+
 def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> Middleware:
     """Replaces all matches of `pattern` in the results of models, skills and protocols, and in their errors, pauses
     and stops.
@@ -150,18 +168,7 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     except re.error as error:
         raise ValueError(f"redact cannot use {error.pattern!r:.80}: {error}") from error
 
-    def in_json(text: re.Match[str]) -> str:
-        with suppress(ValueError):  # it may not be JSON
-            if "\\" in text[0] and (said := json.loads(text[0])) != (hidden := clean(said)):
-                return json.dumps(hidden, ensure_ascii=False)
-        return text[0]
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, str):  # an escape may hide a match: JSON's \n is neither \s nor followed by \b
-            return found.sub(replacement, _JSON_TEXT.sub(in_json, value) if "\\" in value else value)
-        if isinstance(value, Mapping):
-            return {clean(key): clean(one) for key, one in value.items()}
-        return type(value)(map(clean, value)) if isinstance(value, (list, tuple)) else value
+    clean = _cleaner(found, replacement)
 
     def cleaned(outcome: Any) -> Any:
         if isinstance(outcome, LlmResponse):
