@@ -118,7 +118,7 @@ def test_without_a_decision_the_run_keeps_waiting_and_nothing_is_written(here: H
 
 
 def test_a_run_continues_with_another_input(here: Here, paused: Path) -> None:
-    here(*RESUME, "--approve", "1.0")
+    here("approve", "runs.db", "r42", "1.0")
     assert here(*RESUME, "--input", "Thanks!", "-q").stdout == "I read: Thanks!\n"
     assert here(*RESUME, "--input", "-", "-q", input="Bye!\n").stdout == "I read: Bye!\n"
 
@@ -281,7 +281,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "two decisions on one call": ((*RESUME, "--approve", "1.0", "--refuse", "1.0"), "two decisions on call '1.0'", "one"),
     "an input before the decision": ((*RESUME, "--input", "x"), "waits for a decision first", "those that wait: 1.0"),
     "an empty input": ((*RESUME, "--input", " "), "--input is empty", "leave it out"),
-    "no store": (("resume", "r42"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
     "no run": (("resume", "clerk.py", "--store", "runs.db"), "give an agent, a store and a run", "`kernai runs STORE` lists the runs"),
     "no run of a named agent": (("resume", "clerk.py:agent", "runs.db", "--model", "ollama/x"), "give an agent, a store and a run", "STORE RUN"),
     "an approval in a run that is not there": (("approve", "runs.db", "r43", "0.0"), "no run 'r43'", "did you mean r42?"),
@@ -302,16 +301,17 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a status like no other": (("runs", "runs.db", "--status", "zzz"), "it is running, abandoned, queued, waiting, blocked or a stop reason", "--help"),
     "too many words": ((*RESUME, "r43"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
     "another word for calls in flight": ((*RESUME, "--in-flight", "guess"), "invalid choice: 'guess'", "--help"),
-    "a replay of no recording": (("replay", "clerk.py", "clerk.py"), "neither JSON nor JSON lines", "--record FILE"),
     "a replay of a run that is not there": (("replay", "clerk.py", "runs.db", "x"), "no run 'x'", "lists"),
     "a replay with capabilities of no model": (("replay", "clerk.py", "runs.db", "r42", "--model-capabilities", "text"), "is for a --model", "VENDOR/NAME"),
     "a replay that names its run twice": (("replay", "clerk.py", "runs.db", "r42", "--run-id", "r42"), "--run-id is for a recording", "leave it"),
     "a view of a whole database": (("view", "postgresql://u:secret@h/d"), "postgresql://u:***@h/d is a store: say which of its runs", "postgresql://u:***@h/d RUN"),
     "a run in a store that is followed": (("view", "runs.db", "r42", "--follow"), "--follow needs a file", "the run so far"),
     "no recording that is followed": (("view", "clerk.py", "--follow"), "neither JSON nor JSON lines", "--record FILE"),
-    "a replay without an agent": (("replay", "run.jsonl"), "there is no agent before 'run.jsonl'", "or make one: --system"),
-    "a replay of a run in a store without an agent": (("replay", "runs.db", "r42"), "there is no agent before 'runs.db'", "or make one: --system"),
-    "a replay without a run": (("replay", "clerk.py", "--store", "runs.db"), "there is no recording after 'clerk.py'", "STORE RUN for a run"),
+    "a replay without an agent": (("replay", "run.jsonl"), "no agent at 'run.jsonl'", "or make one: --system"),
+    "a replay of a run in a store without an agent": (("replay", "runs.db", "r42"), "no agent at 'runs.db'", "or make one: --system"),
+    "a replay of a missing store without an agent": (("replay", "no.db", "r42"), "no agent at 'no.db'", "name one first"),
+    "a resume without an agent": (("resume", "no.db", "r42"), "no agent at 'no.db'", "name one first"),
+    "a replay of an agent made by options without a run": (("replay", "--system", "x"), "there is no recording", "STORE RUN for a run"),
     "a diff with a store": (("diff", "runs.db", "r42", "runs.db"), "runs.db is a store", "`kernai runs runs.db`"),
     "a run to list": (("runs", "runs.db", "r42"), "unrecognized arguments: r42", "`kernai view STORE RUN` shows one"),
     "a conversation's id without a store": (("chat", "clerk.py", "--run-id", "m"), "--run-id is for", "add --store STORE"),

@@ -18,6 +18,7 @@ from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, CommandError, failing
 from kernai.command_line.program import Argument, Group, number, valid_text
+from kernai.command_line.recording import is_store
 from kernai.command_line.skills_command import capabilities, import_from_here, skills_in
 from kernai.errors import KernaiError
 from kernai.registry.configuration import config
@@ -175,11 +176,20 @@ def agent_of(options: Namespace) -> Iterator[Agent]:
 _MODULE = re.compile(r"\w+(\.\w+)*")
 
 
+def place_of(target: str | None) -> tuple[str, str]:
+    """The file or module of an agent, and its variable or "". Raises `CommandError` if no agent can be there."""
+    if target is None:
+        raise CommandError("there is no agent", NAME_ONE)
+    place, _, name = (target, "", "") if _is_file(target) else target.rpartition(":")
+    is_place = _is_file(place) or (_MODULE.fullmatch(name) and _MODULE.fullmatch(place))
+    if not is_place or is_store(target) or target.endswith((".json", ".jsonl")):
+        raise CommandError(f"no agent at {target!r}", NAME_ONE)
+    return place, name
+
+
 def _find_agent(target: str) -> Agent[Any]:
     """Finds the agent at `target`. This executes the code of the file or module."""
-    place, _, name = (target, "", "") if _is_file(target) else target.rpartition(":")
-    if not _is_file(place) and not (_MODULE.fullmatch(name) and _MODULE.fullmatch(place)):
-        raise CommandError(f"no agent at {target!r}", NAME_ONE)
+    place, name = place_of(target)
     module = _load(place)
     if name:
         named: object = module

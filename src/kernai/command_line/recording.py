@@ -51,7 +51,8 @@ class Source(NamedTuple):
     def _read(self) -> Sequence[Mapping[str, Any]]:
         if self.run_id is not None:
             with StoreAt(self.path) as store:
-                return store.entries(self.run_id)
+                store.existing(self.run_id)
+                return store.store.load(self.run_id)
         if is_store(self.path):
             path = shown(self.path)
             hint = f"{path} RUN; `{command('runs', path)}` lists them"

@@ -11,10 +11,9 @@ from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, carried_out
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, failing
 from kernai.command_line.program import Argument, Command, Group, valid_text
-from kernai.command_line.recording import FORMS, Recording, Source, is_store, source
+from kernai.command_line.recording import FORMS, Recording, Source, source
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
-from kernai.durable.recorded_run import RecordedRun
 from kernai.errors import KernaiError, ReplayDivergenceError, ReplayLoosenedError, RunDamagedError, error_text
 from kernai.runs.resume_request import Replay
 from kernai.runs.run_request import UserInput
@@ -28,8 +27,8 @@ from kernai.values.pending_calls import PendingCall
 def _run(options: Namespace) -> int:
     if agents.is_made(options) and options.input is None:
         options.agent, options.input = None, options.agent
-    elif options.agent is None and not agents.is_made(options):
-        raise CommandError("there is no agent", agents.NAME_ONE)
+    elif not agents.is_made(options):
+        agents.place_of(options.agent)
     run_id = stores.new_run_id() if options.run_id is None else options.run_id
     if options.store is not None:
         stores.check_id(run_id)
@@ -88,6 +87,8 @@ def _resume(options: Namespace) -> int:
     if options.store is not None:
         words.insert(max(len(words) - 1, 0), options.store)
     needs_no_agent = options.model is not None or agents.is_made(options)
+    if options.words and not needs_no_agent:
+        agents.place_of(options.agent)
     if len(words) != 3 and (len(words) != 2 or not needs_no_agent or words[0].partition(":")[0].endswith(".py")):  # noqa: PLR2004 - a store and a run
         hint = "kernai resume AGENT STORE RUN; `kernai runs STORE` lists the runs"
         raise CommandError("give an agent, a store and a run", hint)
@@ -113,8 +114,9 @@ def _resume(options: Namespace) -> int:
 
 
 def _decisions(options: Namespace, store: stores.StoreAt) -> tuple[dict[str, Decision], list[PendingCall]]:
-    """The user's decisions by call id, and the calls that still wait. Raises `CommandError` for one that does not."""
-    waiting = RecordedRun(options.run, store.entries(options.run)).waiting
+    """The user's decisions by call id, and the calls without any. Raises `CommandError` for one that does not wait."""
+    info = store.existing(options.run)
+    waiting = {call.call_id: call for call in info.not_in_flight()}
     decisions: dict[str, Decision] = {}
     refused = [(call, why or False) for call, _, why in (one.partition("=") for one in options.refuse)]
     for call, value in [*((call, True) for call in options.approve), *refused]:
@@ -125,7 +127,8 @@ def _decisions(options: Namespace, store: stores.StoreAt) -> tuple[dict[str, Dec
         decisions[call] = Decision(value, by=stores.login_name() if options.by is None else options.by)
         with failing(f"--refuse {call}", f"say why, or write --approve {call}", ValueError):
             decisions[call].check_for(waiting[call].params)
-    return decisions, [call for call_id, call in waiting.items() if call_id not in decisions]
+    known = {*decisions, *info.decisions, *info.due}
+    return decisions, [call for call_id, call in waiting.items() if call_id not in known]
 
 
 # ---------------------------------------------------------------------------------------------------------- replay
@@ -163,13 +166,12 @@ def _replay(options: Namespace) -> int:
 def _recording(options: Namespace) -> Source:
     """The run to compare with. If options define the agent, the first word belongs to the recording."""
     words = options.words
-    if agents.is_made(options) and options.agent is not None:
+    if not agents.is_made(options):
+        agents.place_of(options.agent)
+    elif options.agent is not None:
         options.agent, words = None, [options.agent, *words]
-    if not words and options.agent is not None and ".py" in options.agent:
-        raise CommandError(f"there is no recording after {options.agent!r}", f"name {FORMS}")
-    if not words or is_store(options.agent or ""):  # only STORE RUN
-        before = "" if options.agent is None else f" before {options.agent!r}"
-        raise CommandError(f"there is no agent{before}", agents.NAME_ONE)
+    if not words:
+        raise CommandError("there is no recording to compare with", f"name {FORMS}")
     recording = source(words if options.store is None else [options.store, *words])
     if recording.run_id is not None and options.run_id is not None:
         raise CommandError("--run-id is for a recording with several runs", "leave it out")

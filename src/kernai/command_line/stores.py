@@ -14,7 +14,7 @@ from kernai._util.redaction import one_line
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing, is_address, shown
 from kernai.command_line.program import Argument, valid_text
-from kernai.durable.store import Entry, RunInfo, check_run_id
+from kernai.durable.store import RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunBusyError, RunConflictError
 from kernai.jsonio.json_data import jsonable
 from kernai.values.result import StopReason
@@ -85,11 +85,6 @@ class StoreAt:
         close = closest(run_id, [run.run_id for run in self.store.runs()])
         hint = f"did you mean {close}? {listed}" if close else listed
         raise CommandError(f"{self.path} has no run {run_id!r}", hint)
-
-    def entries(self, run_id: str) -> list[Entry]:
-        """The run's entries. Raises `CommandError` if the store does not have the run."""
-        self.existing(run_id)
-        return self.store.load(run_id)
 
 
 def command(*words: str) -> str:
