@@ -105,7 +105,8 @@ class Feed:
 
     def __init__(self, path: str | os.PathLike[str], media_folder: str | os.PathLike[str] | None) -> None:
         self._lock = threading.Lock()
-        self._closed = threading.Event()
+        #: once it is set, all pending requests are answered
+        self.closed = threading.Event()
         self._path, self._media_folder = path, media_folder
         self._generation = 0
         self._begin()
@@ -118,10 +119,6 @@ class Feed:
         self._wanted: set[str] = set()  # the ids of media in all records
         self._found: set[str] = set()
 
-    def close(self) -> None:
-        """Answers all pending requests."""
-        self._closed.set()
-
     def news(self, seen: str) -> str:
         """Returns the items that follow those in `seen`, as JSON for the page. Waits up to `MAX_WAIT` seconds for some.
 
@@ -132,9 +129,9 @@ class Feed:
         while True:
             with self._lock:
                 self._look()
-                if self._seen(len(self._items)) != seen or self._closed.is_set() or time.monotonic() >= until:
+                if self._seen(len(self._items)) != seen or self.closed.is_set() or time.monotonic() >= until:
                     return self._answer(seen)
-            self._closed.wait(INTERVAL)
+            self.closed.wait(INTERVAL)
 
     def _seen(self, items: int) -> str:
         return f"{self._generation}.{items}.{self._tail.waiting or ''}"
@@ -190,6 +187,7 @@ class FollowServer(Closing, ThreadingHTTPServer):
 
     daemon_threads = False  # `close` waits for them
     request_queue_size = MOST_STRANGERS
+    timeout = 0.1  # after which `handle_request` lets `serve` look whether it should end
 
     def __init__(
         self, path: str | os.PathLike[str], *, port: int = 0, title: str | None = None,
@@ -204,7 +202,7 @@ class FollowServer(Closing, ThreadingHTTPServer):
         self.is_followed = False  # whether a page has asked for events
         self._clients: dict[socket.socket, bool] = {}  # in the order of their arrival, whether each is a stranger
         self._clients_change = threading.Condition()
-        self._serving = self._ended = False
+        self._serving = threading.Lock()
         super().__init__((HOST, port), _Handler)
         self.port: int = self.server_address[1]
         self.url, self.opening_url = (f"http://{HOST}:{self.port}/{one}/" for one in (self.token, self.opening_token))
@@ -217,20 +215,14 @@ class FollowServer(Closing, ThreadingHTTPServer):
 
     def serve(self) -> None:
         """Answers requests, each in its own thread, until another thread calls `close` or Ctrl-C is pressed."""
-        with self._clients_change:
-            if self._ended:
-                return
-            self._serving = True
-        self.serve_forever(poll_interval=0.1)
+        with self._serving:
+            while not self.feed.closed.is_set():
+                self.handle_request()
 
     def close(self) -> None:
         """Ends `serve` and all pending answers, and frees the port. May be called twice."""
-        self.feed.close()
-        with self._clients_change:
-            self._ended = True
-        if self._serving:
-            self.shutdown()  # would wait for ever if the server had never served
-        with self._clients_change:
+        self.feed.closed.set()
+        with self._serving, self._clients_change:  # `serve` has ended
             self._shut(socket.SHUT_RD)  # a browser keeps connections open that it may never use
             self._clients_change.wait_for(lambda: not self._clients, GRACE)
             self._shut(socket.SHUT_RDWR)  # do not wait for clients that do not read their answer
