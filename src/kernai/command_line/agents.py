@@ -17,7 +17,7 @@ from typing import Any
 from kernai.agents.agent import Agent
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, CommandError, failing
-from kernai.command_line.program import Argument, Group, number, valid_text
+from kernai.command_line.program import argument, group, number, valid_text
 from kernai.command_line.recording import is_store
 from kernai.command_line.skills_command import capabilities, import_from_here, skills_in
 from kernai.errors import KernaiError
@@ -57,26 +57,26 @@ def media_at(given: str) -> Media:
 
 #: AGENT, and the options that define an ad-hoc agent instead
 AGENT = (
-    Argument("AGENT", f"{AGENT_FORMS}; the code is executed", nargs="?"),
-    Argument("--system TEXT", "instructions for an ad-hoc agent, instead of AGENT", valid_text),
-    Argument("--skills FILE...",
+    argument("AGENT", f"{AGENT_FORMS}; the code is executed", nargs="?"),
+    argument("--system TEXT", "instructions for an ad-hoc agent, instead of AGENT", valid_text),
+    argument("--skills FILE...",
              "a Python file of skills for an ad-hoc agent, or a pattern; the code is executed; repeatable"),
 )
-CAPABILITIES = Argument("--model-capabilities LIST",
+CAPABILITIES = argument("--model-capabilities LIST",
                         "capabilities of the --model, such as text,vision, if kernai does not know them", capabilities)
-MAX_STEPS = Argument("--max-steps N", "model calls for one input (default: the agent's limit)", number(int, 1))
+MAX_STEPS = argument("--max-steps N", "model calls for one input (default: the agent's limit)", number(int, 1))
 #: the model and its details, the agent's steps, and the fields of `Limits`
 MODEL = (
-    Argument("--model VENDOR/NAME", "use this model instead of the agent's own"),
-    Argument("--base-url URL", "address of the --model's server, if it is not the vendor's own"),
+    argument("--model VENDOR/NAME", "use this model instead of the agent's own"),
+    argument("--base-url URL", "address of the --model's server, if it is not the vendor's own"),
     CAPABILITIES,
-    Argument("--price IN,OUT", "prices of the --model in dollars per million tokens, for --max-cost", _price),
-    Group(
+    argument("--price IN,OUT", "prices of the --model in dollars per million tokens, for --max-cost", _price),
+    group(
         MAX_STEPS,
-        Argument("--max-tokens N", "prompt and completion tokens together", number(int, 0)),
-        Argument("--max-cost DOLLARS", "total cost; needs the model's price", number(float, 0)),
-        Argument("--max-calls N", "model, skill and protocol calls together", number(int, 0)),
-        Argument("--timeout SECONDS", "total duration of the run", number(float, 0)),
+        argument("--max-tokens N", "prompt and completion tokens together", number(int, 0)),
+        argument("--max-cost DOLLARS", "total cost; needs the model's price", number(float, 0)),
+        argument("--max-calls N", "model, skill and protocol calls together", number(int, 0)),
+        argument("--timeout SECONDS", "total duration of the run", number(float, 0)),
         title="limits", note="all of them include sub-runs, except --max-steps",
     ),
 )

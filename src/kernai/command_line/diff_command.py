@@ -20,7 +20,7 @@ from kernai import events
 from kernai._util.redaction import one_line
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK, CommandError
-from kernai.command_line.program import Argument, Command
+from kernai.command_line.program import Command, argument
 from kernai.command_line.recording import FORMS, Source, sources
 from kernai.values.result import count
 
@@ -341,9 +341,9 @@ def _shown(text: str) -> str:
 
 
 _ARGUMENTS = (
-    Argument("A", FORMS), Argument("B", "another recording"), Argument("more", SUPPRESS, nargs="*", default=[]),
-    Argument("--all", "show every difference, not only the first in each scope"),
-    Argument("--json", "the differences as JSON on stdout"),
+    argument("A", FORMS), argument("B", "another recording"), argument("more", SUPPRESS, nargs="*", default=[]),
+    argument("--all", "show every difference, not only the first in each scope"),
+    argument("--json", "the differences as JSON on stdout"),
 )
 COMMANDS = {"diff": Command(run, _ARGUMENTS, """\
 Show where two recorded runs differ. Events are compared scope by scope (the run, each sub-run), in order. Times,

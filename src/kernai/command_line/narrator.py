@@ -15,7 +15,7 @@ from kernai._util.redaction import one_line, printable
 from kernai.blocks.parser import Part, parts_of
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, OK, PROVIDER, CommandError
-from kernai.command_line.program import Argument, Group
+from kernai.command_line.program import argument, group
 from kernai.command_line.stores import call_line, continuing
 from kernai.durable.store import WAITING
 from kernai.errors import ProviderError, error_text
@@ -295,4 +295,4 @@ def carried_out(
     return OK
 
 
-LOUDNESS = Group(Argument("--quiet -q", "show only answers and errors"), Argument("--verbose -v", "show more detail"))
+LOUDNESS = group(argument("--quiet -q", "show only answers and errors"), argument("--verbose -v", "show more detail"))

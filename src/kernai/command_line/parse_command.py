@@ -15,7 +15,7 @@ from kernai.blocks.parser import parse, parts_of
 from kernai.blocks.plan import Plan
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK
-from kernai.command_line.program import Argument, Command
+from kernai.command_line.program import Command, argument
 from kernai.loop import decision as loop
 from kernai.loop.calls import MAX_CALLS
 from kernai.loop.model_stream import ParsedResponse
@@ -155,13 +155,13 @@ def _show(parts: list[dict[str, Any]], verdict: Verdict, *, full: bool) -> None:
 
 
 _ARGUMENTS = (
-    Argument("FILE", "the response; - is stdin"),
-    Argument("--full", "show the full content of each block"),
-    Argument("--json", "everything as JSON on stdout"),
-    Argument("--check", "exit with status 1 if the model would be corrected"),
-    Argument("--protocol NAME...", "treat NAME as a registered protocol; repeatable", _protocol),
-    Argument("--on-prose", "as Agent(on_prose=...)", choices=get_args(OnProse), default="correct_once"),
-    Argument("--sub-agent", "treat it as the response of a sub-agent, which may not plan"),
+    argument("FILE", "the response; - is stdin"),
+    argument("--full", "show the full content of each block"),
+    argument("--json", "everything as JSON on stdout"),
+    argument("--check", "exit with status 1 if the model would be corrected"),
+    argument("--protocol NAME...", "treat NAME as a registered protocol; repeatable", _protocol),
+    argument("--on-prose", "as Agent(on_prose=...)", choices=get_args(OnProse), default="correct_once"),
+    argument("--sub-agent", "treat it as the response of a sub-agent, which may not plan"),
 )
 COMMANDS = {"parse": Command(run, _ARGUMENTS, """\
 Show how a model's response is parsed: each block with its position (line:column), type, name and content, the prose

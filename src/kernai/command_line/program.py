@@ -210,44 +210,38 @@ examples:
 # --------------------------------------------------------------------------------------- a command and its arguments
 
 
-class Argument:
+#: adds arguments to a parser, or to one of its groups
+AddTo = Callable[[Any], object]
+
+
+def argument(form: str, help: str, type: Callable[[str], Any] = str, *, name: str | None = None, **more: Any) -> AddTo:
     """An argument of a command.
 
     `form` is how ``--help`` shows it: ``FILE``, ``--by NAME``, ``-o --output FILE``, or ``--json`` for a switch; with
     ``...``, an option may be repeated. `more` are other options of `add_argument`. `name` is for an argument without
     flags whose placeholder does not name it well.
     """
-
-    def __init__(
-        self, form: str, help: str, type: Callable[[str], Any] = str, *, name: str | None = None, **more: Any
-    ) -> None:
-        words = form.removesuffix("...").split()
-        flags = [word for word in words if word.startswith("-")]
-        placeholder = " ".join(words[len(flags):])
-        is_switch = not placeholder and "choices" not in more
-        self._names = flags or [name or placeholder.lower()]
-        self._more = {"help": help, **({"action": "store_true"} if is_switch else {"type": type}), **more}
-        if form.endswith("..."):
-            self._more |= {"action": "append", "default": []}
-        if placeholder and not placeholder.islower():  # otherwise argparse shows the choices
-            self._more["metavar"] = placeholder
-
-    def add_to(self, parser: argparse._ActionsContainer) -> None:
-        parser.add_argument(*self._names, **self._more)
+    words = form.removesuffix("...").split()
+    flags = [word for word in words if word.startswith("-")]
+    placeholder = " ".join(words[len(flags):])
+    is_switch = not placeholder and "choices" not in more
+    options = {"help": help, **({"action": "store_true"} if is_switch else {"type": type}), **more}
+    if form.endswith("..."):
+        options |= {"action": "append", "default": []}
+    if placeholder and not placeholder.islower():  # otherwise argparse shows the choices
+        options["metavar"] = placeholder
+    return lambda parser: parser.add_argument(*(flags or [name or placeholder.lower()]), **options)
 
 
-class Group:
+def group(*arguments: AddTo, title: str = "", note: str = "") -> AddTo:
     """Arguments under a title of their own in ``--help``. Without a title, they exclude each other."""
 
-    def __init__(self, *arguments: Argument, title: str = "", note: str = "") -> None:
-        self._arguments = arguments
-        self._title, self._note = title, note
+    def add_all(parser: Parser) -> None:
+        group = parser.add_argument_group(title, note) if title else parser.add_mutually_exclusive_group()
+        for add_to in arguments:
+            add_to(group)
 
-    def add_to(self, parser: Parser) -> None:
-        titled = bool(self._title)
-        group = parser.add_argument_group(self._title, self._note) if titled else parser.add_mutually_exclusive_group()
-        for one in self._arguments:
-            one.add_to(group)
+    return add_all
 
 
 class Command(NamedTuple):
@@ -258,7 +252,7 @@ class Command(NamedTuple):
     run: Callable[[Namespace], int]
     #: Its arguments, except ``--help`` and ``--debug``. Positional arguments and options may be mixed on the command
     #: line, so subparsers and `REMAINDER` cannot be used.
-    arguments: Sequence[Argument | Group]
+    arguments: Sequence[AddTo]
     #: what it does, in a few sentences, for its ``--help``
     description: str
     #: example command lines, one per line, for the end of its ``--help``
@@ -283,8 +277,8 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        for one in (*command.arguments, Argument("--debug", "show the traceback of an error")):
-            one.add_to(self)
+        for add_to in (*command.arguments, argument("--debug", "show the traceback of an error")):
+            add_to(self)
         #: for completion scripts
         self.arguments = [one for one in self._actions if one.help != argparse.SUPPRESS]
 

@@ -10,7 +10,7 @@ from typing import Any
 from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, carried_out
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, failing
-from kernai.command_line.program import Argument, Command, Group, valid_text
+from kernai.command_line.program import Command, argument, group, valid_text
 from kernai.command_line.recording import FORMS, Recording, Source, source
 from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
@@ -207,36 +207,36 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
                 raise CommandError(error_text(error), hint) from error
 
 
-_RESULT = Argument("--json", "the whole result as JSON on stdout")
-_OLDER = Argument("--store STORE", SUPPRESS)  # the older spelling: AGENT --store STORE RUN
+_RESULT = argument("--json", "the whole result as JSON on stdout")
+_OLDER = argument("--store STORE", SUPPRESS)  # the older spelling: AGENT --store STORE RUN
 _RUN_ARGUMENTS = (
-    *agents.AGENT, Argument("INPUT", "the question or task; - reads stdin", nargs="?"), *agents.MODEL,
-    Argument("--media FILE|URL...", "an image or other media to send after the input; repeatable", agents.media_at),
+    *agents.AGENT, argument("INPUT", "the question or task; - reads stdin", nargs="?"), *agents.MODEL,
+    argument("--media FILE|URL...", "an image or other media to send after the input; repeatable", agents.media_at),
     _RESULT, LOUDNESS, *stores.SAVING,
 )
 _RESUME_ARGUMENTS = (
-    *agents.AGENT, Argument("STORE RUN", "a run in a store; see `kernai runs STORE`", name="words", nargs="*"), _OLDER,
-    Group(
-        Argument("--approve CALL...", "approve this call; repeatable"),
-        Argument("--refuse CALL[=WHY]...", "refuse this call, and give the model the reason WHY; repeatable",
+    *agents.AGENT, argument("STORE RUN", "a run in a store; see `kernai runs STORE`", name="words", nargs="*"), _OLDER,
+    group(
+        argument("--approve CALL...", "approve this call; repeatable"),
+        argument("--refuse CALL[=WHY]...", "refuse this call, and give the model the reason WHY; repeatable",
                  valid_text),
         stores.BY,
         title="decisions", note="on waiting calls; `kernai approve` decides without continuing the run",
     ),
-    Argument("--input TEXT", "the user's next message; - reads stdin", valid_text),
-    Argument("--in-flight", "what to do with calls that were interrupted (default: fail)",
+    argument("--input TEXT", "the user's next message; - reads stdin", valid_text),
+    argument("--in-flight", "what to do with calls that were interrupted (default: fail)",
              choices=IN_FLIGHT, default="fail"),
     *agents.MODEL, _RESULT, LOUDNESS,
 )
 _REPLAY_ARGUMENTS = (
-    *agents.AGENT, Argument("RECORDING | STORE RUN", FORMS, name="words", nargs="*"), _OLDER,
-    Argument("--run-id RUN", "which run, if the recording has several"),
-    Argument("--model VENDOR/NAME", "the model of the recorded run, if not the agent's own"),
+    *agents.AGENT, argument("RECORDING | STORE RUN", FORMS, name="words", nargs="*"), _OLDER,
+    argument("--run-id RUN", "which run, if the recording has several"),
+    argument("--model VENDOR/NAME", "the model of the recorded run, if not the agent's own"),
     agents.CAPABILITIES, agents.MAX_STEPS,
-    Argument("--accept KEY...", "accept the loss of this protection; repeatable"),
-    Argument("--strict", "treat any change to the agent as a difference"),
-    Argument("--run-skills", "call the skills and compare their results"),
-    Argument("--json", "the difference as JSON on stdout"),
+    argument("--accept KEY...", "accept the loss of this protection; repeatable"),
+    argument("--strict", "treat any change to the agent as a difference"),
+    argument("--run-skills", "call the skills and compare their results"),
+    argument("--json", "the difference as JSON on stdout"),
 )
 COMMANDS = {
     "run": Command(_run, _RUN_ARGUMENTS, f"""\

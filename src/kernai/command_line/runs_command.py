@@ -13,7 +13,7 @@ from kernai._util.redaction import one_line
 from kernai.command_line import output, stores
 from kernai.command_line.agents import agents_in
 from kernai.command_line.output import OK, CommandError, failing
-from kernai.command_line.program import Argument, Command, number, valid_text
+from kernai.command_line.program import Command, argument, number, valid_text
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import end_run
 from kernai.durable.store import RUNNING, STATUSES, UNFINISHED, RunFilter
@@ -169,34 +169,34 @@ def _migrate(options: Namespace) -> int:
 
 
 _RUNS_ARGUMENTS = (
-    stores.STORE, Argument("more", SUPPRESS, nargs="*", default=[]),
-    Argument("--status STATUS", "only runs with this status, such as waiting", _status, choices=STATUSES),
-    Argument("--agent NAME", "only runs of this agent"),
-    Argument("--older-than AGE", "only runs unchanged for this long: 90d, 12h, 5m", _age),
-    Argument("--limit N", "only the first N", number(int, 1)),
-    Argument("--delete", "delete these runs; needs --older-than or --status"),
-    Argument("--json", "the list, or how many were deleted, as JSON on stdout"),
+    stores.STORE, argument("more", SUPPRESS, nargs="*", default=[]),
+    argument("--status STATUS", "only runs with this status, such as waiting", _status, choices=STATUSES),
+    argument("--agent NAME", "only runs of this agent"),
+    argument("--older-than AGE", "only runs unchanged for this long: 90d, 12h, 5m", _age),
+    argument("--limit N", "only the first N", number(int, 1)),
+    argument("--delete", "delete these runs; needs --older-than or --status"),
+    argument("--json", "the list, or how many were deleted, as JSON on stdout"),
 )
 _APPROVE_ARGUMENTS = (
-    stores.STORE, stores.RUN, Argument("CALL", "the call's id"),
-    Argument("--no REASON", "refuse the call, and give the model this reason", valid_text), stores.BY,
+    stores.STORE, stores.RUN, argument("CALL", "the call's id"),
+    argument("--no REASON", "refuse the call, and give the model this reason", valid_text), stores.BY,
 )
 _CANCEL_ARGUMENTS = (
     stores.STORE, stores.RUN,
-    Argument("--reason TEXT", "reason for the cancellation, for the recording", valid_text, default=""),
+    argument("--reason TEXT", "reason for the cancellation, for the recording", valid_text, default=""),
 )
 _WORKER_ARGUMENTS = (
-    Argument("FILE.py|MODULE", "where the agents are defined; the code is executed", name="agents"),
-    Argument("--store STORE", "postgresql://...", required=True),
-    Argument("--concurrency N", "how many runs to process at once (default: 50)", number(int, 1), default=50),
-    Argument("--queue NAME", "the queue to take runs from (default: kernai)", valid_text, default="kernai"),
-    Argument("--grace SECONDS",
+    argument("FILE.py|MODULE", "where the agents are defined; the code is executed", name="agents"),
+    argument("--store STORE", "postgresql://...", required=True),
+    argument("--concurrency N", "how many runs to process at once (default: 50)", number(int, 1), default=50),
+    argument("--queue NAME", "the queue to take runs from (default: kernai)", valid_text, default="kernai"),
+    argument("--grace SECONDS",
              "on exit, how long runs may take to reach a point where another worker can continue (default: 30)",
              number(float, 0.1), default=30.0),
-    Argument("--accept KEY...",
+    argument("--accept KEY...",
              "continue runs although their agent has lost this protection; the reason a run is blocked gives the KEY"),
 )
-_STORE_ARGUMENTS = Argument("action", "what to do", choices=["migrate"]), Argument("STORE", "postgresql://...")
+_STORE_ARGUMENTS = argument("action", "what to do", choices=["migrate"]), argument("STORE", "postgresql://...")
 COMMANDS = {
     "runs": Command(_runs, _RUNS_ARGUMENTS, """\
 List the runs in a store, most recently changed first. The status of a run that has ended is its stop reason; `running`

@@ -22,7 +22,7 @@ from kernai import __version__
 from kernai._util.redaction import one_line, shown_url
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK
-from kernai.command_line.program import SUMMARIES, Argument, Command, command_of
+from kernai.command_line.program import SUMMARIES, Command, argument, command_of
 from kernai.errors import KernaiError, error_text
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.request_checks import Endpoint, MissingSettingError, proxy_for
@@ -317,14 +317,14 @@ _SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
 
 
 COMMANDS = {
-    "doctor": Command(_doctor, [Argument("--json", "everything as JSON on stdout")], """\
+    "doctor": Command(_doctor, [argument("--json", "everything as JSON on stdout")], """\
 Check what kernai needs: Python, installed extras, keys in the environment (their names, never their
 values), model servers running on this machine, and the programs that start MCP servers. The exit status is 1 if
 something must be fixed or no model can be reached.""", """\
 kernai doctor
 kernai doctor --json
 OLLAMA_HOST=gpu-box:11434 kernai doctor"""),
-    "completion": Command(_complete, [Argument("shell", "your shell", choices=sorted(_SHELLS))], """\
+    "completion": Command(_complete, [argument("shell", "your shell", choices=sorted(_SHELLS))], """\
 Print a script with which bash, zsh or fish completes the commands of kernai, their options, and the vendors of --model.
 Add the line below to your shell's start-up file and open a new shell.""", """\
 kernai completion bash  # ~/.bashrc: eval "$(kernai completion bash)"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, Terminated
-from kernai.command_line.program import Argument, Command
+from kernai.command_line.program import Command, argument
 from kernai.errors import KernaiError
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import Fault, SkillFile, SkillRegistry, fault_of, find_files, forget, run_file
@@ -133,10 +133,10 @@ def _data(skill: Skill, file: str, registered: bool, *, listed: bool) -> dict[st
 
 
 _ARGUMENTS = (
-    Argument("FILE", "a Python file, or a pattern; the code is executed", name="files", nargs="+"),
-    Argument("--model-capabilities LIST",
+    argument("FILE", "a Python file, or a pattern; the code is executed", name="files", nargs="+"),
+    argument("--model-capabilities LIST",
              "list the skills for a model with these, such as text,vision (default: every skill)", capabilities),
-    Argument("--json", "everything as JSON on stdout"),
+    argument("--json", "everything as JSON on stdout"),
 )
 COMMANDS = {"skills": Command(run, _ARGUMENTS, """\
 Load files of skills, check them, and list the skills as a model would see them. The files are executed, as with

@@ -13,7 +13,7 @@ from kernai._util.api import closest
 from kernai._util.redaction import one_line
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing, is_address, shown
-from kernai.command_line.program import Argument, valid_text
+from kernai.command_line.program import argument, valid_text
 from kernai.durable.store import RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunBusyError, RunConflictError
 from kernai.jsonio.json_data import jsonable
@@ -171,10 +171,10 @@ def continuing(
 # -------------------------------------------------------------------------------------------------------- arguments
 
 SAVING = (
-    Argument("--record FILE", "write a recording: .json at the end, or .jsonl as the run goes"),
-    Argument("--store STORE", "save the run in this file (created if needed) or postgresql://..., to resume it later"),
-    Argument("--run-id RUN", "the run's id (default: a random one)"),
+    argument("--record FILE", "write a recording: .json at the end, or .jsonl as the run goes"),
+    argument("--store STORE", "save the run in this file (created if needed) or postgresql://..., to resume it later"),
+    argument("--run-id RUN", "the run's id (default: a random one)"),
 )
-STORE = Argument("STORE", "a file created by --store, or postgresql://...")
-RUN = Argument("RUN", "the run's id; `kernai runs STORE` lists them")
-BY = Argument("--by NAME", "who made the decision, for the recording (default: your login name)", valid_text)
+STORE = argument("STORE", "a file created by --store, or postgresql://...")
+RUN = argument("RUN", "the run's id; `kernai runs STORE` lists them")
+BY = argument("--by NAME", "who made the decision, for the recording (default: your login name)", valid_text)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernai.command_line import output
 from kernai.command_line.output import OK, CommandError, failing, is_address
-from kernai.command_line.program import Argument, Command, number
+from kernai.command_line.program import Command, argument, number
 from kernai.command_line.recording import FORMS, Source, first_bytes, source
 from kernai.errors import KernaiError
 from kernai.viewer import FollowServer, render_page, write_page
@@ -85,14 +85,14 @@ def _open(address: str) -> None:
 
 
 _ARGUMENTS = (
-    Argument("RECORDING|STORE", FORMS, name="recording"),
-    Argument("RUN", "the run's id; `kernai runs STORE` lists them", nargs="?"),
-    Argument("-o --output FILE", "write the page to FILE; - is stdout"),
-    Argument("--open", "open the page in the browser"),
-    Argument("--media FOLDER", "take images from FOLDER (default: RECORDING.media)"),
-    Argument("--title TEXT", "the page's title (default: the recording's name)"),
-    Argument("--follow", "serve the page while the recording grows; Ctrl-C stops it"),
-    Argument("--port N", "the port for --follow (default: any free port)", number(int, 1, 65_535)),
+    argument("RECORDING|STORE", FORMS, name="recording"),
+    argument("RUN", "the run's id; `kernai runs STORE` lists them", nargs="?"),
+    argument("-o --output FILE", "write the page to FILE; - is stdout"),
+    argument("--open", "open the page in the browser"),
+    argument("--media FOLDER", "take images from FOLDER (default: RECORDING.media)"),
+    argument("--title TEXT", "the page's title (default: the recording's name)"),
+    argument("--follow", "serve the page while the recording grows; Ctrl-C stops it"),
+    argument("--port N", "the port for --follow (default: any free port)", number(int, 1, 65_535)),
 )
 COMMANDS = {"view": Command(run, _ARGUMENTS, """\
 Write a recorded run as one HTML file that needs no network. It shows a time line of the run, its steps and sub-agents,
