@@ -19,7 +19,7 @@ from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, CommandError, failing
 from kernai.command_line.program import argument, group, number, valid_text
 from kernai.command_line.recording import is_store
-from kernai.command_line.skills_command import capabilities, import_from_here, skills_in
+from kernai.command_line.skills_command import capabilities, import_from, skills_in
 from kernai.errors import KernaiError
 from kernai.registry.configuration import config
 from kernai.registry.skill_registry import execute_file, fault_of
@@ -228,13 +228,12 @@ def _load(place: str) -> ModuleType:
     """Executes a file, or imports a module. Raises `CommandError` for whatever the code raises."""
     path, name = None, place
     if not _is_file(place):
-        import_from_here()
+        import_from(os.getcwd())
     else:  # not run as ``__main__``, but as with `python FILE`, it can import modules in its own folder
         path = os.path.abspath(place)
         folder, base = os.path.split(path)
         name = "_kernai_agent_file_" + re.sub(r"\W", "_", base.removesuffix(".py"))
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+        import_from(folder)
     try:
         with output.stdout_is_stderr():  # stdout is for the answer, not for what the file prints
             if path is not None:

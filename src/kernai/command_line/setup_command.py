@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
+from shlex import quote
 from typing import Any, NamedTuple
 
 from kernai import __version__
@@ -272,7 +273,7 @@ def _zsh(arguments: _Arguments) -> Iterator[str]:
     yield "#compdef kernai"
     yield "_kernai() {"
     yield "  local -a commands=("
-    yield from (f"    {_quoted(f'{name}:{what}')}" for name, what in SUMMARIES.items())
+    yield from (f"    {quote(f'{name}:{what}')}" for name, what in SUMMARIES.items())
     yield "  )"
     yield "  if (( CURRENT == 2 )); then _describe command commands; return; fi"
     yield "  local command=$words[2]"
@@ -283,7 +284,7 @@ def _zsh(arguments: _Arguments) -> Iterator[str]:
         for one in own:
             help = str(one.help).replace("[", "(").replace("]", ")").replace(":", "\\:")
             value = "" if one.nargs == 0 else f":value:{_zsh_values(_values(one))}"
-            yield from (f"      {_quoted(f'{flag}[{help}]{value}')} \\" for flag in one.option_strings)
+            yield from (f"      {quote(f'{flag}[{help}]{value}')} \\" for flag in one.option_strings)
         yield "      ;;"
     yield "  esac"
     yield "}"
@@ -298,19 +299,15 @@ def _zsh_values(values: str) -> str:
 
 def _fish(arguments: _Arguments) -> Iterator[str]:
     for name, what in SUMMARIES.items():
-        yield f"complete -c kernai -n __fish_use_subcommand -f -a {name} -d {_quoted(what)}"
+        yield f"complete -c kernai -n __fish_use_subcommand -f -a {name} -d {quote(what)}"
     for command, own in arguments.items():
-        condition = _quoted(f"__fish_seen_subcommand_from {command}")
+        condition = quote(f"__fish_seen_subcommand_from {command}")
         for one in own:
             flags = "".join(f" -{'l' if flag[:2] == '--' else 's'} {flag.lstrip('-')}" for flag in one.option_strings)
             value = " -r" if flags and one.nargs != 0 else ""
-            values = f" -f -a {_quoted(_values(one))}" if _values(one) else ""
+            values = f" -f -a {quote(_values(one))}" if _values(one) else ""
             if flags or values:
-                yield f"complete -c kernai -n {condition}{flags}{value}{values} -d {_quoted(str(one.help))}"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
+                yield f"complete -c kernai -n {condition}{flags}{value}{values} -d {quote(str(one.help))}"
 
 
 _SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}

@@ -35,7 +35,7 @@ def skills_in(files: list[str]) -> Iterator[tuple[dict[str, FoundSkill], list[Fa
     faults: list[Fault] = []
     loaded: list[SkillFile] = []
     if files:
-        import_from_here()
+        import_from(os.getcwd())
     try:
         for path in dict.fromkeys(path for one in files for path in _matching(one)):
             try:
@@ -70,11 +70,10 @@ def _matching(given: str) -> list[str]:
         raise CommandError(f"no file {given!r}", hint) from error
 
 
-def import_from_here() -> None:
-    """Adds the working directory to `sys.path`, as `python -m` does; an installed program does not do that."""
-    here = os.getcwd()
-    if not {"", here} & set(sys.path):
-        sys.path.insert(0, here)
+def import_from(folder: str) -> None:
+    """Lets code import the modules in this folder, as `python -m` and `python FILE` do."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 # -------------------------------------------------------------------------------------------------------- the command
