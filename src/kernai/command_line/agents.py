@@ -226,27 +226,22 @@ def _is_file(target: str) -> bool:
 
 def _load(place: str) -> ModuleType:
     """Executes a file, or imports a module. Raises `CommandError` for whatever the code raises."""
-    path, name = None, place
-    if not _is_file(place):
-        import_from(os.getcwd())
-    else:  # not run as ``__main__``, but as with `python FILE`, it can import modules in its own folder
-        path = os.path.abspath(place)
-        folder, base = os.path.split(path)
-        name = "_kernai_agent_file_" + re.sub(r"\W", "_", base.removesuffix(".py"))
-        import_from(folder)
+    is_file, path = _is_file(place), os.path.abspath(place)
+    import_from(os.path.dirname(path))  # a file's folder, as with `python FILE`; for a module, the working directory
     try:
         with output.stdout_is_stderr():  # stdout is for the answer, not for what the file prints
-            if path is not None:
-                execute_file(path, name)
-                return sys.modules[name]
-            return importlib.import_module(name)
+            if not is_file:
+                return importlib.import_module(place)
+            name = "_kernai_agent_file_" + re.sub(r"\W", "_", os.path.basename(path).removesuffix(".py"))
+            execute_file(path, name)  # not run as ``__main__``
+            return sys.modules[name]
     except BaseException as error:  # the code may raise anything
         hint = DEBUG_HINT
-        if path is not None and isinstance(error, OSError) and error.filename == path:
+        if is_file and isinstance(error, OSError) and error.filename == path:
             raise CommandError(f"cannot read {place}: {error.strerror}", "give the path of a Python file") from error
-        if path is None and isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
+        if not is_file and isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
             hint = f"modules are searched from the working directory; a file is written as {AGENT_FORMS}"
             raise CommandError(f"no module {place!r}", hint) from error
-        if path is not None and type(error) is ImportError and error.name is None:  # a relative import
+        if is_file and type(error) is ImportError and error.name is None:  # a relative import
             hint = "name its module, as in shop.agents:stock, from the folder that contains the package"
-        raise CommandError(str(fault_of(error, place, path)), hint, NO) from error
+        raise CommandError(str(fault_of(error, place, path if is_file else None)), hint, NO) from error
