@@ -22,9 +22,9 @@ from contextlib import suppress
 from types import NoneType
 
 from kernai._util.api import ForkSafeLock, check_count, check_type
-from kernai_providers.network import BLOCK, Connection, Deadline, connection_class
+from kernai_providers.network import BLOCK, Connection, Deadline, StreamedResponse, connection_class
 from kernai_providers.request_checks import Outgoing, routed
-from kernai_providers.transport import Request, StreamedResponse, TransportError, ends_for_certain, joined
+from kernai_providers.transport import Request, TransportError, ends_for_certain, joined
 
 
 class HttpTransport:
@@ -81,7 +81,7 @@ class HttpTransport:
             with suppress(BrokenPipeError, ConnectionResetError):  # there may be a response that says why
                 connection.http.request(request.method, call.target, request.body or None, call.headers)
                 pool = self._pool
-            return HttpResponse(connection.http.getresponse(), connection, request.max_bytes, pool)
+            return HttpResponse(connection.http.getresponse(), connection, pool)
         except BaseException as error:
             connection.hang_up()
             if isinstance(error, (OSError, http.client.HTTPException, UnicodeError)):
@@ -100,13 +100,10 @@ class HttpTransport:
 class HttpResponse(StreamedResponse):
     """A response of `HttpTransport`."""
 
-    def __init__(
-        self, raw: http.client.HTTPResponse, connection: Connection, max_bytes: int | None, pool: ConnectionPool | None
-    ) -> None:
-        super().__init__(raw.status, joined(raw.getheaders()), connection.to.peer, max_bytes)
+    def __init__(self, raw: http.client.HTTPResponse, connection: Connection, pool: ConnectionPool | None) -> None:
+        super().__init__(raw.status, joined(raw.getheaders()), connection.deadline)
         self._raw = raw
         self._connection = connection
-        self._deadline = connection.deadline
         self._pool = pool
 
     def _pull(self) -> bytes:
@@ -117,14 +114,7 @@ class HttpResponse(StreamedResponse):
                 raise http.client.IncompleteRead(b"")
         except (OSError, http.client.HTTPException) as error:
             raise broken(error, self._deadline) from cause_of(error)
-        self._deadline.count(content=len(data))
         return data
-
-    def _limit_wait(self, seconds: float) -> None:
-        self._deadline.seconds = seconds
-
-    def _stop_waiting(self) -> None:
-        self._deadline.cancel()
 
     def _release_connection(self, *, keep: bool) -> None:
         self._raw.close()

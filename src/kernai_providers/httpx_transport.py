@@ -26,7 +26,6 @@ from kernai_providers.transport import (
     ContentDecoder,
     Request,
     TransportError,
-    closed_here,
     ends_for_certain,
     joined,
 )
@@ -67,7 +66,7 @@ class HttpxTransport(HttpTransport):
             try:
                 raw = await transport.handle_async_request(sent)
                 deadline.lift_limit()
-                return HttpxResponse(raw, request.max_bytes, deadline)
+                return HttpxResponse(raw, deadline)
             except BaseException as error:
                 # httpcore does not close one that fails before sending, nor if the task is cancelled twice
                 if deadline.stream is not None:
@@ -126,13 +125,12 @@ _Transports: TypeAlias = dict[tuple[str, Proxy | None], httpx.AsyncHTTPTransport
 class HttpxResponse:
     """A response of `HttpxTransport.asend`."""
 
-    def __init__(self, raw: httpx.Response, max_bytes: int | None, deadline: Deadline) -> None:
+    def __init__(self, raw: httpx.Response, deadline: Deadline) -> None:
         assert isinstance(raw.stream, httpx.AsyncByteStream)
         self.status = raw.status_code
         self.headers = joined(raw.headers.multi_items())
-        self._peer = deadline.call.peer
         self._deadline = deadline
-        self._decoder = ContentDecoder(self.headers.get("content-encoding", ""), self._peer, max_bytes)
+        self._decoder = ContentDecoder(self.headers.get("content-encoding", ""), deadline.call.peer)
         self._stream = raw.stream
         self._pieces = raw.stream.__aiter__()
         self._ended = False
@@ -169,12 +167,12 @@ class HttpxResponse:
     async def _read(self) -> bytes:
         """Returns the next bytes of the body, still encoded, or none at its end."""
         if self._closed and not self._ended:
-            raise closed_here(self._peer)
+            raise self._deadline.closed_here()
         try:
             data = await anext(self._pieces, b"")
         except (OSError, httpx.HTTPError) as error:
             if self._closed:
-                raise closed_here(self._peer) from None
+                raise self._deadline.closed_here() from None
             await self.aclose()
             # for the parser, an early end is one of many errors
             seen = error if isinstance(error, OSError) else IncompleteRead(b"")

@@ -31,9 +31,9 @@ from typing import Any, TypeAlias
 
 from kernai._util.api import check_type
 from kernai.errors import ProviderError
-from kernai_providers.network import SLICE
+from kernai_providers.network import SLICE, Deadline, StreamedResponse
 from kernai_providers.request_checks import outgoing
-from kernai_providers.transport import BlockingResponse, Request, StreamedResponse, TransportError, joined
+from kernai_providers.transport import BlockingResponse, Request, TransportError, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class MemoryTransport:
 
     def send(self, request: Request) -> MemoryResponse:
         """Returns the next reply. Raises `ValueError` for a request that no transport could send."""
-        call = outgoing(request)
+        deadline = Deadline(request, outgoing(request))
         with self._lock:
             answer = self._replies[min(len(self._requests), len(self._replies) - 1)]
             self._requests.append(request)
@@ -97,7 +97,7 @@ class MemoryTransport:
         # call the function without the lock: it may wait, or send something itself
         reply = answer if isinstance(answer, MemoryReply) else answer(request)
         check_type(reply, MemoryReply, "the function for replies must return a MemoryReply")
-        response = MemoryResponse(reply, call.peer, request.max_bytes, self._open.discard)
+        response = MemoryResponse(reply, deadline, self._open.discard)
         self._open.add(response)
         return response
 
@@ -114,11 +114,9 @@ class MemoryTransport:
 class MemoryResponse(StreamedResponse):
     """A response of `MemoryTransport`."""
 
-    def __init__(
-        self, reply: MemoryReply, peer: str, max_bytes: int | None, forget: Callable[[MemoryResponse], None]
-    ) -> None:
+    def __init__(self, reply: MemoryReply, deadline: Deadline, forget: Callable[[MemoryResponse], None]) -> None:
         headers = reply.headers.items() if isinstance(reply.headers, Mapping) else reply.headers
-        super().__init__(reply.status, joined(headers), peer, max_bytes)
+        super().__init__(reply.status, joined(headers), deadline)
         pieces = (reply.pieces,) if isinstance(reply.pieces, bytes) else reply.pieces
         self._pieces: Iterator[bytes | BaseException] = iter(pieces)
         self._forget = forget
@@ -224,25 +222,22 @@ class LlamaResponse(StreamedResponse):
     """One response, as server-sent events. A thread loads and decodes, to the end or until the response is closed."""
 
     def __init__(self, server: Callable[[], Any], request: Request) -> None:
-        super().__init__(200, {"content-type": "text/event-stream"}, "llama.cpp", request.max_bytes)
+        super().__init__(200, {"content-type": "text/event-stream"}, Deadline(request, outgoing(request)))
         body = json.loads(request.body)
-        self._silence = request.timeouts.read
-        self._is_unwanted = request.unwanted or (lambda: False)
-        self._unwanted = threading.Event()
         self._pieces: queue.SimpleQueue[bytes | TransportError] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._decode, args=(server, body), name="kernai-llama", daemon=True)
         self._thread.start()
 
     def _leave_library(self) -> None:
         """Ends the decoding before the interpreter does: a thread that returned later would abort the process."""
-        self._unwanted.set()
+        self._deadline.cancel()
         self._thread.join(2.0)  # unless a model is being loaded, or a prompt read, it ends with the next token
 
     def _decode(self, server: Callable[[], Any], body: dict[str, Any]) -> None:
         atexit.register(self._leave_library)
         try:
             ready = server()
-            if self._unwanted.is_set():
+            if self._deadline.unwanted():
                 return
             failed = ready.handle_chat_completions(body, self._put)
             if isinstance(failed, dict):  # an error is returned, not streamed
@@ -259,28 +254,21 @@ class LlamaResponse(StreamedResponse):
     def _put(self, piece: object) -> bool:
         """Passes a piece on. Returns whether the decoding should end."""
         self._pieces.put(b"data: " + (piece if isinstance(piece, str) else json.dumps(piece)).encode() + b"\n\n")
-        return self._unwanted.is_set()
+        return self._deadline.unwanted()
 
     def _pull(self) -> bytes:
-        end = time.monotonic() + self._silence
-        while time.monotonic() < end:
-            if self._unwanted.is_set() or self._is_unwanted():
-                raise TransportError("the answer of llama.cpp is not wanted any more", "unwanted")
+        until = self._deadline.until()
+        while time.monotonic() < until:
+            self._deadline.check()
             with suppress(queue.Empty):
                 piece = self._pieces.get(timeout=SLICE)
                 if isinstance(piece, TransportError):
                     raise piece
                 return piece
-        raise TransportError(f"llama.cpp was silent for {self._silence:g} s", "timeout")
-
-    def _limit_wait(self, seconds: float) -> None:
-        self._silence = seconds
-
-    def _stop_waiting(self) -> None:
-        self._unwanted.set()
+        raise TransportError(f"llama.cpp was silent for {self._deadline.seconds:g} s", "timeout")
 
     def _release_connection(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no connection to keep
-        self._unwanted.set()
+        self._deadline.cancel()
 
 
 def smollm2_path() -> str:

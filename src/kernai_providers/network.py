@@ -1,5 +1,7 @@
 """The network below `http.client`: `Deadline`, how long a request may wait, and `Connection`, whose every wait can end.
 
+`StreamedResponse` is the base class of the synchronous responses of all transports.
+
 Guarantees: connecting, TLS, sending and reading wait in slices of `SLICE` seconds and call `Deadline.check` between
 them, so each ends within a slice once the response is no longer wanted. The head must arrive within the time that one
 silence may last, even if its bytes arrive one by one. The overhead around a response's content (interim responses,
@@ -19,14 +21,16 @@ import re
 import selectors
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 from kernai_providers.request_checks import Endpoint, Outgoing, Proxy
-from kernai_providers.transport import Request, TransportError, finished
+from kernai_providers.transport import DRAIN_BYTES, DRAIN_SECONDS, ContentDecoder, Request, TransportError, finished
 
 T = TypeVar("T")
 #: seconds of one wait
@@ -56,7 +60,8 @@ class Deadline:
         self._timeouts = request.timeouts
         self.begin()
         self.call = call
-        self._unwanted = request.unwanted or (lambda: False)
+        self.unwanted = request.unwanted or (lambda: False)
+        self._content_left = math.inf if request.max_bytes is None else request.max_bytes
         #: under asyncio: the request's connection, and whether it is a new one
         self.stream: Any = None
         self.dialed = False
@@ -81,11 +86,11 @@ class Deadline:
 
     def cancel(self) -> None:
         """Ends the wait. Allowed from any thread."""
-        self._unwanted = lambda: True
+        self.unwanted = lambda: True
 
     def check(self) -> None:
         """Raises `TransportError` if the response is no longer wanted, and `TimeoutError` if a step takes too long."""
-        if self._unwanted():
+        if self.unwanted():
             raise TransportError(f"the answer of {self.call.peer} is not wanted any more", "unwanted")
         # before a response's first byte is read, all may be there already, if this process had no time to look
         if (self.has_received or self.connecting) and time.monotonic() >= self._step_until:
@@ -96,7 +101,10 @@ class Deadline:
         return min(time.monotonic() - waited + self.seconds, self._step_until)
 
     def count(self, overhead: int = 0, content: int = 0) -> None:
-        """Counts bytes. Raises `TransportError` for too much overhead, of which content allows for more."""
+        """Counts bytes. Raises `TransportError` for too much content, or overhead, of which content allows for more."""
+        self._content_left -= content
+        if self._content_left < 0:
+            raise TransportError(f"the answer of {self.call.peer} is too large", "too_large")
         self._overhead_left += content * OVERHEAD_PER_BYTE - overhead
         if self._overhead_left < 0:
             what = "more headers or chunk sizes than any answer needs"
@@ -111,6 +119,10 @@ class Deadline:
         """Returns the error for a connection that ended before the head was complete."""
         where = "in the middle of the headers" if self.has_received else "without an answer"
         return TransportError(f"{self.call.peer} closed the connection {where}", "closed")
+
+    def closed_here(self) -> TransportError:
+        """Returns the error of a reader whose response was closed."""
+        return TransportError(f"the answer of {self.call.peer} was closed on this side before its end", "closed")
 
 
 # -------------------------------------------------------------------------------------------------- the connection
@@ -368,6 +380,85 @@ def _refused() -> OSError:
 
 
 # ---------------------------------------------------------------------------------------------------- the response
+
+
+class StreamedResponse(ABC):
+    """Base class of synchronous responses. A subclass reads the bytes, and keeps or closes the connection.
+
+    Its reads wait no longer than `deadline` allows, which `finish` and `close` change. Guarantees: the connection is
+    released exactly once, to the pool or closed. `close` may be called from any thread, and unblocks the reader. While
+    a thread reads, only that thread touches the connection. Assumes: one thread at a time iterates.
+    """
+
+    def __init__(self, status: int, headers: Mapping[str, str], deadline: Deadline) -> None:
+        self.status = status
+        self.headers = headers
+        self._deadline = deadline
+        self._decoder = ContentDecoder(headers.get("content-encoding", ""), deadline.call.peer)
+        #: held by the thread that uses the connection
+        self._in_use = threading.Lock()
+        self._ended = False
+        self._closed = False
+        self._released = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        while data := self._read():
+            yield from self._decoder.decode(data)
+        self._decoder.end()
+
+    def finish(self) -> None:
+        """Keeps the connection if the rest of the body arrives immediately, else closes it. Never raises."""
+        deadline, size = time.monotonic() + DRAIN_SECONDS, 0
+        with suppress(TransportError):
+            while size <= DRAIN_BYTES and not self._ended and (left := deadline - time.monotonic()) > 0:
+                self._deadline.seconds = left
+                size += len(self._read())
+        self._release()
+
+    def close(self) -> None:
+        """Closes the connection; an iteration in progress gets a `TransportError`."""
+        self._closed = True
+        self._deadline.cancel()
+        self._release()
+
+    @abstractmethod
+    def _pull(self) -> bytes:
+        """Returns the next encoded bytes of the body, or none at its end. Raises `TransportError` if it is cut off."""
+
+    @abstractmethod
+    def _release_connection(self, *, keep: bool) -> None:
+        """Releases the connection. Called once. `keep`: the body has ended and the connection may be used again."""
+
+    def _read(self) -> bytes:
+        data = b""
+        try:
+            with self._in_use:
+                if not self._ended and not self._closed:
+                    data = self._pull()
+                    self._deadline.count(content=len(data))
+                    self._ended = not data
+        except BaseException as error:
+            was_closed, self._closed = self._closed, True
+            if not (was_closed and isinstance(error, TransportError)):
+                raise
+        finally:
+            if self._closed:
+                self._release()
+        if self._closed and not self._ended:
+            raise self._deadline.closed_here()
+        return data
+
+    def _release(self) -> None:
+        """Releases the connection, once. If another thread is reading, that one does it afterwards."""
+        if self._in_use.acquire(blocking=False):
+            try:
+                # the rest of a body that was not read to its end is lost
+                self._closed = self._closed or not self._ended
+                if not self._released:
+                    self._released = True
+                    self._release_connection(keep=not self._closed)
+            finally:
+                self._in_use.release()
 
 
 class _Bytes(io.RawIOBase):

@@ -10,20 +10,12 @@ returns bytes as they arrive, and raises `TransportError` for every failure, in 
 Wherever it waits, it regularly checks whether the response is still wanted. Threads may share it. `HttpTransport` is
 the default, `MemoryTransport` is for tests, and `HttpxTransport` also supports asyncio;
 `tests/providers/test_transports.py` checks that all of them behave as described here.
-
-`StreamedResponse` is the base class of their synchronous responses. Guarantees: the connection is released exactly
-once, to the pool or closed. `close` may be called from any thread, and unblocks the reader. While a thread reads, only
-that thread touches the connection. Assumes: one thread at a time iterates.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
@@ -167,90 +159,6 @@ def ends_for_certain(status: int, headers: Mapping[str, str]) -> bool:
     return status not in BODILESS and not ("transfer-encoding" in headers and "content-length" in headers)
 
 
-def closed_here(peer: str) -> TransportError:
-    """Returns the error of a reader whose response was closed."""
-    return TransportError(f"the answer of {peer} was closed on this side before its end", "closed")
-
-
-class StreamedResponse(ABC):
-    """Base class of synchronous responses. A subclass reads the bytes, and keeps or closes the connection."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], peer: str, max_bytes: int | None) -> None:
-        self.status = status
-        self.headers = headers
-        self._peer = peer
-        self._decoder = ContentDecoder(headers.get("content-encoding", ""), peer, max_bytes)
-        #: held by the thread that uses the connection
-        self._in_use = threading.Lock()
-        self._ended = False
-        self._closed = False
-        self._released = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        while data := self._read():
-            yield from self._decoder.decode(data)
-        self._decoder.end()
-
-    def finish(self) -> None:
-        """Keeps the connection if the rest of the body arrives immediately, else closes it. Never raises."""
-        deadline, size = time.monotonic() + DRAIN_SECONDS, 0
-        with suppress(TransportError):
-            while size <= DRAIN_BYTES and not self._ended and (left := deadline - time.monotonic()) > 0:
-                self._limit_wait(left)
-                size += len(self._read())
-        self._release()
-
-    def close(self) -> None:
-        """Closes the connection; an iteration in progress gets a `TransportError`."""
-        self._closed = True
-        self._stop_waiting()
-        self._release()
-
-    @abstractmethod
-    def _pull(self) -> bytes:
-        """Returns the next encoded bytes of the body, or none at its end. Raises `TransportError` if it is cut off."""
-
-    def _limit_wait(self, seconds: float) -> None:  # noqa: B027 - a response that never waits does not need it
-        """Limits how long each read may wait from now on."""
-
-    def _stop_waiting(self) -> None:  # noqa: B027 - a response that never waits does not need it
-        """Unblocks a read in another thread."""
-
-    @abstractmethod
-    def _release_connection(self, *, keep: bool) -> None:
-        """Releases the connection. Called once. `keep`: the body has ended and the connection may be used again."""
-
-    def _read(self) -> bytes:
-        data = b""
-        try:
-            with self._in_use:
-                if not self._ended and not self._closed:
-                    data = self._pull()
-                    self._ended = not data
-        except BaseException as error:
-            was_closed, self._closed = self._closed, True
-            if not (was_closed and isinstance(error, TransportError)):
-                raise
-        finally:
-            if self._closed:
-                self._release()
-        if self._closed and not self._ended:
-            raise closed_here(self._peer)
-        return data
-
-    def _release(self) -> None:
-        """Releases the connection, once. If another thread is reading, that one does it afterwards."""
-        if self._in_use.acquire(blocking=False):
-            try:
-                # the rest of a body that was not read to its end is lost
-                self._closed = self._closed or not self._ended
-                if not self._released:
-                    self._released = True
-                    self._release_connection(keep=not self._closed)
-            finally:
-                self._in_use.release()
-
-
 class BlockingResponse:
     """Wraps a synchronous response as an asynchronous one whose coroutines never suspend."""
 
@@ -288,15 +196,13 @@ class ContentDecoder:
     """Undoes the `Content-Encoding` of one body while its bytes arrive (RFC 9110 section 8.4.1, RFC 1950 to 1952).
 
     The size of its pieces is limited, however much a few compressed bytes expand to, so a caller that counts bytes can
-    stop in time. Its input is limited, too, to `max_bytes`, since that may expand to nothing. `codings` is the header's
-    value, and `peer` the host, for error messages.
+    stop in time. `codings` is the header's value, and `peer` the host, for error messages.
 
     Raises `TransportError` of kind ``protocol`` for an unknown coding, for several, and for bytes in another coding
-    than the header says, of kind ``closed`` if the compressed body ends early, and of kind ``too_large``.
+    than the header says, and of kind ``closed`` if the compressed body ends early.
     """
 
-    def __init__(self, codings: str, peer: str, max_bytes: int | None = None) -> None:
-        self._left = max_bytes
+    def __init__(self, codings: str, peer: str) -> None:
         names = (part.strip().lower() for part in codings.split(","))
         # many servers of streams say "none", which is no coding, so that nothing compresses them
         self._coding = ", ".join(name for name in names if name not in ("", "identity", "none"))
@@ -310,10 +216,6 @@ class ContentDecoder:
         if self._coding not in ("", "gzip", "x-gzip", "deflate"):
             # its name is not shown: it comes from the server
             raise TransportError(f"{self._peer} answered in a Content-Encoding other than gzip or deflate", "protocol")
-        if self._left is not None:
-            self._left -= len(data)
-            if self._left < 0:
-                raise TransportError(f"the answer of {self._peer} is too large", "too_large")
         try:
             yield from self._inflated(data) if self._coding else (data,)
         except zlib.error as error:
