@@ -200,7 +200,34 @@ class OpenAIProvider(HttpProvider):
         return reader
 
 
-class OpenAIReader(SseReader):
+class UsageReader(SseReader):
+    """Reads the usage in both formats. They have different words for the prompt and the completion."""
+
+    words = "prompt", "completion"
+
+    def _on_usage(self, usage: object) -> None:
+        """Takes the counts. Each replaces an earlier one, except for 0, which gateways send if unknown."""
+        prompt, completion = (count_of(at(usage, f"{word}_tokens")) for word in self.words)
+        inside, outside = (f"{word}_tokens_details" for word in self.words)
+        if not isinstance(usage, dict) or (self.prompt_tokens and not prompt and not completion):
+            return
+        if prompt or not self.prompt_tokens:
+            self.prompt_tokens = prompt
+            # DeepSeek and Moonshot report it outside of the details
+            places = ((inside, "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
+            cached = (count_of(at(usage, *path)) for path in places)
+            self.cached_tokens = next((count for count in cached if count is not None), None)
+            self.cache_write_tokens = count_of(at(usage, inside, "cache_write_tokens"))
+        self.cost = cost_of(usage)
+        thought = count_of(at(usage, outside, "reasoning_tokens"))
+        self.thought_tokens(thought)
+        # xAI's completion excludes the reasoning, as the total shows
+        known = (self.prompt_tokens, completion, thought)
+        is_apart = None not in known and count_of(usage.get("total_tokens")) == sum_of(*known)
+        self.completion_tokens = sum_of(completion, thought) if is_apart else completion
+
+
+class OpenAIReader(UsageReader):
     """Chunks of Chat Completions, up to ``[DONE]``."""
 
     terminal = "[DONE]"
@@ -277,31 +304,7 @@ class OpenAIReader(SseReader):
     def _on_metadata(self, chunk: Mapping[str, Any]) -> None:
         # the last two are Perplexity's
         self.note(chunk, response_id="id", model="model", citations="citations", search_results="search_results")
-        usage = chunk.get("usage")
-        if not isinstance(usage, dict):
-            return
-        if self.prompt_tokens and not usage.get("prompt_tokens") and not usage.get("completion_tokens"):
-            return  # gateways send 0 if they do not know, so it replaces nothing
-        prompt_tokens = count_of(usage.get("prompt_tokens"))
-        if prompt_tokens or not self.prompt_tokens:
-            self.prompt_tokens = prompt_tokens
-            # DeepSeek and Moonshot report it outside of the details
-            places = (("prompt_tokens_details", "cached_tokens"), ("prompt_cache_hit_tokens",), ("cached_tokens",))
-            cached = (count_of(at(usage, *path)) for path in places)
-            self.cached_tokens = next((count for count in cached if count is not None), None)
-            self.cache_write_tokens = count_of(at(usage, "prompt_tokens_details", "cache_write_tokens"))
-        self.cost = cost_of(usage)
-        thought = count_of(at(usage, "completion_tokens_details", "reasoning_tokens"))
-        self.thought_tokens(thought)
-        self.completion_tokens = self._completion(usage, thought)
-
-    def _completion(self, usage: Mapping[str, Any], thought: int | None) -> int | None:
-        """Returns the completion's tokens including the reasoning. xAI's completion excludes it, as the total shows."""
-        completion, total = count_of(usage.get("completion_tokens")), count_of(usage.get("total_tokens"))
-        known = (self.prompt_tokens, completion, thought, total)
-        if completion is None or None in known or total != sum_of(*known[:3]):
-            return completion
-        return sum_of(completion, thought)
+        self._on_usage(chunk.get("usage"))
 
     def on_done(self) -> None:
         if self.metadata.get("refusal"):
@@ -432,10 +435,11 @@ class PerplexityProvider(ResponsesProvider):
     enforces = None
 
 
-class ResponsesReader(SseReader):
+class ResponsesReader(UsageReader):
     """Events of the Responses API, up to the one with the whole response."""
 
     terminal = "response.completed"
+    words = "input", "output"
 
     def on_object(self, found: dict[str, Any]) -> None:
         kind = str(found["type"])
@@ -523,15 +527,7 @@ class ResponsesReader(SseReader):
     def _on_metadata(self, response: Mapping[str, Any]) -> None:
         # an error in a failed response is raised with that event
         self.note(response, response_id="id", model="model")
-        usage = response.get("usage")
-        if not isinstance(usage, dict):
-            return
-        self.prompt_tokens = count_of(usage.get("input_tokens"))
-        self.completion_tokens = count_of(usage.get("output_tokens"))
-        self.cost = cost_of(usage)
-        self.cached_tokens = count_of(at(usage, "input_tokens_details", "cached_tokens"))
-        self.cache_write_tokens = count_of(at(usage, "input_tokens_details", "cache_write_tokens"))
-        self.thought_tokens(count_of(at(usage, "output_tokens_details", "reasoning_tokens")))
+        self._on_usage(response.get("usage"))
 
 
 #: the fields of a reasoning item that the vendor accepts back
