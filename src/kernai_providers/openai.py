@@ -118,7 +118,11 @@ class OpenAIProvider(HttpProvider):
             body["stream_options"] = {"include_usage": True}
         if generation.cache and self.is_openai:
             body["prompt_cache_key"] = cache_key(messages, model)
-        return body | self.options(generation, **SAMPLING, stop="stop", effort="reasoning_effort", max_tokens=limit)
+        body |= self.options(generation, **SAMPLING, stop="stop", effort="reasoning_effort", max_tokens=limit)
+        if self.vendor == "deepseek" and body.get("reasoning_effort") == "none":  # it thinks unless told otherwise so
+            body["thinking"] = {"type": "disabled"}
+            del body["reasoning_effort"]
+        return body
 
     def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:
         if self.is_openai and self.keeps_longer(generation, model) and body.get("messages"):

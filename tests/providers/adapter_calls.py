@@ -34,6 +34,7 @@ from kernai_providers import (
     Request,
     ResponsesProvider,
     Transport,
+    resolve,
 )
 from kernai_providers.httpx_transport import HttpxTransport
 from kernai_providers.in_process import MemoryReply
@@ -258,7 +259,7 @@ def body_of(request: Request) -> Any:
 
 def sent(vendor: str, messages: Sequence[Message] = HELLO, generation: Any = None, **model: Any) -> Any:
     named = Model(model.pop("id", "model-1"), **model)
-    return body_of(asked(ADAPTERS[vendor](api_key="test-key"), named, messages, generation))
+    return body_of(asked(resolve(f"{vendor}/{named.id}", api_key="test-key")[0], named, messages, generation))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

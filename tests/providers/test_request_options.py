@@ -24,6 +24,7 @@ from vendor_wires import WIRES
     ("openai-responses", {"extra": {"store": True, "reasoning": {"summary": "auto"}}}, {"store": True, "reasoning": {"summary": "auto"}}),
     *((vendor, {"cache": True}, {}) for vendor in ("gemini", "ollama")),
     *(("ollama", {"thinking": off}, {"think": False}) for off in ({"budget": 0}, {"effort": "none"})),
+    ("deepseek", {"thinking": {"effort": "none"}}, {"thinking": {"type": "disabled"}}), ("deepseek", {"thinking": {"effort": "max"}}, {"reasoning_effort": "max"}),
     ("anthropic", {"thinking": {"budget": 1024}}, {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5120}),
     ("gemini", {"thinking": {"budget": 0}, "extra": {"generationConfig": {"thinkingConfig": {"includeThoughts": True}}}},  # objects in objects
      {"generationConfig": {"thinkingConfig": {"thinkingBudget": 0, "includeThoughts": True}}}),
