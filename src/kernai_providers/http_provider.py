@@ -244,6 +244,14 @@ class HttpProvider(Closing, NotCopied, Provider):
                 turns.append((message.role, parts))
         return system_of(messages), turns
 
+    def chat(
+        self, messages: Sequence[Message], model: Model, write: Callable[[str, list[Any]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Returns a body with the system text as its first message. `write` makes a message of a role and its parts."""
+        system, turns = self.turns(messages, model)
+        first = [{"role": "system", "content": system}] if system else []
+        return {"model": model.id, "messages": [*first, *(write(*turn) for turn in turns)], "stream": True}
+
     def parts_after_results(self, turn: UserTurn) -> list[Part]:
         """Returns what follows the results of a turn: media that a result cannot contain, then everything else.
 

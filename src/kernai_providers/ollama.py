@@ -45,15 +45,7 @@ class OllamaProvider(HttpProvider):
     enforces = "without tools"  # a model that is restricted to a schema calls nothing
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        system, turns = self.turns(messages, model)
-        body: dict[str, Any] = {
-            "model": model.id,
-            "messages": [
-                *([{"role": "system", "content": system}] if system else []),
-                *(_message(role, parts) for role, parts in turns),
-            ],
-            "stream": True,
-        }
+        body = self.chat(messages, model, _message)
         if options := self.options(generation, **SAMPLING, max_tokens="num_predict", stop="stop"):
             body["options"] = options
         if generation.thinking is not None:

@@ -102,15 +102,7 @@ class OpenAIProvider(HttpProvider):
         return super()._exchange(messages, model, generation, on_chunk)
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
-        system, turns = self.turns(messages, model)
-        body: dict[str, Any] = {
-            "model": model.id,
-            "messages": [
-                *([{"role": "system", "content": system}] if system else []),
-                *({"role": role, "content": one_text(parts)} for role, parts in turns),
-            ],
-            "stream": True,
-        }
+        body = self.chat(messages, model, lambda role, parts: {"role": role, "content": one_text(parts)})
         on_bedrock = self.vendor == "bedrock" and "openai." in model.id
         renamed = on_bedrock or (self.is_openai and REASONING_MODEL.match(model.id))
         limit = "max_completion_tokens" if renamed else "max_tokens"
