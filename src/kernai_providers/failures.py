@@ -278,10 +278,8 @@ def one_line(text: str, redact: Redactor, longest: int = MAX_MESSAGE) -> str:
 
 #: seconds; a longer hint is ignored as nonsense
 LONGEST_HINT = 366 * 24 * 3600.0
-#: the longest wait without a hint, in seconds: before the first retry, and before any retry
-FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
-#: more doublings than any wait needs to reach the longest
-_MOST_DOUBLINGS = 64
+#: the longest wait without a hint before the first retry, in seconds, and how often it doubles: to 8 seconds
+FIRST_WAIT, DOUBLINGS = 0.5, 4
 # few digits, since converting a number of a million digits takes seconds
 _NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,12})?")
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{0,12})?)s")
@@ -317,7 +315,7 @@ class RetryPolicy:
             return None
         hint = error.retry_after
         if hint is None or not hint >= 0:  # written so that NaN is no hint either
-            longest = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt, _MOST_DOUBLINGS), self.max_retry_wait)
+            longest = min(FIRST_WAIT * 2.0 ** min(attempt, DOUBLINGS), self.max_retry_wait)
             return longest * (1 + draw()) / 2
         if hint > self.max_retry_wait:
             asked, limit = _seconds(hint), _seconds(self.max_retry_wait)
