@@ -3,7 +3,7 @@
 examples:
   export OPENAI_API_KEY=...
   python3 examples/providers/openai_provider.py "Name three rivers of Peru."
-  python3 examples/providers/openai_provider.py --model gpt-4.1 --image chart.png "Does it go up?"
+  python3 examples/providers/openai_provider.py --model gpt-6.1-sol --image chart.png "Does it go up?"
   python3 examples/providers/openai_provider.py --base-url http://localhost:8000/v1 --model qwen3 "Hello?"
 """
 
