@@ -48,6 +48,7 @@ BILLS: dict[str, tuple[tuple[str, dict[str, Any]], float]] = {
         chat(9, 100, cost={"input_tokens_cost": 0.00001, "request_cost": 0.005, "total_cost": 0.00511}), 5110),
     **{f"a charge that is none: {cost!s:.9}": (chat(10, 2, cost=cost), 60) for cost in NO_CHARGES},
     "OpenRouter, Responses": (("openai-responses", {"input_tokens": 10, "output_tokens": 2, "cost": 0.25}), 250_000),
+    "Responses, hits beside the details": (("openai-responses", {"input_tokens": 10, "output_tokens": 2, "prompt_cache_hit_tokens": 4}), 6 * 3 + 4 * 0.3 + 30),
     "Responses": (
         ("openai-responses", {
             "input_tokens": 10_000, "input_tokens_details": {"cached_tokens": 8000, "cache_write_tokens": 1000},
