@@ -167,8 +167,7 @@ def test_a_run_cut_off_after_some_events_continues_to_the_same_end(whole: Whole)
 def test_resuming_a_finished_run_returns_its_result_and_calls_nothing(whole: Whole) -> None:
     store, performed = cut(whole.store, len(whole.entries)), Performed()
     assert kernai.resume(agent(performed, instructions="You are another by now."), "r", store=store) == whole.result
-    assert not performed.calls
-    assert store.load("r") == whole.entries
+    assert (store.load("r"), performed.calls) == (whole.entries, {})
 
 
 def test_the_messages_of_a_finished_run_say_what_the_user_wrote_and_what_is_from_outside() -> None:

@@ -73,13 +73,15 @@ def test_a_run_is_found_by_the_value_of_its_tag() -> None:
     kernai.execute(Agent(instructions=""), "go", store=store, run_id="r", metadata=tagged, provider=MockProvider("hi"))
     for value in (43, "43"):
         assert [info.run_id for info in store.runs(tags={"order": value})] == ["r"]  # type: ignore[dict-item]  # the point
-    assert (bool(store.runs(status="final")), bool(store.runs(status="blocked"))) == (True, False)
+    later = list(store.watch("r", 99, timeout=float("nan")))  # it does not wait for ever
+    assert (bool(store.runs(status="final")), bool(store.runs(status="blocked")), later) == (True, False, [])
 
 
 @pytest.mark.parametrize("act, error, message", [
     (lambda store: store.runs().page(5, after="r"), TypeError, "after must be the last RunInfo of the previous page, got 'r'"),
     *((lambda store, seq=seq: next(store.watch("r", seq)), ValueError, "from_seq must be the number of") for seq in (-1, 1.5, "1", None)),
     (lambda store: store.tenant("acme").append("r", 1, [{"event": "progress"}], [], claim=(7, 30.0)), TypeError, "worker must be a name, got int"),
+    (lambda store: next(store.watch("r", timeout="1")), TypeError, "timeout must be a number of seconds, got str"),
     (lambda store: store.load_media("r", "abc"), TypeError, "ids must be a list of ids: write ids=['abc']"),
     (lambda store: store.request_cancel("acme/r"), ValueError, "run_id must be 1 to 128 of the characters"),
 ])  # fmt: skip

@@ -198,7 +198,9 @@ def test_a_run_that_a_skill_ends_with_an_exit_has_a_result(store: PostgresStore)
 def test_workers_continue_a_fork_of_a_submitted_run_once_it_is_enqueued(store: PostgresStore) -> None:
     own = Workers(store, {"clerk": acting(lambda: None)})
     handle = own.submit("clerk", "go")
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     own.run(wait=False)
+    assert signal.signal(signal.SIGTERM, before) == signal.SIG_IGN, "as the program has set it"
     kernai.fork(store, handle.run_id, at_step=1, run_id="f")
     assert store.enqueue("f")
     own.run(wait=False)
@@ -326,8 +328,10 @@ def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(
     with pytest.raises(KernaiError, match="the store has no run"):
         next(events)
     another = Workers(store, own.agents, queue="another")
-    with pytest.raises(TimeoutError, match="has not ended after 0 s; it is queued"):
-        another.submit("clerk", "go", run_id=handle.run_id).result(0)
+    with pytest.raises(TimeoutError, match="has not ended after nan s; it is queued"):
+        another.submit("clerk", "go", run_id=handle.run_id).result(float("nan"))
+    with pytest.raises(TypeError, match="timeout must be a number of seconds, got str"):
+        another.handle(handle.run_id).result("1")  # type: ignore[arg-type]  # the mistake
     another.run(wait=False)
     assert handle.result(0).text == "done"
 
@@ -510,22 +514,24 @@ def test_a_job_of_a_worker_that_only_seems_dead_is_left_alone(store: PostgresSto
         assert handle.result(PATIENCE).text == "done"
 
 
-def test_abandoned_runs_are_submitted_again_by_one_worker_at_a_time(store: PostgresStore) -> None:
+def test_abandoned_runs_are_submitted_again_by_one_worker_at_a_time(store: PostgresStore, caplog: pytest.LogCaptureFixture) -> None:
     own = Workers(store, {"clerk": acting(print)})
-    for run_id in ("left", "silent", "forgotten", "alive", "deleted"):
+    for run_id in ("left", "silent", "forgotten", "alive", "deleted", "damaged", "damaged-too"):
         own.submit("clerk", "go", run_id=run_id)
     with store.transaction() as connection:
         connection.execute("UPDATE runs SET status = 'running'")
         connection.execute("WITH one AS (INSERT INTO procrastinate_workers DEFAULT VALUES RETURNING id) "
                            "UPDATE procrastinate_jobs SET status = 'doing', worker_id = one.id FROM one")
-        connection.execute("DELETE FROM procrastinate_jobs WHERE args->>'run_id' = 'forgotten'")
+        connection.execute("DELETE FROM procrastinate_jobs WHERE args->>'run_id' IN ('forgotten', 'damaged-too')")
+        connection.execute("UPDATE runs SET info = '{}' WHERE run_id LIKE 'damaged%'")
         connection.execute("UPDATE procrastinate_jobs SET worker_id = NULL WHERE args->>'run_id' = 'silent'")
     store.delete("deleted")
     store.claim("left", "h:1:2:3", 0.001)
     assert submit_again(store, "another queue", 3600.0) == 0
-    assert at_once(lambda number: submit_again(store, "kernai", 3600.0), 6) == []
+    failed = at_once(lambda number: submit_again(store, "kernai", 3600.0), 6)
+    assert (failed, "run damaged cannot be read" in caplog.text) == ([], True)
     found = {args["run_id"]: status for status, args in jobs(store)}
-    assert found == {"alive": "doing", "left": "todo", "silent": "todo", "forgotten": "todo"}
+    assert found == {"alive": "doing", "damaged": "doing", "left": "todo", "silent": "todo", "forgotten": "todo"}
     assert submit_again(store, "kernai", 3600.0) == 0
 
 

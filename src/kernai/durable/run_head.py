@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from math import inf
 from operator import attrgetter
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: how often `watch` polls a store that cannot notify it, in seconds
 POLL = 0.2
-LONGEST_WAIT = 60.0
+TIMEOUT = "timeout must be a number of seconds"
 #: add this to `monotonic()` for the time of day without jumps
 _SINCE = time() - monotonic()
 
@@ -412,15 +413,15 @@ class LeasedStore(Closing, NotCopied, RunStore):
         return sum(self._change(one.run_id, change) for one in found if one.lease is None)
 
     def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:
-        last = monotonic()
+        last, limit = monotonic(), inf if timeout is None else check_type(timeout, int | float, TIMEOUT)
         with self._news_of(run_id) as wait:
             while True:
                 found = self.load(run_id, from_seq)
                 yield from found
                 from_seq += len(found)
                 last = monotonic() if found else last
-                left = LONGEST_WAIT if timeout is None else last + timeout - monotonic()
-                if not found and left <= 0:
+                left = last + limit - monotonic()
+                if not (found or left > 0):  # also if it is NaN
                     return
                 if not found:
                     wait(left)

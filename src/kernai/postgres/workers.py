@@ -15,11 +15,12 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import procrastinate
@@ -32,6 +33,7 @@ from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
 from kernai.durable.recorded_run import RecordedRun
+from kernai.durable.run_head import TIMEOUT, Head
 from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, Entry, RunInfo, check_load
 from kernai.errors import (
     InFlightError,
@@ -165,9 +167,13 @@ class Workers:
         done = threading.Event()
         reaper = threading.Thread(target=self._reap_until, args=(done,), name="kernai-reaper", daemon=True)
         reaper.start()
+        is_main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT) if is_main}
         try:
-            asyncio.run(self._work(wait=wait))
+            asyncio.run(self._work(before, wait=wait))
         finally:
+            for number, handler in before.items():  # asyncio leaves the defaults behind
+                signal.signal(number, handler or signal.SIG_DFL)
             done.set()
             reaper.join(LATE)  # unless the server has stopped answering
 
@@ -177,12 +183,11 @@ class Workers:
         with suppress(RuntimeError):  # the event loop of a `run` that has returned
             self._break_off()
 
-    async def _work(self, *, wait: bool) -> None:
+    async def _work(self, signals: Iterable[signal.Signals], *, wait: bool) -> None:
         loop = asyncio.get_running_loop()
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                with suppress(NotImplementedError):  # on Windows
-                    loop.add_signal_handler(number, self.stop)
+        for number in signals:
+            with suppress(NotImplementedError):  # on Windows
+                loop.add_signal_handler(number, self.stop)
         while not self._stopping.is_set():
             working = asyncio.ensure_future(self._work_once(wait=wait))
             self._break_off = partial(loop.call_soon_threadsafe, _cancel_once, working, self._grace + LATE)
@@ -283,7 +288,9 @@ def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
             return 0
         found: set[tuple[str, str]] = set()
         for tenant, run_id, job, status, is_silent, began, *rest in connection.execute(_JOBS, (silent, queue)):
-            head = head_of(*rest) if rest[0] is not None else None
+            head = _head(run_id, rest) if rest[0] is not None else None
+            if head is None and rest[0] is not None:
+                continue
             is_open = head is not None and head.info.status in UNFINISHED
             if status == "doing" and head is not None and (
                 head.is_busy() or not (is_silent or (head.holder is not None and began <= head.since)) if is_open
@@ -294,11 +301,20 @@ def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
             if is_open:
                 found.add((tenant, run_id))
         for tenant, run_id, *rest in connection.execute(_FORGOTTEN, (queue,)):
-            if not head_of(*rest).is_busy():
+            if (head := _head(run_id, rest)) is not None and not head.is_busy():
                 found.add((tenant, run_id))
         for tenant, run_id in sorted(found):
             (store.tenant(tenant) if tenant else store).enqueue(run_id)
         return len(found)
+
+
+def _head(run_id: str, row: Sequence[Any]) -> Head | None:
+    """None if the row cannot be read. That must not keep other runs waiting."""
+    try:
+        return head_of(*row)
+    except Exception as error:  # noqa: BLE001 - whatever is in it
+        _LOG.warning("the reaper: run %s cannot be read: %s", run_id, described(error))
+        return None
 
 
 def _cancel_once(task: asyncio.Task[None], latest: float) -> None:
@@ -347,10 +363,10 @@ class RunHandle:
 
         Raises `TimeoutError` after `timeout` seconds, and `KernaiError` if the run is blocked.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        until = inf if timeout is None else time.monotonic() + check_type(timeout, int | float, TIMEOUT)
         while _is_for_workers(info := self.info()):
-            left = POLL if until is None else min(until - time.monotonic(), POLL)
-            if left <= 0:
+            left = min(until - time.monotonic(), POLL)
+            if not left > 0:  # also if it is NaN
                 raise TimeoutError(f"run {self.run_id!r} has not ended after {timeout} s; it is {info.status}")
             next(self._store.watch(self.run_id, info.length, timeout=left), None)
         if info.status == BLOCKED:
