@@ -42,7 +42,7 @@ from kernai.durable.store import (
     check_load,
     check_run_id,
 )
-from kernai.errors import KernaiError, RunConflictError, RunDamagedError
+from kernai.errors import KernaiError, RunDamagedError
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
 from kernai.values.media import Media
@@ -108,10 +108,9 @@ SET about = excluded.about, payload = excluded.payload, checksum = excluded.chec
 WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # a file that could not be read at first
 _RUNS = "SELECT run_id, CAST(summary AS BLOB), checksum, status, updated_at FROM runs"
 _IS_HELD = "json_valid(summary) AND json_extract(summary, '$[4]') IS NOT NULL"  # the holder in `Head.to_data`
-# only if the row is still the same, or still missing; a statement that sets `status` also writes to the indexes
-_UPDATE_RUN = "UPDATE runs SET summary = ?, checksum = ?, updated_at = ? WHERE run_id = ? AND summary = ?"
-_UPDATE_STATUS = _UPDATE_RUN.replace(" WHERE", ", status = ? WHERE")
-_INSERT_RUN = "INSERT OR IGNORE INTO runs (summary, checksum, updated_at, run_id, status) VALUES (?, ?, ?, ?, ?)"
+# a statement that sets `status` also writes to the indexes
+_UPDATE_RUN = "UPDATE runs SET summary = ?, checksum = ?, updated_at = ? WHERE run_id = ?"
+_KEEP_RUN = "REPLACE INTO runs (summary, checksum, updated_at, run_id, status) VALUES (?, ?, ?, ?, ?)"
 _COUNT_MEDIA = "SELECT count(*) FROM media WHERE run_id = ?"
 
 
@@ -149,13 +148,12 @@ class SqliteStore(LeasedStore):
         brought = [(key, *one, _media_checksum(one[1].encode("ascii"), one[2])) for one in sealed]
 
         def work(connection: sqlite3.Connection) -> Lease | None:
-            head = self._file.latest(connection, key, may_be_old=True)
-            is_new = head.append(first_seq, entries, **terms)
-            if brought and is_new:
-                connection.executemany(_KEEP_MEDIA, brought)
-                head.media = connection.execute(_COUNT_MEDIA, (key,)).fetchone()[0]
-            self._file.keep(connection, key, head)  # fails for an old head, which may take this for a retry
-            if is_new:
+            head = self._file.latest(connection, key)
+            if head.append(first_seq, entries, **terms):
+                if brought:
+                    connection.executemany(_KEEP_MEDIA, brought)
+                    head.media = connection.execute(_COUNT_MEDIA, (key,)).fetchone()[0]
+                self._file.keep(connection, key, head)
                 connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
             return head.lease_after(**terms)
 
@@ -285,8 +283,8 @@ class _File:
         #: whether the connection is read-only and immutable; see `_frozen`
         self._is_frozen = False
         self._closed = False
-        #: the run last read or written, with its head, its row's `summary` and `status`; None if it has no row
-        self._last: tuple[str, Head, str | None, str] | None = None
+        #: the run last read or written, the file's version then, the run's head, its row's `status` (None: no row)
+        self._last: tuple[str, int, Head, str | None] | None = None
         with _FORKING:
             _FILES.add(self)
 
@@ -295,13 +293,8 @@ class _File:
         with self.lock:
             until = monotonic() + RETRY_SECONDS
             while True:
-                known = self._last
                 try:
                     return self._attempt(work, begin)
-                except (RunConflictError, _OldHeadError):
-                    if known is None:
-                        raise
-                    continue  # the head in memory may be older than the one in the file
                 except (sqlite3.Error, _DamageError, UnicodeDecodeError, OverflowError, OSError) as error:
                     if _code(error) != sqlite3.SQLITE_BUSY or monotonic() > until:
                         hint = _HINTS.get(_code(error) or 0)
@@ -341,30 +334,26 @@ class _File:
             raise
         return made
 
-    def latest(self, connection: sqlite3.Connection, key: str, *, may_be_old: bool = False) -> Head:
-        """Returns the run's head. If it `may_be_old`, it is not read again, and `keep` fails if the row has changed."""
-        if may_be_old and self._last is not None and self._last[0] == key:
-            head = self._last[1]
-            head.now = time()
-            return head
-        row = connection.execute(f"{_RUNS} WHERE run_id = ?", (key,)).fetchone()
-        head = _head_of(*row[:3]) if row else Head(RunInfo(key.rpartition("/")[2]), now=time())
-        self._last = key, head, *((row[1].decode("ascii"), row[3]) if row else (None, ""))
+    def latest(self, connection: sqlite3.Connection, key: str) -> Head:
+        """Returns the run's head. It is read again only if another connection has written to the file meanwhile."""
+        version = connection.execute("PRAGMA data_version").fetchone()[0]
+        if self._last is None or self._last[:2] != (key, version):
+            row = connection.execute(f"{_RUNS} WHERE run_id = ?", (key,)).fetchone()
+            head = _head_of(*row[:3]) if row else Head(RunInfo(key.rpartition("/")[2]))
+            self._last = key, version, head, row[3] if row else None
+        head = self._last[2]
+        head.now = time()
         return head
 
     def keep(self, connection: sqlite3.Connection, key: str, head: Head) -> None:
         """Writes the head that `latest` returned. An empty status keeps a deleted run out of `runs`."""
-        *_, before, status_before = self._last or (None, "")  # None if a signal handler has forked meanwhile
         status, text = head.info.status if head.entries else "", dumps_data(head.to_data())
-        row = text, crc32(text.encode("ascii")), head.info.updated_at
-        if before is None:
-            kept = connection.execute(_INSERT_RUN, (*row, key, status))
+        row = text, crc32(text.encode("ascii")), head.info.updated_at, key
+        if self._last is not None and self._last[3] == status:
+            connection.execute(_UPDATE_RUN, row)
         else:
-            query, more = (_UPDATE_RUN, ()) if status == status_before else (_UPDATE_STATUS, (status,))
-            kept = connection.execute(query, (*row, *more, key, before))
-        if kept.rowcount == 0:
-            raise _OldHeadError
-        self._last = key, head, text, status
+            connection.execute(_KEEP_RUN, (*row, status))
+            self._last = self._last and (*self._last[:3], status)  # None if a signal handler has forked meanwhile
 
     def disconnect(self) -> None:
         self._connection = self._last = None
@@ -401,10 +390,6 @@ def _listed(key: str, text: object, checksum: object, *listed_by: str) -> RunInf
 
 class _DamageError(Exception):
     """A row cannot be read; the message says why."""
-
-
-class _OldHeadError(Exception):
-    """Another connection has changed a run since its head was read."""
 
 
 @contextmanager
