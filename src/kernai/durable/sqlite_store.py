@@ -20,7 +20,6 @@ import threading
 from binascii import crc32
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep, time
@@ -172,7 +171,7 @@ class SqliteStore(LeasedStore):
                     for seq, text, checksum in connection.execute(_ENTRIES, (key, from_seq, most)):
                         if seq != from_seq + len(found):
                             raise _DamageError("it is missing")
-                        found.append(_data(self._opened, _intact(text, checksum)))
+                        found.append(_intact(self._opened, text, checksum))
                     if len(found) not in (max(self._file.latest(connection, key).entries - from_seq, 0), most):
                         raise _DamageError("it is missing")
             except _DamageError as damage:
@@ -197,8 +196,7 @@ class SqliteStore(LeasedStore):
                 with _noticing_damage():
                     for media_id, about, payload, checksum in connection.execute(_MEDIA, {"run": key, "ids": wanted}):
                         try:
-                            text = _intact(about, checksum, partial(_media_checksum, payload=payload))
-                            found.append(_data(self._opened_media, text, payload))
+                            found.append(_intact(self._opened_media, about, checksum, payload, actual=_media_checksum))
                         except _DamageError as damage:
                             lost.append(f"{media_id} ({damage})")
                     head = self._file.latest(connection, key)
@@ -370,7 +368,7 @@ class _File:
 
 
 def _head_of(key: str, text: object, checksum: object) -> Head:
-    data = _data(json.loads, _intact(text, checksum))
+    data = _intact(json.loads, text, checksum)
     if isinstance(data[0], str):  # written in format 1
         run_id, agent, status, updated_at, entries, media = data
         data = [RunInfo(run_id, agent, status, updated_at).to_dict(), entries, media]
@@ -561,17 +559,14 @@ def _media_checksum(about: bytes, payload: bytes | None) -> int:
     return crc32(about if payload is None else payload, crc32(about))
 
 
-def _intact(text: object, checksum: object, actual: Callable[[bytes], int] = crc32) -> str:
-    """Returns the text if it matches its checksum."""
-    if not isinstance(text, bytes) or actual(text) != checksum:
+def _intact(
+    read: Callable[..., T], text: object, checksum: object, *more: Any, actual: Callable[..., int] = crc32
+) -> T:
+    """Reads a row's text if it matches its checksum. A `ValueError` also means that it is damaged."""
+    if not isinstance(text, bytes) or actual(text, *more) != checksum:
         raise _DamageError("its checksum is wrong: the file is damaged, or was changed by another program")
-    return text.decode("ascii")
-
-
-def _data(read: Callable[..., T], *given: Any) -> T:
-    """Calls `read`; a `ValueError` means that the data is damaged."""
     try:
-        return read(*given)
+        return read(text.decode("ascii"), *more)
     except ValueError as error:
         raise _DamageError(str(error)) from error
 
