@@ -21,7 +21,7 @@ from weakref import WeakSet
 import psycopg
 from procrastinate.schema import SchemaManager
 from psycopg import sql
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool
 
 from kernai._util.api import Once
 from kernai.errors import KernaiError, error_text
@@ -90,16 +90,11 @@ class Server:
 
     @contextmanager
     def connection(self, until: float) -> Iterator[Connection]:
-        """Yields the connection of this thread's transaction, or a free one. Raises `PoolTimeout` after `until`."""
+        """Yields the connection of this thread's transaction, or a free one. Callers retry until `until`."""
         connection, pool = self.own, None
-        while connection is None:
-            pool = self._opened_pool()
-            try:
-                connection = pool.getconn(timeout=min(max(until - time.monotonic(), RETRY_PAUSE), 0.5))
-            except PoolTimeout:
-                INTERRUPTS.look()
-                if time.monotonic() >= until:
-                    raise
+        if connection is None:
+            pool = self._opened_pool()  # not for long, so that the caller notices Ctrl-C
+            connection = pool.getconn(timeout=min(max(until - time.monotonic(), RETRY_PAUSE), 0.5))
         try:
             yield connection
         except psycopg.errors.ReadOnlySqlTransaction:  # the server has become a replica: connect again
@@ -135,6 +130,7 @@ class Server:
                         raise
                     begun.close()
                     time.sleep(RETRY_PAUSE)
+                    INTERRUPTS.look()
             try:
                 yield connection
             finally:
