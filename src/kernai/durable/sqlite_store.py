@@ -53,25 +53,25 @@ RETRY_SECONDS = 10.0
 
 APPLICATION = 0x6B726E69  # "krni", which marks the file as a kernai store
 FORMAT = 2
-_ADDED = "status TEXT NOT NULL DEFAULT ''", "updated_at TEXT NOT NULL DEFAULT ''"
-# each append changes `updated_at`, so the index of running runs leaves it out
-_INDEXES = """
-CREATE INDEX runs_under_way ON runs (run_id) WHERE status = 'running';
-CREATE INDEX other_runs ON runs (status, updated_at DESC, run_id) WHERE status != 'running'
-"""
 # the `run_id` columns hold TENANT/RUN for a tenant's run; neither name may contain a slash
 _SCHEMA = f"""
 CREATE TABLE runs (
-    run_id TEXT PRIMARY KEY, summary TEXT NOT NULL, checksum INTEGER NOT NULL, {", ".join(_ADDED)}) WITHOUT ROWID;
+    run_id TEXT PRIMARY KEY, summary TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE entries (
     run_id TEXT NOT NULL, seq INTEGER NOT NULL, entry TEXT NOT NULL, checksum INTEGER NOT NULL,
     PRIMARY KEY (run_id, seq)) WITHOUT ROWID;
 CREATE TABLE media (
     run_id TEXT NOT NULL, id TEXT NOT NULL, about TEXT NOT NULL, payload BLOB, checksum INTEGER NOT NULL,
     PRIMARY KEY (run_id, id));
-{_INDEXES.strip()};
-PRAGMA application_id = {APPLICATION};
-PRAGMA user_version = {FORMAT}
+PRAGMA application_id = {APPLICATION}
+"""
+# each append changes `updated_at`, so the index of running runs leaves it out
+_FORMAT_2 = """
+ALTER TABLE runs ADD COLUMN status TEXT NOT NULL DEFAULT '';
+ALTER TABLE runs ADD COLUMN updated_at TEXT NOT NULL DEFAULT '';
+CREATE INDEX runs_under_way ON runs (run_id) WHERE status = 'running';
+CREATE INDEX other_runs ON runs (status, updated_at DESC, run_id) WHERE status != 'running';
+PRAGMA user_version = 2
 """
 
 Durability = Literal["power", "process"]
@@ -509,7 +509,7 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
     connection.execute("BEGIN IMMEDIATE" if new or _format(connection) < FORMAT else "BEGIN")
     if _is_new(connection, path):  # another process may have been faster
         _execute(connection, _SCHEMA)
-    elif _format(connection) < FORMAT:
+    if _format(connection) < FORMAT:
         _migrate(connection)
     connection.execute("COMMIT")
 
@@ -527,9 +527,7 @@ def _format(connection: sqlite3.Connection) -> int:
 
 def _migrate(connection: sqlite3.Connection) -> None:
     """Migrates a file from format 1, without leases or tenants. Damaged rows stay, and raise when they are read."""
-    for column in _ADDED:
-        connection.execute(f"ALTER TABLE runs ADD COLUMN {column}")
-    _execute(connection, _INDEXES)
+    _execute(connection, _FORMAT_2)
     for key, text, checksum, *_ in connection.execute(_RUNS).fetchall():
         try:
             info = _head_of(key, text, checksum).info
@@ -537,7 +535,6 @@ def _migrate(connection: sqlite3.Connection) -> None:
             info = RunInfo(key, status="damaged")
         row = (info.status, info.updated_at, key)
         connection.execute("UPDATE runs SET status = ?, updated_at = ? WHERE run_id = ?", row)
-    connection.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 def _is_new(connection: sqlite3.Connection, path: str) -> bool:
