@@ -184,14 +184,17 @@ def test_runs_are_cancelled_from_elsewhere_and_the_worker_asks_for_all_of_them_a
     assert [(one.stop_reason, str(one.error)) for one in results] == [("cancelled", "the run was cancelled: the customer has left")] * 2
 
 
-def test_a_run_that_a_skill_ends_with_an_exit_has_a_result(store: PostgresStore) -> None:
-    own = Workers(store, {"clerk": acting(sys.exit)})
+@pytest.mark.parametrize("act, most, ends", [
+    (sys.exit, None, ("cancelled", kernai.RunCancelledError, "the run was interrupted", 1)),
+    (print, 2, ("max_calls", kernai.LimitReachedError, "max_calls=2 is used up: allow more with Limits(max_calls=...)", 2)),
+])
+def test_a_run_that_an_exit_or_a_limit_ends_has_a_result_whatever_its_agent_is_now(store: PostgresStore, act: Any, most: Any, ends: Any) -> None:
+    own = Workers(store, {"clerk": acting(act)}, options=lambda _: {"limits": kernai.Limits(max_calls=most)})
     handle = own.submit("clerk", "go")
     own.run(wait=False)
-    result = handle.result(PATIENCE)
-    changed = Workers(store, {"clerk": Agent(instructions="another")}).handle(handle.run_id).result(0)
-    for one in (result, changed):
-        assert (one.stop_reason, str(one.error), one.steps) == ("cancelled", "the run was interrupted", 1)
+    for it in (own.agents, {"clerk": Agent(instructions="another")}):
+        result = Workers(store, it).handle(handle.run_id).result(0)
+        assert (result.stop_reason, type(result.error), str(result.error), result.steps) == ends
 
 
 def test_workers_continue_a_fork_of_a_submitted_run_once_it_is_enqueued(store: PostgresStore) -> None:

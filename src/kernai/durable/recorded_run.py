@@ -13,7 +13,7 @@ from kernai.blocks.block import final_block, neutralize, result_block
 from kernai.durable import format_1
 from kernai.durable.approvals import REPLACES, Call, CallRefusedError, Decision, as_edited, decided
 from kernai.durable.outcomes import message, parts, payload, response
-from kernai.errors import KernaiError, RunCancelledError, RunStoppedError, SkillInputError, Stop, error_text
+from kernai.errors import KernaiError, RunStoppedError, SkillInputError, Stop, error_text, stopped
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import LISTINGS
 from kernai.loop.effects import task_scope
@@ -259,11 +259,12 @@ class RecordedRun:
             results = result_block(RESULT_NAME, neutralize(end.text)) + self._failed_tasks(end.text)
             asked = input_message(self.inputs(media)[0], "user"), planned(self.start.plan)
             messages = [*self.history(media), *asked, Message("user", results, by="tool")]
-        error = RunCancelledError if end.stop_reason == StopReason.CANCELLED else RunStoppedError
+        error = None if end.error is None else RunStoppedError(end.error)
+        if error is not None and end.stop_reason not in (StopReason.ERROR, StopReason.INTERRUPT, StopReason.CLOSED):
+            error = stopped(end.stop_reason, str(error))
         return Result(
             end.text, StopReason(end.stop_reason), end.steps, Usage(**end.usage_), tuple(messages), self.run_id,
-            None if end.error is None else error(end.error), tuple(self.waiting.values()),
-            finish_reason=finish_reason, truncated=bool(end.truncated),
+            error, tuple(self.waiting.values()), finish_reason=finish_reason, truncated=bool(end.truncated),
         )
 
     def _failed_tasks(self, results: str) -> str:
