@@ -254,11 +254,11 @@ class RecordedRun:
         is_native = bool(answer) and answer[0].blocks is not None
         answer += [payload(one, media, at if is_native else None) for at, one in _outcomes(calls)]
         messages += answer + final
-        # a plan from the caller: the root called no model
-        if not sent and self.start.plan is not None and end.text is not None:
-            results = result_block(RESULT_NAME, neutralize(end.text)) + self._failed_tasks(end.text)
-            asked = input_message(self.inputs(media)[0], "user"), planned(self.start.plan)
-            messages = [*self.history(media), *asked, Message("user", results, by="tool")]
+        if not sent:  # the root called no model
+            messages = [*self.history(media), *(input_message(one, "user") for one in self.inputs(media))]
+            if self.start.plan is not None and end.text is not None:
+                results = result_block(RESULT_NAME, neutralize(end.text)) + self._failed_tasks(end.text)
+                messages += [planned(self.start.plan), Message("user", results, by="tool")]
         error = None if end.error is None else RunStoppedError(end.error)
         if error is not None and end.stop_reason not in (StopReason.ERROR, StopReason.INTERRUPT, StopReason.CLOSED):
             error = stopped(end.stop_reason, str(error))
