@@ -282,13 +282,13 @@ def test_json_with_mistakes_that_lose_nothing_is_an_answer_unless_text_is_allowe
 
 @pytest.mark.parametrize("output, example", [
     (Annotated[str, at.MinLen(10)], ".........."),
-    (Annotated[str, at.Len(3, 5)], "..."),
     (Annotated[int, at.Predicate(lambda n: n % 2 == 0)], "0"),
     (Annotated[str, at.Predicate(str.isupper)], "ANSWER"),
     (Annotated[str, pydantic.Field(pattern=r"^\d{4}-\d\d-\d\d$")], "2024-01-31"),
     (Annotated[float, at.Gt(0), at.Lt(1)], "0.5"),
     (Annotated[str, pydantic.Field(pattern="^very odd$")], None),
-    (Annotated[int, at.Predicate(lambda n: n == 4711)], None),
+    (Annotated[str, pydantic.Field(pattern="^very odd$", examples=["odd", "very odd"])], "very odd"),
+    (Annotated[date | None, pydantic.Field(ge=date(2027, 1, 1), examples=[date(2027, 5, 1)])], '"2027-05-01"'),
 ])  # fmt: skip
 def test_an_example_for_a_constrained_type_is_valid_or_left_out(output: Any, example: str | None) -> None:
     usage = AnswerType(output).usage()

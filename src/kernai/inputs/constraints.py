@@ -85,9 +85,10 @@ def _applied(name: str, value: Any, kind: InputType) -> Constraint | None:
 class ConstrainedType(WrapperType):
     """A type whose values must also satisfy constraints."""
 
-    def __init__(self, inner: InputType, constraints: Sequence[Constraint]) -> None:
+    def __init__(self, inner: InputType, constraints: Sequence[Constraint], examples: Sequence[Any]) -> None:
         super().__init__(inner)
         self.constraints = constraints
+        self._examples = examples
         self._is_text_type = isinstance(underlying(inner), TextType)
 
     def convert(self, value: object, validation: Validation) -> Any:
@@ -125,8 +126,8 @@ class ConstrainedType(WrapperType):
         return all(one.accepts(made) for one in self.constraints)
 
     def _candidates(self, sample: Any) -> Iterator[Any]:
-        """The schema's own sample, values to try if it does not fit, and the sample again. Some have a wrong type."""
-        yield sample
+        """The author's examples, the schema's sample, values to try, and the sample again. Some have a wrong type."""
+        yield from (*self._examples, sample)
         bounds = {keyword: value for keyword, value in self.constraints if keyword in _BOUNDS.values()}
         edges = [bounds[keyword] for keyword in ("exclusiveMaximum", "exclusiveMinimum") if keyword in bounds]
         yield from map(plain, bounds.values())
@@ -149,7 +150,7 @@ def _tighten(schema: Schema, keyword: str, value: Any) -> None:
         schema[keyword] = value
 
 
-def constrained(kind: InputType, metadata: Iterable[object]) -> InputType:
+def constrained(kind: InputType, metadata: Sequence[Any]) -> InputType:
     """The type with the constraints in an `Annotated`'s metadata. Raises `TypeError` for one that does not apply."""
     found = [one for given in metadata for one in constraints_of(given)]
     if not found:
@@ -162,16 +163,18 @@ def constrained(kind: InputType, metadata: Iterable[object]) -> InputType:
         if all(_applied(name, value, member) is None for member in members):
             label = " or ".join(member.label for member in members)
             raise TypeError(f"the constraint {name}={value!r} does not apply to {label}")
+    examples = [plain(one) for given in metadata if is_field(given) for one in given.examples or ()]
     if not isinstance(kind, UnionType):
-        return _with(kind, found)
+        return _with(kind, found, examples)
     # each member of a union gets the constraints that apply to it: ``int | None`` with ``ge=1`` still accepts None
-    union = UnionType([_with(member, [one for one in found if one[0] not in _PREDICATES]) for member in members])
-    return _with(union, [one for one in found if one[0] in _PREDICATES])
+    own = [one for one in found if one[0] not in _PREDICATES]
+    union = UnionType([_with(member, own, examples) for member in members])
+    return _with(union, [one for one in found if one[0] in _PREDICATES], examples)
 
 
-def _with(kind: InputType, found: Iterable[tuple[str, Any]]) -> InputType:
+def _with(kind: InputType, found: Iterable[tuple[str, Any]], examples: Sequence[Any]) -> InputType:
     own = [one for name, value in found if (one := _applied(name, value, kind)) is not None]
-    return ConstrainedType(kind, own) if own else kind
+    return ConstrainedType(kind, own, examples) if own else kind
 
 
 def constraints_of(given: Any) -> Iterator[tuple[str, Any]]:
