@@ -137,18 +137,15 @@ class UnionType(InputType):
         if type(value) is dict and len(natural) > 1:
             natural = sorted(natural, key=lambda one: _count_dropped(one, value))
         members = [*natural, *(one for one in self.members if one not in natural)]
+        tries = [(one, False) for one in members]
+        if validation.repair:  # a string becomes a number only if no member accepts the string; "5" is an int first
+            tries += [(one, True) for one in sorted(members, key=lambda one: isinstance(one, FloatType))]
         trials: list[tuple[InputType, list[Fault]]] = []
-        for member in members:
-            made, faults = validation.tried(member, value)
+        for member, repair in tries:
+            made, faults = validation.tried(member, value, repair=repair)
             if not faults:
                 return made, []
             trials.append((member, faults))
-        # a string becomes a number only if no member accepts the string; "5" is an int first
-        if validation.repair:
-            for member in sorted(members, key=lambda one: isinstance(one, FloatType)):
-                made, faults = validation.tried(member, value, repair=True)
-                if not faults:
-                    return made, []
         return None, self._faults(value, trials[: len(natural)])
 
     def _faults(self, value: object, trials: list[tuple[InputType, list[Fault]]]) -> list[Fault]:

@@ -264,9 +264,7 @@ class SourcedTexts:
 
     def source_of_contact(self, contact: Contact) -> str | None:
         """Like `source_of`, for a contact from another text, even if its digits are grouped differently."""
-        if contact.digits is not None:
-            return self._digits.get(contact.digits)
-        return next((source for text, source in self._texts if _occurs_in(contact.text, text)), None)
+        return self.source_of(contact.text) if contact.digits is None else self._digits.get(contact.digits)
 
     @Once
     def _numbers(self) -> dict[Decimal, str]:

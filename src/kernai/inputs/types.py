@@ -71,7 +71,7 @@ class Validation:
             self.faults[before:] = [Fault((key, *path), message) for path, message in self.faults[before:]]
         return made
 
-    def tried(self, kind: InputType, value: object, *, repair: bool = False) -> tuple[Any, list[Fault]]:
+    def tried(self, kind: InputType, value: object, *, repair: bool) -> tuple[Any, list[Fault]]:
         """The converted value and its faults, which are not noted here."""
         trial = Validation(self.media_store, repair=repair, memo=self.memo)
         return kind.convert(value, trial), trial.faults
