@@ -244,15 +244,15 @@ def test_a_sub_agent_is_sent_the_prompt_of_a_sub_agent() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_a_copy_of_an_agent_that_has_run_has_options_of_its_own(copied: Callable[[Agent[str]], Agent[str]]) -> None:
+def test_a_copy_of_an_agent_that_has_run_has_options_of_its_own(copied: Callable[[Agent[Any]], Agent[Any]]) -> None:
     kernai.skills.register(echo)
     kernai.skills.register(add)
-    agent = Agent(instructions="Help.", skills=["echo"], list_skills=True)
-    kernai.execute(agent, "go", provider=MockProvider("hi"))
+    agent: Agent[Any] = Agent(instructions="Help.", skills=["echo"], list_skills=True, output=str | None)
+    kernai.execute(agent, "go", provider=MockProvider("<final>hi</final>"))
     other = copied(agent)
     other.skills = ("add",)
     recorder = Recorder()
-    provider = MockProvider(command("echo", '{"text": "a"}'), command("add", '{"a": 1, "b": 2}'), "done")
+    provider = MockProvider("Hm.", command("echo", '{"text": "a"}'), command("add", '{"a": 1, "b": 2}'), "<final>a</final>")
     kernai.execute(other, "go", provider=provider, recorder=recorder)
     assert [event.data["skill"] for event in recorder.for_event("skill_execute")] == ["add"]
     assert "### echo" in agent.system_prompt()

@@ -13,7 +13,7 @@ from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.containers import ModelType, unknown_fields, ways_of
 from kernai.inputs.schema import NO_VALUE, Schema, json_in_block, marks_of, outline_of, published, sample_of
 from kernai.inputs.table import MOST_UNKNOWN, Repair, read_json
-from kernai.inputs.types import ANY, PLAIN, Fault, dotted, input_error, shown, underlying
+from kernai.inputs.types import PLAIN, AnyType, Fault, dotted, input_error, shown, underlying
 from kernai.jsonio.json_data import JsonSyntaxError, quoted
 from kernai.jsonio.tolerant_json import FENCED
 from kernai.values.media import MediaStore
@@ -127,9 +127,9 @@ class AnswerType:
     @property
     def takes_any_text(self) -> bool:
         """Whether an answer can be any text, which cannot be distinguished from prose."""
-        # only a pydantic model itself knows what it accepts
+        # only a pydantic model itself knows what it accepts; a copied agent has copies of `ANY` and the type of `str`
         return any(
-            self._type.takes("…") if isinstance(one, ModelType) else one is PLAIN[str] or one is ANY
+            self._type.takes("…") if isinstance(one, ModelType) else one.exact is str or isinstance(one, AnyType)
             for one in ways_of(self._type)
         )
 
