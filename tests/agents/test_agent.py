@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -247,13 +247,13 @@ def test_a_sub_agent_is_sent_the_prompt_of_a_sub_agent() -> None:
 def test_a_copy_of_an_agent_that_has_run_has_options_of_its_own(copied: Callable[[Agent[Any]], Agent[Any]]) -> None:
     kernai.skills.register(echo)
     kernai.skills.register(add)
-    agent: Agent[Any] = Agent(instructions="Help.", skills=["echo"], list_skills=True, output=str | None)
+    agent: Agent[Any] = Agent(instructions="", skills=["echo"], list_skills=True, output=str | kernai.Usage | Literal[1])
     kernai.execute(agent, "go", provider=MockProvider("<final>hi</final>"))
     other = copied(agent)
     other.skills = ("add",)
     recorder = Recorder()
-    provider = MockProvider("Hm.", command("echo", '{"text": "a"}'), command("add", '{"a": 1, "b": 2}'), "<final>a</final>")
-    kernai.execute(other, "go", provider=provider, recorder=recorder)
+    answers = "Hm.", command("echo", '{"text": "a"}'), command("add", '{"a": 1, "b": 2}'), "<final>a</final>"
+    kernai.execute(other, "go", provider=MockProvider(*answers), recorder=recorder)
     assert [event.data["skill"] for event in recorder.for_event("skill_execute")] == ["add"]
     assert "### echo" in agent.system_prompt()
     assert "### echo" not in other.system_prompt()

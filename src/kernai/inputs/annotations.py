@@ -221,7 +221,7 @@ class TypeBuilder:
         if _is_typed_dict(plain):
             node = RecordType(plain.__name__, dict)
         elif dataclasses.is_dataclass(plain) or (issubclass(plain, tuple) and hasattr(plain, "_field_defaults")):
-            node = RecordType(plain.__name__, lambda values: plain(**values), plain)
+            node = RecordType(plain.__name__, plain)
         else:
             raise _unsupported(annotation)
         self._named[annotation], self.has_records = node, True

@@ -265,15 +265,14 @@ def object_schema(fields: Sequence[Field]) -> Schema:
 class RecordType(InputType):
     """A dataclass, TypedDict or NamedTuple, or all inputs of a skill. Its fields are set later: it may contain itself.
 
-    `build` makes the value from the converted fields; instances of `instance` are accepted as they are.
+    `build` makes the value from the converted fields. If it is a class, its instances are accepted as they are.
     """
 
     natural = frozenset({dict})
 
-    def __init__(self, name: str, build: Callable[[dict[str, Any]], Any], instance: type | None = None) -> None:
+    def __init__(self, name: str, build: Callable[..., Any]) -> None:
         self.set_fields(())
         self._build = build
-        self._instance = instance
         self.schema = {"$ref": Definition(name, self._contents)}
 
     def set_fields(self, fields: Iterable[Field]) -> None:
@@ -284,7 +283,7 @@ class RecordType(InputType):
 
     def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, Mapping):
-            if self._instance is not None and isinstance(value, self._instance):
+            if isinstance(self._build, type) and isinstance(value, self._build):
                 return value
             names = ", ".join(one.name for one in self.fields if one.required)
             return validation.refuse(f"{self.label} with {names}" if names else self.label, value)
@@ -301,7 +300,7 @@ class RecordType(InputType):
                 faults.append(Fault((name,), f"required, but missing: expected {kind.label}, received nothing"))
         if len(faults) != before:
             return None
-        return _built(self._build, made, value, validation)
+        return _built(self._build, value, validation, **made)
 
     def _contents(self) -> Schema:
         return object_schema(self.fields)
@@ -347,7 +346,7 @@ class ModelType(InputType):
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, self.model):
             return value
-        return _built(self._validated, value, value, validation)
+        return _built(self._validated, value, validation, value)
 
     def _validated(self, value: object) -> Any:
         try:
@@ -367,10 +366,10 @@ class ModelType(InputType):
         return {WORDS: f"{self.model.__name__} object"}
 
 
-def _built(build: Callable[[Any], Any], given: object, value: object, validation: Validation) -> Any:
-    """The object that `build` makes of `given`. Its own check may refuse that, which is a fault of the `value`."""
+def _built(build: Callable[..., Any], value: object, validation: Validation, /, *given: object, **named: object) -> Any:
+    """The object that `build` makes. Its own check may refuse what is given, which is a fault of the `value`."""
     try:
-        return build(given)
+        return build(*given, **named)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's own code may raise anything
         validation.faults.extend(_faults_of(error, value))
         return None

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -202,11 +202,11 @@ class InputTable:
         """The keyword arguments, and the faults; if there are any, the arguments mean nothing."""
         record = self._record
         if bound is not None:
-            record = RecordType(self.skill_name, lambda given: {**bound, **given})
+            record = RecordType(self.skill_name, partial(dict, bound))
             record.set_fields(one for one in self._fields if one.name in params)
         return record.checked(params, media_store, repair=repair)
 
-    def _filled(self, given: dict[str, object]) -> dict[str, object]:
+    def _filled(self, /, **given: object) -> dict[str, object]:
         """The given arguments, and the defaults of the others."""
         return {
             name: given[name] if name in given else deepcopy(default) if is_mutable else default

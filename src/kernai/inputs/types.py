@@ -315,7 +315,7 @@ class ChoiceType(InputType):
                 offered[type(value), value] = value
             elif isinstance(choice, Enum):
                 offered[str, choice.name] = choice.name
-        self._members = members.values()
+        self._members = tuple(members.values())
         for name, member in members.items():
             self._add(name, member)
         self.natural = frozenset(kind for kind, _ in self._results)
