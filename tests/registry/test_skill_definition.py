@@ -101,7 +101,7 @@ def test_a_skill_defined_in_a_module_is_pickled_by_name_and_copied_as_itself() -
         pickle.dumps(local)
 
 
-def of_a_module(text: str, times: int = 2) -> str:
+def of_a_module(text: str, times: Literal[1, 2] = 2) -> str:
     return text * times
 
 

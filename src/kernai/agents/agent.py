@@ -289,16 +289,15 @@ class Agent(Generic[Output_co]):
         Within a run, a call is a sub-run one level deeper, without history. It shares the caller's context, media
         store, limits and cancellation. If it fails, the call is a `skill_error`.
         """
+        return AgentSkill(name, self, self._answer, description, acts=acts)
 
-        def execute(input: str) -> str:
-            # only called outside of a run; imported here because `runs` is built on agents
-            from kernai.runs.running import execute as execute_agent
+    def _answer(self, input: str) -> str:
+        """Calls `as_skill` outside of a run."""
+        from kernai.runs.running import execute  # imported here because `runs` is built on agents
 
-            result = execute_agent(self, input)
-            result.unwrap()
-            return self.answer_text(result)
-
-        return AgentSkill(name, self, execute, description, acts=acts)
+        result = execute(self, input)
+        result.unwrap()
+        return self.answer_text(result)
 
     if not TYPE_CHECKING:  # otherwise a type checker would accept every name
 
