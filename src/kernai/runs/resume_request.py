@@ -241,7 +241,8 @@ class ReplayRequest(_RecordedRequest):
             raise ValueError("same compares what skills return: pass skills='run'")
         if same is not None:
             check_function("same", same, "(recorded, now)", None, None)
-        self._accepted, self._runs_skills, self._same = check_texts("accept", accept, "keys"), skills == "run", same
+        self._accepted, self._runs_skills = check_texts("accept", accept, "keys"), skills == "run"
+        self._same = same or eq
         if (store is None) == (recording is None):
             raise TypeError("replay needs one of store=... (with a run id) and recording=...")
         if store is None:
@@ -276,12 +277,12 @@ class ReplayRequest(_RecordedRequest):
         delivery.kept = None  # replayed rows must be compared, not recorded directly
         run = self._run(delivery)
         durable = DurableRun(run.root)
-        checks = _SkillChecks(history, self._same or eq, self._key)
-        durable.check_skill = checks.check if self._runs_skills else None
+        self._facts, self._loop = history.facts, BackgroundLoop("kernai-async")
+        durable.check_skill = self._check_skill if self._runs_skills else None
         try:
             root = durable.replay(run, self.recorded, history, compares=True)
         finally:
-            checks.close()
+            self._loop.close()
         if self.recorded.is_closed:
             return self.recorded.final_result(run.context.media_store), run
         if root.is_parked:
@@ -290,24 +291,15 @@ class ReplayRequest(_RecordedRequest):
         has_ended = root.ended is not None and isinstance(root.ended.error, Exception | None)
         return run.result if has_ended and not root.has_unrecorded else None, run
 
+    # ------------------------------------------------------------------------------------------ with ``skills="run"``
 
-class _SkillChecks:
-    """Calls the skills of a recorded run again during its replay, and compares what they return.
+    def _check_skill(self, run: Run, call: CallSkill, recorded: Recorded) -> None:
+        """Calls a skill of the recorded run again. Raises `ReplayDivergenceError` if it returns something else.
 
-    They are called through the agent's middleware, with the parameters of the original call, including a person's
-    edits. Calls that were refused or broken off are skipped. `same` compares the recorded result with the new one; each
-    is a text, or a list of texts and media references.
-    """
-
-    def __init__(self, history: History, same: Same, key: str | None) -> None:
-        self._facts = history.facts
-        self._same = same
-        self._key = key
-        self._loop = BackgroundLoop("kernai-async")
-        self.close = self._loop.close
-
-    def check(self, run: Run, call: CallSkill, recorded: Recorded) -> None:
-        """Raises `ReplayDivergenceError` if a skill does not return the same as before."""
+        It is called through the agent's middleware, with the parameters of the original call, including a person's
+        edits. Calls that were refused or broken off are skipped. `same` compares the recorded result with the new one;
+        each is a text, or a list of texts and media references.
+        """
         row = recorded.row
         assert isinstance(row, (SkillResultRow, SkillErrorRow))
         made = self._facts.as_agreed(run, call)
