@@ -196,6 +196,9 @@ class RunConflictError(KernaiError):
     Nothing was written. Load the run again and continue from there, or leave it to the other worker.
     """
 
+    #: set if this worker could not claim the run, so that it has called nothing
+    run_id: str | None = None
+
 
 class RunBusyError(RunConflictError):
     """Another worker is working on the run: `holder` says who, `since` and `until` are the times of its lease.

@@ -65,26 +65,26 @@ def test_a_run_is_busy_for_other_workers_until_its_worker_ends(way: Way) -> None
 
 
 @EACH_WAY
-def test_a_resume_can_wait_until_the_other_worker_has_ended(way: Way) -> None:
-    store = MemoryStore()
-    begun, waits = threading.Event(), threading.Event()
-    looked = store.info
+def test_a_resume_can_wait_until_other_workers_have_ended_and_continues_from_there(way: Way) -> None:
+    store, agent = MemoryStore(), Agent(instructions="x", provider=MockProvider("<final>1</final>"))
+    way.execute(agent, "a", store=store, run_id="r")
+    looked, append = store.info, store.append
+    busy, late = [store.claim("r", "ann", 30)], ["b"]
 
     def info(run_id: str) -> Any:
-        if begun.is_set():
-            waits.set()  # the process that resumes has found the run busy
-        return looked(run_id)
+        found = looked(run_id)
+        if busy:
+            store.release(busy.pop())
+        return found
 
-    def act() -> None:
-        begun.set()
-        assert waits.wait(PATIENCE)
+    def continued(*given: Any, **named: Any) -> Any:
+        if late:  # when the resume has loaded the run
+            kernai.resume(agent, "r", store=store, input=late.pop())
+        return append(*given, **named)
 
-    worker = threading.Thread(target=lambda: kernai.execute(acting(act), "go", store=store, run_id="r"))
-    worker.start()
-    assert begun.wait(PATIENCE)
-    store.info = info  # type: ignore[method-assign]
-    assert way.resume(acting(act), "r", store=store, wait=PATIENCE).text == "done"
-    worker.join()
+    store.info, store.append = info, continued  # type: ignore[method-assign]
+    result = way.resume(agent, "r", store=store, input="c", wait=PATIENCE)
+    assert [message.text for message in result.messages[::2]] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("option", ["lease", "wait"])

@@ -195,8 +195,9 @@ class HeldRun:
         terms |= {"info": info, "release": ends, "writer": f"{self._worker}/{first_seq}"}
         try:
             lease = self.store.append(self.run_id, first_seq, entries, media, **terms)
-        except RunConflictError:
+        except RunConflictError as refused:
             self.may_hold = self.lease is not None  # a refused append claims nothing
+            refused.run_id = None if self.may_hold else self.run_id
             raise
         if ends:
             self._drop()

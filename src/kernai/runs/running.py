@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kernai._util.api import check_seconds
 from kernai.agents.agent import Agent
-from kernai.errors import RunBusyError
+from kernai.errors import RunConflictError
 from kernai.events import Event
 from kernai.loop.root import Cancellation, Clock
 from kernai.runs.run_request import MapOptions, ResumeOptions, RunOptions, RunRequest, UserInput
@@ -192,7 +192,7 @@ def resume(
     while True:
         try:
             return _resume_request(agent, run_id, input, approvals, in_flight, agents, options, accept).execute()
-        except RunBusyError as busy:
+        except RunConflictError as busy:
             if not waits(busy):
                 raise
         sleep(BUSY_POLL)
@@ -210,14 +210,16 @@ async def aresume(
     while True:
         try:
             return await _resume_request(agent, run_id, input, approvals, in_flight, agents, options, accept).aexecute()
-        except RunBusyError as busy:
+        except RunConflictError as busy:
             if not waits(busy):
                 raise
         await asyncio.sleep(BUSY_POLL)
 
 
-def _waits(run_id: str, wait: float, options: ResumeOptions) -> Callable[[RunBusyError], bool]:
-    """Returns a function: whether to wait for another worker. A resume that finds the run busy has done nothing yet."""
+def _waits(run_id: str, wait: float, options: ResumeOptions) -> Callable[[RunConflictError], bool]:
+    """Returns a function: whether to wait for another worker, after a resume that could not claim the run. It has done
+    nothing yet: the run was busy, or another worker had continued it since it was loaded.
+    """
     until = monotonic() + (check_seconds("wait", wait) if wait != 0 else 0)
     cancellation = Cancellation(Clock(), options.get("cancel"))
     return lambda busy: busy.run_id == run_id and monotonic() < until and not cancellation.is_set()
