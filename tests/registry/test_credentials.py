@@ -158,7 +158,7 @@ def test_no_repr_shows_a_credential() -> None:
 
 Level = Enum("Level", "LOW HIGH")
 CONVERTED: list[tuple[Any, object, object]] = [
-    (str, "eu", "eu"), (str, "5", "5"), (int, "5", 5), (float, "2.5", 2.5), (bool, "true", True), (int | None, "5", 5),
+    (str, "eu", "eu"), (str, "5", "5"), (int, "5", 5), (float, "2.5", 2.5), (bool, "true", True), (bool | None, "False", False), (str, "True", "True"), (int | None, "5", 5),
     (date, "2024-01-31", date(2024, 1, 31)), (Decimal, "1.50", Decimal("1.50")), (Literal["a", "b"], "a", "a"),
     (list[str], '["a", "b"]', ["a", "b"]), (dict[str, int], '{"a": 1}', {"a": 1}), (list[str] | None, "null", None),
     (int, 5, 5), (list[str], ["a"], ["a"]), (bool, True, True), (date, date(2024, 1, 31), date(2024, 1, 31)), (Level, "2", Level.HIGH),

@@ -145,8 +145,8 @@ class Setting(Value):
     """A value that a skill reads with ``ctx.setting(key)``, converted to `type`.
 
     `type` is any type that an input may have. A value that is text is read as this type requires: as a number or
-    boolean if it is exactly that, as JSON for lists and objects. The default is used unchanged; lists, dicts and sets
-    are copied each time. Raises `TypeError` for an unknown type.
+    boolean if it is exactly that (``true`` or ``True``), as JSON for lists and objects. The default is used unchanged;
+    lists, dicts and sets are copied each time. Raises `TypeError` for an unknown type.
     """
 
     type: Any = str
@@ -161,7 +161,8 @@ class Setting(Value):
         """Converts `value` to `type`. Raises `KernaiError` with `where` it is, what was expected, what was received."""
         kind = self._kind
         if isinstance(value, str):
-            value = kind.from_text(value) if str in kind.natural else value_in(value)
+            as_json = {"True": "true", "False": "false"}.get(value, value)  # as Python writes them
+            value = kind.from_text(value) if str in kind.natural else value_in(as_json)
         made, faults = kind.checked(value)
         if faults:
             said = "; ".join(f"{dotted(path)} {message}".strip() for path, message in faults)
