@@ -167,7 +167,7 @@ def test_a_corrected_call_is_only_shown_if_it_fits_the_whole_schema(tool: OneToo
 
 @pytest.mark.parametrize("schema, sample", [
     ({**properties(a={"type": "string"}, b={}), "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"a": "..."}),
-    ({**properties(("b",), a={"type": "integer", "default": 3}, b={"type": "boolean"}), "oneOf": [{"required": ["a"]}]}, {"a": 3, "b": True}),
+    ({**properties(("b",), c={}, a={"default": 3}, b={"type": "boolean"}), "oneOf": [{"required": [one]} for one in "cb"]}, {"a": 3, "b": True}),
     (properties(("unlisted",), a={}), {"unlisted": "..."}),
     ({"type": "object", "required": ["unlisted"]}, {"unlisted": "..."}),
 ])

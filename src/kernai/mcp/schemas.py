@@ -136,22 +136,20 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     full = resolved(schema)
     known = {name: {} for name in needed_names(full, given)} | inputs_of(full)
     takes_any = not properties_of(full) and full.get("additionalProperties") is not False
-    # the definitions are needed if not all references can be resolved
-    others = {name: schema[name] for name in ("$schema", "$defs", "definitions") if name in schema}
     made = copy_of(dict(islice(given.items(), MAX_SHOWN)))
     for path, _ in found_faults(schema, made):
         with suppress(LookupError, TypeError, ValueError):  # for any other fault
             if takes_any or path[0] in known:
                 change_form(made, path)
-    made = {name: value for name, value in made.items() if name not in known or _fits(known[name], value, others)}
+    wrong = {path[0] for path, _ in found_faults(schema, made) if len(path) == 1}
+    made = {name: value for name, value in made.items() if name not in known or name not in wrong}
     made = _completed({**full, "properties": known}, made)
     return {name: value for name, value in made.items() if takes_any or name in known or name not in given}
 
 
-def _fits(schema: Any, value: Any, others: Mapping[str, Any]) -> bool:
-    """Whether a value fits, apart from what is in a list or object."""
-    wrong = found_faults({**others, "properties": {"it": schema}}, {"it": value})
-    return all(len(path) > 1 for path, _ in wrong)
+def value_faults(schema: Any, value: Any) -> list[Found]:
+    """Like `found_faults`, for a schema that describes the value itself."""
+    return [(path[1:], message) for path, message in found_faults({"properties": {"": schema}}, {"": value})]
 
 
 def _completed(schema: Any, value: Any) -> Any:
@@ -165,7 +163,7 @@ def _completed(schema: Any, value: Any) -> Any:
     lacking = [name for name in needed_names(schema, made) if name not in made]
     for one in islice((one for one in value if one not in known), MAX_FAULTS):
         for name in close_matches(one, known):
-            if name in lacking and name not in made and one in made and _fits(known[name], made[one], {}):
+            if name in lacking and name not in made and all(path for path, _ in value_faults(known[name], made[one])):
                 made[name] = made.pop(one)
     return {**made, **{name: _placeholder(known.get(name)) for name in lacking if name not in made}}
 

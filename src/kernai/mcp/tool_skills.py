@@ -14,7 +14,7 @@ from mcp_types import Tool
 from kernai._util.api import likely
 from kernai.blocks.block import neutralize
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.schema import NO_VALUE, REQUIRED, WORDS, Schema, label_of, sample_of
+from kernai.inputs.schema import NO_VALUE, REQUIRED, WORDS, Schema, label_of
 from kernai.inputs.table import Input, InputTable
 from kernai.inputs.trusted import marked
 from kernai.inputs.types import Fault, InputType, Validation
@@ -22,7 +22,7 @@ from kernai.jsonio.json_data import copy_of
 from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError
 from kernai.mcp.language import Returned
-from kernai.mcp.schemas import found_faults, inputs_of, needed_names, written_out
+from kernai.mcp.schemas import example, found_faults, inputs_of, value_faults, written_out
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 
@@ -38,8 +38,7 @@ class SchemaType(InputType):
         self.natural = frozenset(_PYTHON.get(str(schema.get("type")), ()))
 
     def convert(self, value: object, validation: Validation) -> Any:
-        faults = found_faults({"properties": {"": self._schema}}, {"": value})
-        validation.faults.extend(Fault(path[1:], message) for path, message in faults)
+        validation.faults.extend(Fault(*one) for one in value_faults(self._schema, value))
         return copy_of(value)
 
 
@@ -78,9 +77,7 @@ class SchemaTable(InputTable):
 
     def sample(self) -> dict[str, object]:
         """If there are several ways to call the tool, the sample also has what the first one requires."""
-        names = needed_names(self._written_out)
-        needed = [one for one in self._fields if not one.required and one.name in names]
-        return {**super().sample(), **{one.name: sample_of(one.type.schema) for one in needed}}
+        return example(self._own, super().sample())
 
 
 def _for_inputs(schema: Mapping[str, Any]) -> Schema:
