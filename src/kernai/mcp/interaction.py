@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from mcp import MCPError, types
 from mcp.client.extension import ClientExtension, ResultClaim
 from mcp.client.session import ClientRequestContext, ClientSession
-from pydantic import Discriminator, Tag, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from kernai.errors import Pause
 from kernai.mcp.connection import Attempt, Connection, every_page
@@ -208,10 +208,7 @@ class TaskResult(types.Result):
 
 
 #: the answers to a call. A task is one whatever else is in it, so pydantic must not choose by the number of fields
-ANSWERS = Annotated[
-    Annotated[TaskResult, Tag("task")] | Annotated[types.CallToolResult | types.InputRequiredResult, Tag("core")],
-    Discriminator(lambda raw: "task" if raw.get("resultType") == "task" else "core"),
-]
+ANSWERS = Annotated[TaskResult | types.CallToolResult | types.InputRequiredResult, Field(union_mode="left_to_right")]
 #: by method: the request, and its possible answers. The SDK's own functions for them would also check the result of a
 #: tool, on the event loop and without limits
 REQUESTS: dict[str, tuple[Callable[..., Any], TypeAdapter[Any]]] = {
