@@ -38,7 +38,7 @@ STDERR_CHARACTERS, STDERR_LINES = 4096, 8
 _GUARD = Path(__file__).with_name("guard.py")
 # a text that is not closed ends with the message; looking for its end from each quote in it would be quadratic
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
-_ID = re.compile(r'\s*:\s*("(?:[^"\\]|\\.)*"|-?\d{1,18}(?!\d))', re.DOTALL)
+_ID = re.compile(r'\s*:\s*"?(\d{1,18})(?!\d)')  # the SDK counts requests; some servers answer with a text
 
 #: What a task that talks to a server does: its `redactor` hides secrets in log messages, its `status` is the HTTP error
 #: status of the last answer. The SDK's transport passes a request's context on to the task that sends it.
@@ -115,7 +115,7 @@ def why_unreadable(error: str) -> str:
     return "it nests too deeply" if "recursion limit" in error else "it does not follow the protocol"
 
 
-def _answered_id(text: str) -> str | int | None:
+def _answered_id(text: str) -> int | None:
     """Finds the id of the request that an unparsable response answers: the key "id" of the outermost object."""
     depth, found = 0, None
     text = text.lstrip("\ufeff[ \t\r\n")  # "[" begins the batches of older revisions
@@ -123,9 +123,9 @@ def _answered_id(text: str) -> str | int | None:
         if depth == 1 and token[0] == '"method"':
             return None  # it is a request or a notification
         if depth == 1 and token[0] == '"id"' and (value := _ID.match(text, token.end())):
-            found = value[1]
+            found = int(value[1])
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[0], 0)
-    return None if found is None else found[1:-1] if found.startswith('"') else int(found)
+    return found
 
 
 class StderrTail:
