@@ -103,11 +103,9 @@ def test_a_result_is_checked_against_its_schema(
     server = sdk_server(lambda: [give], lambda _: text_result("given", structured_content=given))
     with setup({"servers": {"it": {"timeout": 20}}}, {"it": lambda: Client(server, mode=mode)}, register=False) as adapter:
         answer = call(adapter, "give")
-        if message is None:
-            assert answer.text.startswith("given")
-        else:
-            assert str(answer.error).startswith("server 'it' called the tool 'give', but the structured content of the result")
-            assert message in str(answer.error)
+    refused = str(answer.error).startswith("server 'it' called the tool 'give', but the structured content of the result")
+    assert (answer.text[:5], refused) == ("" if message else "given", bool(message))
+    assert (message or "None") in str(answer.error)
 
 
 def test_a_changed_tool_definition_is_reported_as_soon_as_its_server_notifies() -> None:
@@ -220,8 +218,7 @@ def test_a_request_from_the_adapters_own_thread_is_an_error_instead_of_a_deadloc
         errors.append(call(adapter, "pid").error)
         return ElicitResult(action="decline")
 
-    adapter = setup(raw(), register=False, elicitation=elicitation)
-    with adapter:
+    with setup(raw(), register=False, elicitation=elicitation) as adapter:
         call(adapter, "elicit")
     assert "would wait for itself" in str(errors[0])
 

@@ -198,15 +198,12 @@ def test_after_the_shutdown_every_request_says_so() -> None:
 @pytest.mark.parametrize("tool", ["hang", "hang_safely"])
 def test_a_shutdown_ends_calls_in_progress(tool: str, tmp_path: Path) -> None:
     started = tmp_path / "started"
-    adapter = raw_adapter()
-    errors: list[str | None] = []
-    waiting = threading.Thread(target=lambda: errors.append(call(adapter, tool, started=str(started)).error))
-    waiting.start()
-    while not started.exists():
-        call(adapter, "pid")
-    adapter.shutdown()
-    waiting.join(20)
-    assert [bool(error) for error in errors] == [True]
+    with raw_adapter() as adapter, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(call, adapter, tool, started=str(started))
+        while not started.exists():
+            call(adapter, "pid")
+        adapter.shutdown()
+        assert waiting.result(20).error
 
 
 def test_a_shutdown_does_not_wait_for_a_server_that_is_still_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -572,6 +569,14 @@ def test_an_error_of_a_server_over_http_is_reported(path: str, status: int, code
     assert str(answer.error).startswith(message)
     assert ("401" in str(answer.error)) == (status == 401)
     assert kinds(answer.events) == ["restart"] * restarts
+
+
+def test_a_call_that_cannot_be_sent_over_http_is_not_in_doubt() -> None:
+    with Server(Skill("answer", execute=lambda: "done"), port=0) as server, http_adapter(server.url[7:-4], "mcp") as adapter:
+        assert call(adapter, "answer").text == "done"
+        server.stop()
+        answer = call(adapter, "answer")
+    assert (kinds(answer.events), answer.error) == (["restart"], "server 'it' cannot be reached: All connection attempts failed")
 
 
 def test_a_new_tool_is_found_when_called_even_if_the_server_did_not_announce_it(tmp_path: Path) -> None:

@@ -387,7 +387,7 @@ class Connection:
         if is_unknown or has_ended or code == mcp_types.CONNECTION_CLOSED:
             if not has_ended:  # otherwise there may be a better reason
                 session.failure = attempt.failure or session.failure or error
-            return not is_unknown
+            return not is_unknown and not isinstance(attempt.failure, (httpx2.ConnectError, httpx2.ConnectTimeout))
         why = reason_of(attempt.failure or error, self.redactor.text) + (f" ({status_text(status)})" if status else "")
         is_answer = status < httpx2.codes.INTERNAL_SERVER_ERROR if status else code not in UNREADABLE
         effect = "" if repeatable or is_answer else IN_DOUBT
