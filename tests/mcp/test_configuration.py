@@ -12,7 +12,7 @@ import pytest
 
 import kernai
 from kernai.mcp import Adapter, McpConfigError, load, setup
-from kernai.mcp.configuration import expanded, read_servers, redactor_of
+from kernai.mcp.configuration import read_servers, redactor_of
 from kernai.mcp.language import METHODS
 
 STDIO = {"command": "true"}
@@ -49,10 +49,10 @@ def test_a_whole_entry_is_read(tmp_path: Path) -> None:
 
 def test_a_desktop_clients_file_is_accepted_with_its_own_keys_and_disabled_servers() -> None:
     servers = read_servers({
-        "globalShortcut": "Ctrl+Space",
+        "globalShortcut": "${unfinished",
         "mcpServers": {
-            "files": {"command": "npx", "args": [], "alwaysAllow": ["read"]},
-            "off": {"command": "npx", "disabled": True},
+            "files": {"command": "npx", "args": [], "alwaysAllow": ["${x}"]},
+            "off": {"command": "npx", "disabled": True, "env": {"TOKEN": "${TOKEN_OF_NOBODY}"}},
         },
     })
     assert list(servers) == ["files"]
@@ -64,8 +64,7 @@ WRONG = [
     ({"server": {}}, "the configuration has no key 'servers' (or 'mcpServers'), but 'server'"),
     ({"servers": {}, "timeout": 3}, "unknown key 'timeout' beside 'servers': remove it"),
     ({"servers": []}, "servers must be a mapping from names to servers, got a list"),
-    ({"servers": {"a b": STDIO}}, "got 'a b'"),
-    ({"servers": {7: STDIO}}, "got 7"),
+    *(({"servers": {name: STDIO}}, f"got {name!r}") for name in ("a b", 7)),
     ({"servers": {"it": "npx"}}, "server 'it': must be a mapping such as {'command': ...}, got text"),
     ({"servers": {"it": None}}, "server 'it', key 'command': is missing"),
     ({"servers": {"it": {"comand": "npx"}}}, "server 'it', key 'comand': there is no such key; did you mean 'command'?"),
@@ -73,7 +72,6 @@ WRONG = [
     ({"servers": {"it": {"command": "a", "url": "http://h"}}}, "server 'it', key 'url': does not belong to transport stdio"),
     ({"servers": {"it": {"transport": "pipe", "command": "a"}}}, "key 'transport': must be stdio, sse or streamable_http, got 'pipe'"),
     ({"servers": {"it": {"transport": "stdio", "url": "http://h"}}}, "key 'command': is missing: transport stdio needs it"),
-    ({"servers": {"it": {**STDIO, "headers": {}}}}, "key 'headers': does not belong to transport stdio; remove it"),
     ({"servers": {"it": {"command": " "}}}, "key 'command': must be text that is not blank"),
     ({"servers": {"it": {**STDIO, "args": [True]}}}, "key 'args[0]': must be text, got a boolean: put it in quotes"),
     ({"servers": {"it": {**STDIO, "env": ["A=b"]}}}, "key 'env': must be a mapping from names to texts, got a list"),
@@ -110,8 +108,10 @@ def test_a_wrong_configuration_names_the_server_the_key_and_the_fix(mapping: Any
     ("$NAME", "$NAME"), ("$${NAME}", "${NAME}"), ("cost: $5", "cost: $5"), ("${NONE:-a b:c/d}", "a b:c/d"),
     ("${LITERAL}", "${NAME} $${ \\1"),
 ])
-def test_references_to_variables_are_expanded(text: str, made: str) -> None:
-    assert expanded(text, {"NAME": "Ada", "EMPTY": "", "LITERAL": "${NAME} $${ \\1"}) == made
+def test_references_to_variables_are_expanded(text: str, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"NAME": "Ada", "EMPTY": "", "LITERAL": "${NAME} $${ \\1"}.items():
+        monkeypatch.setenv(name, value)
+    assert read_servers({"servers": {"it": {**STDIO, "args": [text]}}})["it"].args == (made,)
 
 
 @pytest.mark.parametrize("text, complaint", [
@@ -119,9 +119,10 @@ def test_references_to_variables_are_expanded(text: str, made: str) -> None:
     *((text, "'${' must begin ${NAME} or ") for text in ("${", "${1X}", "${A B}", "${NAME", "${NAME-x}")),
 ])
 def test_a_reference_that_cannot_be_expanded_is_an_error_that_names_its_location(text: str, complaint: str) -> None:
-    with pytest.raises(McpConfigError) as caught:
-        expanded({"servers": {"files": {"args": ["a", {"x": text}]}}}, {"NAME": "Ada"})
-    assert str(caught.value).startswith(f"servers.files.args[1].x: {complaint}")
+    for entry, key in (({"args": ["a", text]}, "args[1]"), ({"timeout": text}, "timeout"), ({"roots": [{"uri": text}]}, "roots[0]")):
+        with pytest.raises(McpConfigError) as caught:
+            read_servers({"servers": {"it": {**STDIO, **entry}}})
+        assert str(caught.value).startswith(f"server 'it', key {key!r}: {complaint}")
 
 
 FILES = {
@@ -154,12 +155,11 @@ def test_a_file_is_parsed_according_to_its_extension(name: str, tmp_path: Path, 
     ("mcp.yml", "a: !!python/object/apply:os.system ['true']", "not valid YAML"),
     ("mcp.yml", "", "must be a mapping with the key 'servers', got nothing"),
     ("mcp.json", "{", "mcp.json: Expecting property name"),
-    ("mcp.json", '{"servers": {"it": {}}}', "mcp.json: server 'it', key 'command': is missing"),
     ("mcp.toml", "x", "mcp.toml: "),
     ("mcp.yml", "servers:\n  a: {command: x}\n  a: {command: y}\n", "line 3, column 3: not valid YAML: the key 'a' is given twice"),
     ("mcp.yml", "servers:\n  a: {command: x, 'command': y}\n", "line 2, column 19: not valid YAML: the key 'command' is given twice"),
-    ("mcp.yml", "servers: {a: &it {command: x, env: *it}}", "the configuration contains itself"),
-    ("mcp.yml", BOMB, "more than 10000 values"),
+    ("mcp.yml", "servers: {a: &it {command: x, env: *it}}", "mcp.yml: server 'a', key 'env.env': must be text, got a mapping"),
+    ("mcp.yml", f"{BOMB}mcpServers: {{a: {{command: x, args: *x9}}}}", "server 'a', key 'args[0]': must be text, got a list"),
     ("mcp.yml", MERGED_BOMB, "the configuration has no key 'servers'"),
     ("mcp.json", '{"servers": {"a": {"command": "x"}, "a": {"command": "y"}}}', 'mcp.json: the key "a" is given twice in one object'),
     ("none.yml", None, "none.yml: cannot be read"),

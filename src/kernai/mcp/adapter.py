@@ -30,7 +30,7 @@ from kernai.blocks.block import Block
 from kernai.drivers.background_loop import BackgroundLoop, outcome_of
 from kernai.errors import Control, KernaiError, RunCancelledError
 from kernai.loop.effects import Cancelled
-from kernai.mcp.configuration import ServerConfig, expanded, read_file, read_servers
+from kernai.mcp.configuration import ServerConfig, read_file, read_servers
 from kernai.mcp.connection import CLOSING_SECONDS, Connection, Session
 from kernai.mcp.dispatch import Dispatch, Work
 from kernai.mcp.errors import McpClosedError, McpConfigError, McpError, checked_options
@@ -254,7 +254,7 @@ def setup(
     for name, source in sources.items():
         check_type(source, (*_OBJECTS, Callable), f"client[{name!r}] must be an SDK server, an SDK client that was not "
                                                   "entered, or a function that makes one")
-    servers = read_servers(expanded(mapping, os.environ), sources)
+    servers = read_servers(mapping, sources)
     auth = check_type(options.get("auth") or {}, Mapping, "auth must be a mapping from server names to httpx2.Auth")
     for name, one in auth.items():
         check_type(one, httpx2.Auth, f"auth[{name!r}] must be an httpx2.Auth, such as the SDK's OAuthClientProvider")

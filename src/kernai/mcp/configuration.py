@@ -1,7 +1,8 @@
 """Server configurations: read from a file, expanded from the environment, checked.
 
-Files are YAML, JSON or TOML, depending on their ending. ``${VAR}`` and ``${VAR:-default}`` are expanded after parsing,
-so values from the environment cannot add keys, servers or arguments; ``$${`` is a literal ``${``.
+Files are YAML, JSON or TOML, depending on their ending. ``${VAR}`` and ``${VAR:-default}`` are expanded in each text
+that is used, after parsing, so values from the environment cannot add keys, servers or arguments. ``$${`` is a literal
+``${``. Other texts are left alone: they may belong to another program, or to a server that is disabled.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -27,8 +27,6 @@ from kernai.mcp.errors import McpConfigError
 Transport = Literal["stdio", "sse", "streamable_http"]
 Item = TypeVar("Item")
 
-MAX_DEPTH = 50
-MAX_VALUES = 10_000
 #: shorter values are not hidden, because they occur in any text
 SHORTEST_SECRET = 4
 #: kernai's own key for the servers, and the key that desktop clients use
@@ -68,7 +66,7 @@ class ServerConfig:
 
 
 def read_servers(mapping: Mapping[str, Any], given: Collection[str] = ()) -> dict[str, ServerConfig]:
-    """Reads the servers of an expanded configuration, and those in `given`, which come from `client=`.
+    """Reads the servers of a configuration, and those in `given`, which come from `client=`.
 
     The latter need no entry and have no transport.
     """
@@ -148,10 +146,28 @@ def _transport(read: Mapping[str, Any], *, given: bool) -> Transport | None:
     return transport
 
 
+def _expanded(key: str, text: str) -> str:
+    """Replaces the references in a text. As in a shell, a default also replaces an empty variable."""
+    def replaced(found: re.Match[str]) -> str:
+        if found[0].startswith("$$"):
+            return found[0][1:]
+        name, default = found["name"], found["default"]
+        if name is None:
+            raise _FaultError(key, "'${' must begin ${NAME} or ${NAME:-default}; a literal '${' is '$${'")
+        value = os.environ.get(name) or (os.environ.get(name) if default is None else default)
+        if value is None:
+            raise _FaultError(
+                key, f"the environment variable {name} is not set: set it, or write a default, ${{{name}:-default}}"
+            )
+        return value
+
+    return _REFERENCE.sub(replaced, text)
+
+
 def _text(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not (text := _expanded(key, value)).strip():
         raise _FaultError(key, f"must be text that is not blank, got {_kind(value)}")
-    return value
+    return text
 
 
 def _plain(key: str, value: Any) -> str:
@@ -159,9 +175,9 @@ def _plain(key: str, value: Any) -> str:
         return str(value)  # YAML and TOML read `PORT: 8080` as a number
     if not isinstance(value, str):
         raise _FaultError(key, f"must be text, got {_kind(value)}: put it in quotes")
-    if "\0" in value:
+    if "\0" in (text := _expanded(key, value)):
         raise _FaultError(key, "contains a NUL character; remove it")
-    return value
+    return text
 
 
 def _each(key: str, value: Any, read: Callable[[str, Any], Item], what: str = "texts") -> tuple[Item, ...]:
@@ -181,8 +197,9 @@ def _pairs(key: str, value: Any) -> dict[str, str]:
 
 def _url(key: str, value: Any) -> str:
     with suppress(ValueError):  # for an unpaired bracket, and a port that cannot be one
-        if re.match(r"https?://[^/?#\s]+[^\s]*\Z", _text(key, value), re.IGNORECASE) and urlsplit(value).port != 0:
-            return str(value)
+        url = _text(key, value)
+        if re.match(r"https?://[^/?#\s]+[^\s]*\Z", url, re.IGNORECASE) and urlsplit(url).port != 0:
+            return url
     raise _FaultError(key, "must begin with http:// or https:// and name a host; a port must be from 1 to 65535")
 
 
@@ -198,7 +215,7 @@ def _headers(key: str, value: Any) -> dict[str, str]:
 
 def _timeout(key: str, value: Any) -> float:
     with suppress(ValueError):
-        value = float(value) if isinstance(value, str) else value  # it may come from a ${VAR}
+        value = float(_expanded(key, value)) if isinstance(value, str) else value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _FaultError(key, f"must be a number of seconds, got {_kind(value)}")
     if not 0 < value <= sys.float_info.max:
@@ -210,6 +227,7 @@ def _root(key: str, value: Any) -> dict[str, str | None]:
     name = None
     if isinstance(value, Mapping) and set(value) <= {"uri", "name"}:
         name, value = value.get("name"), value.get("uri")
+    name, value = (_expanded(key, one) if isinstance(one, str) else one for one in (name, value))
     if not isinstance(value, str) or not value.strip() or not isinstance(name, str | None):
         raise _FaultError(key, "must be a folder, a file:// URI, or {'uri': ..., 'name': ...}")
     if "://" in value and not value.startswith("file://"):
@@ -256,45 +274,7 @@ def redactor_of(config: ServerConfig) -> Redactor:
     return Redactor({secret: mark for secret, mark in secrets if len(secret) >= SHORTEST_SECRET})
 
 
-# --------------------------------------------------------------------------------------------- references and files
-
-
-def expanded(value: Any, environment: Mapping[str, str]) -> Any:
-    """Returns `value` with the references in all its texts replaced. Keys stay unchanged.
-
-    As in a shell, a default also replaces an empty variable. Raises `McpConfigError`, which names the variable and the
-    place, such as ``servers.files.env.TOKEN``.
-    """
-    values = count(1)
-
-    def expand(value: Any, place: str, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise McpConfigError(f"{place}: the configuration contains itself or nests deeper than {MAX_DEPTH} levels")
-        if next(values) > MAX_VALUES:  # YAML's aliases can make a small file this large
-            raise McpConfigError(f"the configuration has more than {MAX_VALUES} values")
-        if isinstance(value, str):
-            return _REFERENCE.sub(lambda found: _replaced(found, environment, place), value)
-        if isinstance(value, Mapping):
-            return {key: expand(one, f"{place}.{key}".lstrip("."), depth + 1) for key, one in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [expand(one, f"{place}[{index}]", depth + 1) for index, one in enumerate(value)]
-        return value
-
-    return expand(value, "", 0)
-
-
-def _replaced(found: re.Match[str], environment: Mapping[str, str], place: str) -> str:
-    if found[0].startswith("$$"):
-        return found[0][1:]
-    name, default = found["name"], found["default"]
-    if name is None:
-        raise McpConfigError(f"{place}: '${{' must begin ${{NAME}} or ${{NAME:-default}}; a literal '${{' is '$${{'")
-    value = environment.get(name) or (environment.get(name) if default is None else default)
-    if value is None:
-        raise McpConfigError(
-            f"{place}: the environment variable {name} is not set: set it, or write a default, ${{{name}:-default}}"
-        )
-    return value
+# ---------------------------------------------------------------------------------------------------------------- files
 
 
 def read_file(path: str | os.PathLike[str]) -> Any:
