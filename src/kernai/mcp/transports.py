@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import httpx2
+from anyio.abc import AsyncResource
 from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -27,8 +28,6 @@ from kernai.mcp.configuration import SHORTEST_SECRET, ServerConfig
 from kernai.mcp.errors import McpError
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from kernai.mcp.connection import Attempt, Session
 
 #: characters kept of a server's standard error: more are cut to the second number, which exceeds any secret
@@ -52,7 +51,7 @@ async def watched(transport: Any, session: Session) -> AsyncGenerator[Any]:
         yield _Watched(incoming, session), outgoing
 
 
-class _Watched:
+class _Watched(AsyncResource):
     """A stream of incoming messages that reports its end, and unreadable messages, to the session.
 
     The SDK drops a response that it cannot parse, so its caller would wait for the timeout. It gets an error instead.
@@ -62,12 +61,8 @@ class _Watched:
         self._stream = stream
         self._session = session
 
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._stream.__aexit__(*error)
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
     def __getattr__(self, name: str) -> Any:
         """Other attributes that the SDK needs, such as `last_context`."""
