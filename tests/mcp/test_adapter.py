@@ -165,8 +165,7 @@ def test_two_threads_that_list_the_tools_of_a_new_server_at_once_both_get_them()
     with ThreadPoolExecutor(1) as pool, setup({}, {"it": Server("it", on_list_tools=listing)}, register=False) as adapter:
         first = pool.submit(adapter.skills, "it")
         assert begun[0].wait(20)
-        assert [one.name for one in adapter.skills("it")] == ["go"]
-        assert [one.name for one in first.result()] == ["go"]
+        assert [one.name for one in (*adapter.skills("it"), *first.result())] == ["go", "go"]
 
 
 def test_a_call_that_lacks_headers_is_sent_again_after_its_tool_was_listed_again() -> None:

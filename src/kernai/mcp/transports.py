@@ -177,7 +177,8 @@ async def _stdio(config: ServerConfig, stderr: StderrTail) -> AsyncGenerator[Any
     _check_command(config, config.command)
     command = [config.command, *config.args]
     # on Windows, the SDK itself makes sure that the server's processes end
-    if os.name == "posix" and sys.executable and not getattr(sys, "frozen", False) and _GUARD.is_file():
+    is_python = re.match(r"(?i)(python|pypy|graalpy)", Path(sys.executable or "").name)  # not so in uWSGI
+    if os.name == "posix" and is_python and not getattr(sys, "frozen", False) and _GUARD.is_file():
         command = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), *command]
     parameters = StdioServerParameters(
         command=command[0], args=command[1:], cwd=config.cwd,
