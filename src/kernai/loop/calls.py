@@ -87,7 +87,7 @@ def plain_call(run: Run, response: ParsedResponse) -> _Call | None:
     block = response.only
     if block is None or block._type != "command" or run.unfinished or run.was_corrected:  # noqa: SLF001 - faster
         return None
-    if run.most_repeats is not None or run.trust is not None or run.quoted.is_due or not run.quoted.knows_none:
+    if run.most_repeats is not None or run.trust is not None or not run.quoted.knows_none:
         return None
     skill = run.setup.plain(block._name)  # noqa: SLF001 - faster
     prepared = None if skill is None else skill.table.prepare(block._content)  # noqa: SLF001 - faster

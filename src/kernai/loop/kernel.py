@@ -240,7 +240,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
     if decision.extras is not NOTHING:
         _write_extras(run, decision, response)
     translated = decision if isinstance(decision, (Calls, Answer)) and decision.dialect is not None else None
-    if run.quoted.is_due:
+    if not run.quoted.knows_none:
         is_old = isinstance(decision, Answer) and run.gate.rules(run).quotes < TRANSLATED_ANSWERS
         meant = response.blocks if translated is None or is_old else translated.blocks
         run.quoted.begin_response(confirms=partial(are_asked, run, meant if response.incomplete is None else ()))

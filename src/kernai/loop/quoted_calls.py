@@ -44,12 +44,10 @@ _ANY = ("", None)  # in place of type and name: a text that was made to hide its
 class QuotedCalls:
     """The quoted calls that one scope knows."""
 
-    __slots__ = ("_asked", "_confirmed", "_known", "_spelled", "_unread", "calls", "is_due", "knows_none")
+    __slots__ = ("_asked", "_confirmed", "_known", "_spelled", "_unread", "calls", "knows_none")
 
     def __init__(self) -> None:
-        #: whether `begin_response` has to be called with the next response
-        self.is_due = False
-        #: whether no text contained a call so far, as in most runs
+        #: whether no text may contain a call, as in most runs; otherwise `begin_response` needs each response
         self.knows_none = True
         # few runs ever read a call, so these are created with the first one
         self._unread: list[tuple[str, Look]] | None = None
@@ -65,7 +63,8 @@ class QuotedCalls:
     def begin_sub_run(self, outer: QuotedCalls) -> None:
         """Begins a sub-run: its model knows what the parent's model has read so far."""
         self.calls = outer.calls and {of: {**calls} for of, calls in outer.calls.items()}
-        self._spelled, self.knows_none = outer._spelled, outer.knows_none
+        self._spelled = outer._spelled
+        self.knows_none = self.knows_none and not (self.calls or self._spelled)
 
     def record_untrusted(self, source: str, text: str) -> None:
         """Notes an outside text that the model reads with its next call."""
@@ -80,7 +79,7 @@ class QuotedCalls:
         if look is not None:
             self._unread = self._unread or []
             self._unread.append((source, look))
-            self.is_due = True
+            self.knows_none = False
 
     def begin_response(self, *, confirms: Callable[[Asked], bool]) -> None:
         """Prepares to check a response. `confirms` says whether it has only calls that were to be confirmed."""
@@ -89,7 +88,6 @@ class QuotedCalls:
         if self._unread is not None:
             unread, self._unread = self._unread, None
             self._read(unread)
-        self.is_due = bool(self._confirmed)
 
     def _read(self, unread: list[tuple[str, Look]]) -> None:
         self._spelled = spelled = dict(self._spelled)  # sub-runs share what was there
@@ -138,7 +136,6 @@ class QuotedCalls:
             source = next((where for one, where in spellings.items() if is_spelled_in(one, type, name, content)), None)
         if source is not None and may_confirm:
             self._asked |= {(type, name, key) for key in keys}
-            self.is_due = True
         return source
 
 
