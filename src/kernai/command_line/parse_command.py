@@ -11,7 +11,7 @@ from kernai._util.redaction import one_line
 from kernai.agents.agent import Agent, OnProse
 from kernai.agents.definition import Rules
 from kernai.blocks.grammar import ASCII_SPACE
-from kernai.blocks.parser import parse, parts_of
+from kernai.blocks.parser import parts_of
 from kernai.blocks.plan import Plan
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK
@@ -90,8 +90,7 @@ def judge(
     text: str, protocols: frozenset[str] = frozenset(), on_prose: OnProse = "correct_once", *, may_plan: bool = True
 ) -> Verdict:
     """Returns what the loop would do with the response, for an agent that has skills or protocols to call."""
-    parsed = parse(text)
-    response = ParsedResponse(LlmResponse(text), parsed.blocks, parsed.incomplete, parsed.certain)
+    response = ParsedResponse.of(LlmResponse(text))
     rules = Rules.of(Agent(instructions="", on_prose=on_prose))
     decision = loop.decide(response, rules, protocols, may_plan=may_plan, can_call=True)
     remarks = list(_remarks(decision, response, protocols))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from kernai.agents.definition import CHECKED_FIELDS
 from kernai.blocks.grammar import ASCII_SPACE
-from kernai.blocks.parser import parse
 from kernai.errors import LimitReachedError, ProviderError, SkillInputError
 from kernai.events import AnswerRejectedRow, FinalRow
 from kernai.loop import corrections
@@ -75,11 +74,10 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
         return response, decision
     text, run.unfinished = run.unfinished + response.content, ""
     if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
-        blocks, _, incomplete, certain = parse(text)
         answer = copy(response.answer)  # not `replace`: a subclass may have a constructor of its own
         answer.content = text
-        response = ParsedResponse(answer, blocks, incomplete, certain)
-        decision = _decided(run, response)
+        response = ParsedResponse.of(answer)
+        decision, incomplete = _decided(run, response), response.incomplete
         if isinstance(decision, Correction) and incomplete is not None and incomplete.type == "final":
             # the answer is complete: the model only forgot to close the tag that it opened in the earlier response
             decision = Answer(incomplete.content.strip(ASCII_SPACE), incomplete, decision.extras)

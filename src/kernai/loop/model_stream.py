@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,15 @@ class ParsedResponse:
         #: the response's block, if it has one complete block and no other
         self.only = blocks[0] if len(blocks) == 1 and incomplete is None and certain is None else None
 
+    @classmethod
+    def of(cls, answer: LlmResponse) -> ParsedResponse:
+        """Parses an answer's content."""
+        one = parse_one(answer.content)
+        if one is not None:
+            return cls(answer, (one,))
+        blocks, _, incomplete, certain = parse(answer.content)
+        return cls(answer, blocks, incomplete, certain)
+
     @property
     def content(self) -> str:
         return self.answer.content
@@ -56,6 +65,9 @@ class ParsedResponse:
     def is_unfinished(self) -> bool:
         """Whether the response is empty although the turn has not ended, as with a call in the vendor's own format."""
         return self.answer.finish_reason in UNFINISHED and not self.content.strip(ASCII_SPACE)
+
+
+_NativeCalls = dict[int, tuple[str, str | None, list[str]]]
 
 
 def _is_open(block: Block) -> bool:
@@ -85,9 +97,8 @@ class ModelStream:
     """
 
     __slots__ = (
-        "_blocks", "_calls", "_cancellation", "_deadline", "_ended", "_incomplete", "_last_call", "_parser",
-        "_show", "answer", "asked", "caught_up", "earlier", "effect", "failure", "given_up", "pieces", "reported",
-        "run", "tools",
+        "_calls", "_cancellation", "_complete", "_deadline", "_ended", "_last_call", "_parser", "_show", "answer",
+        "asked", "caught_up", "earlier", "effect", "failure", "given_up", "pieces", "reported", "run", "tools",
     )
 
     def __init__(self, run: Run) -> None:
@@ -102,7 +113,7 @@ class ModelStream:
         self.tools: Tools | None = None
         self.pieces: list[str] = []
         #: streamed native calls, by index: type, name and pieces; and the index of the last one
-        self._calls: dict[int, tuple[str, str | None, list[str]]] | None = None
+        self._calls: _NativeCalls | None = None
         self._last_call: int | None = None
         #: returned for each piece: under asyncio, the provider may await it to let the listeners catch up
         self.caught_up: Any = None
@@ -274,24 +285,27 @@ class ModelStream:
             raise TypeError(f"block takes a number, a type, a name and text, got {(index, type, name, text)!r:.80}")
         if self.effect is not None and not self.effect.stream:
             return self.caught_up
-        self._calls = calls = {} if self._calls is None else self._calls
-        is_new = index not in calls
-        if not is_new and index != self._last_call:
-            return self.caught_up  # its block has ended; since the piece is missing, `response` retracts all of them
-        calls.setdefault(index, (type, name, []))[2].append(text)
+        if self._calls is None:
+            self._calls = {}
+        # a call that is not the last one has ended; since the piece is missing, `response` retracts all of them
+        if index not in self._calls or index == self._last_call:
+            self._add_piece(self._calls, index, type, name, text)
+        return self.caught_up
+
+    def _add_piece(self, calls: _NativeCalls, index: int, type: str, name: str | None, text: str) -> None:
         if self._parser is not None:
-            if is_new:
-                self._end_call(self._last_call)
+            if index not in calls:
+                self._end_call(calls)
                 self._show(BlockStartRow(type, name, block=index))
             if text:
                 self._show(BlockContentRow(text, block=index))
+        calls.setdefault(index, (type, name, []))[2].append(text)
         self._last_call = index
-        return self.caught_up
 
-    def _end_call(self, index: int | None) -> None:
-        if index is not None:
-            type, name, _ = (self._calls or {})[index]
-            self._show(BlockEndRow(type, name, block=index))
+    def _end_call(self, calls: _NativeCalls) -> None:
+        if self._last_call is not None:
+            type, name, _ = calls[self._last_call]
+            self._show(BlockEndRow(type, name, block=self._last_call))
 
     def _check_wanted(self) -> None:
         if self._cancellation.is_set():
@@ -314,17 +328,12 @@ class ModelStream:
         differs = shown != content or bool(self._calls)
         if differs and (shown or self._calls):
             run.write(ModelRestartedRow("the final content differs from what was streamed"))
-        if self._parser is None:
-            one = parse_one(content)
-            if one is not None:
-                return ParsedResponse(answer, (one,))
-            blocks, _, incomplete, certain = parse(content)
-            return ParsedResponse(answer, blocks, incomplete, certain)
-        self._show = run.write
-        if differs:
-            self._begin().push(content)
-        self._parser.flush()
-        return ParsedResponse(answer, self._blocks, self._incomplete, self._parser.certain)
+        if self._parser is not None:
+            self._show = run.write
+            if differs:
+                self._begin().push(content)
+            self._parser.flush()
+        return ParsedResponse.of(answer)
 
     def _native(self, answer: LlmResponse, prose: str, blocks: Sequence[Block]) -> ParsedResponse:
         """Returns a response with native calls, which need no parsing. If the streamed pieces differ, retracts them."""
@@ -343,36 +352,27 @@ class ModelStream:
             if prose and not shown:
                 self._parser.push(prose)
             self._parser.flush()
-            if self._last_call is not None and not _is_open(blocks[self._last_call]):
-                self._end_call(self._last_call)
             for at, block in enumerate(blocks):
                 if at not in calls:
-                    self._show(BlockStartRow(block.type, block.name, block=at))
-                    self._show(BlockContentRow(block.content, block=at))
-                    if not _is_open(block):
-                        self._show(BlockEndRow(block.type, block.name, block=at))
+                    self._add_piece(calls, at, block.type, block.name, block.content)
+            if self._last_call is not None and not _is_open(blocks[self._last_call]):
+                self._end_call(calls)
         incomplete = next((block for block in blocks if _is_open(block)), None)
         whole = blocks if incomplete is None else [block for block in blocks if block is not incomplete]
         return ParsedResponse(answer, whole, incomplete)
 
     def _begin(self) -> StreamParser:
-        self._blocks: list[Block] = []
-        self._incomplete: Block | None = None
         from kernai.blocks.stream_parser import StreamParser  # most runs have no listener
 
-        parser = StreamParser()
+        self._parser = parser = StreamParser()
+        self._complete = 0
         parser.on("text_chunk", lambda text: self._show(TextChunkRow(text)))
         # blocks do not nest, so the open block is the next one to be completed
-        parser.on("block_start", self._begin_block)
-        parser.on("block_content", lambda text: self._show(BlockContentRow(text, block=len(self._blocks))))
+        parser.on("block_start", lambda start: self._show(BlockStartRow(*start.values(), block=self._complete)))
+        parser.on("block_content", lambda text: self._show(BlockContentRow(text, block=self._complete)))
         parser.on("block_complete", self._end_block)
-        parser.on("block_incomplete", lambda block: setattr(self, "_incomplete", block))
-        self._parser = parser
         return parser
 
-    def _begin_block(self, start: Mapping[str, Any]) -> None:
-        self._show(BlockStartRow(start["type"], start["name"], block=len(self._blocks)))
-
     def _end_block(self, block: Block) -> None:
-        self._blocks.append(block)
-        self._show(BlockEndRow(block.type, block.name, block=len(self._blocks) - 1))
+        self._complete += 1
+        self._show(BlockEndRow(block.type, block.name, block=self._complete - 1))
