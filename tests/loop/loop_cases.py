@@ -316,7 +316,7 @@ ANSWERS = [
 
 #: the reason, the plan, and a word of the correction
 BAD_PLANS = [
-    ("invalid_json", '{"tasks": [}', "not valid JSON"), ("not_a_hash", "[1]", "JSON object"),
+    ("invalid_json", "```json\n{}\n```", "not valid JSON"), ("not_a_hash", "[1]", "JSON object"),
     ("no_tasks", "{}", '"tasks"'), ("empty_tasks", '{"tasks": []}', "empty"),
     ("all_tasks_invalid", '{"tasks": [{"id": "a"}, 3]}', '"input"'),
     ("duplicate_ids", json.dumps({"tasks": [task("a"), task("a")]}), "same id"),

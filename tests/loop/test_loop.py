@@ -488,21 +488,20 @@ def test_a_cancelled_run_ends_before_its_next_effect(effects: int, types: list[s
     assert cancelled.error.result is cancelled
 
 
-@pytest.mark.parametrize("listening", [False, True])
 @pytest.mark.parametrize("stop, reason, name, why", [
     (ProviderError("reset by peer"), "error", "ProviderError", "reset by peer"),
     (Cancelled(), "cancelled", None, "the run was cancelled"),
     (KeyboardInterrupt(), "cancelled", "KeyboardInterrupt", "KeyboardInterrupt"),
 ])
 def test_text_streamed_before_a_call_was_interrupted_is_recorded(
-    stop: BaseException, reason: str, name: str | None, why: str, listening: bool
+    stop: BaseException, reason: str, name: str | None, why: str
 ) -> None:
     def script(_: Sequence[Message], on_chunk: OnChunk) -> str:
         for piece in ("<final>It ", "is ", "4"):
             on_chunk(piece)
         raise stop
 
-    hand = ByHand(Agent(instructions=""), provider=Scripted(script), listening=listening)
+    hand = ByHand(Agent(instructions=""), provider=Scripted(script), listening=True)
     with suppress(KeyboardInterrupt):
         hand.run("Go.")
     failed, ended = hand.recorded[-2:]

@@ -37,6 +37,7 @@ TAPE = (
     '<block type="command" name="search">{"limit": "many"}</block>',
     '<block type="final">Found it.</block>',
 )
+CUT_OFF = NativeCall("command", "search", '{"query": "te', is_open=True)
 
 
 def agent(calls: Any = "native", **options: Any) -> Agent:
@@ -220,9 +221,9 @@ def test_calls_that_are_dropped_are_logged(caplog: pytest.LogCaptureFixture) -> 
     assert "event=native_calls.dropped" in caplog.text
 
 
-def test_a_call_that_was_cut_off_is_an_open_block_and_corrected() -> None:
-    cut = NativeCall("command", "search", '{"query": "te', is_open=True)
-    provider = MockProvider(LlmResponse(str(cut), blocks=[cut], finish_reason="length"), "Done.", native=True)
+@pytest.mark.parametrize("blocks", [None, [CUT_OFF]])
+def test_a_call_that_was_cut_off_is_an_open_block_and_corrected(blocks: Any) -> None:
+    provider = MockProvider(LlmResponse(str(CUT_OFF), blocks=blocks, finish_reason="length"), "Done.", native=True)
     recorder, seen = Recorder(), list[Event]()
     assert kernai.execute(agent(provider=provider), "Hi", recorder=recorder, on_event=seen.append).text == "Done."
     assert recorder.for_event("block_incomplete")[0].data["content"] == '{"query": "te'

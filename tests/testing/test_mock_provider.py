@@ -159,11 +159,7 @@ def test_a_mistake_in_a_test_is_reported_at_once(make: Any, error: type[Exceptio
 def test_parallel_calls_each_get_a_turn_of_their_own() -> None:
     provider = MockProvider(*map(str, range(40)), chunk_size=9)
     got: list[str] = []
-
-    def work(_: int) -> None:
-        got.extend(answers(provider, 5))
-
-    assert at_once(work, 8) == []
+    assert at_once(lambda _: got.extend(answers(provider, 5)), 8) == []
     assert sorted(got, key=int) == list(map(str, range(40)))
     assert provider.call_count == 40
 

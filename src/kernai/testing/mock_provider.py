@@ -213,12 +213,13 @@ def _checked(answers: Iterable[str | LlmResponse]) -> list[str | LlmResponse]:
 def _native(response: LlmResponse, tools: Tools) -> LlmResponse:
     """Converts a response with blocks to what a vendor with native calls would return."""
     parsed = parse(response.content)
+    blocks = [*parsed.blocks, *filter(None, [parsed.incomplete])]
     types = {"command", *(tool.type for tool in tools.tools)}
     calls = [
-        NativeCall(block.type, block.name, block.content, id=f"call_{at}")
-        for at, block in enumerate(parsed.blocks) if block.type in types
+        NativeCall(block.type, block.name, block.content, id=f"call_{at}", is_open=block is parsed.incomplete)
+        for at, block in enumerate(blocks) if block.type in types
     ]
-    rest = [one.content if one.type == "final" else str(one) for one in parsed.blocks if one.type not in types]
+    rest = [one.content if one.type == "final" else str(one) for one in blocks if one.type not in types]
     prose = "".join(filter(str.strip, [*parsed.text_segments, *rest])).rstrip()
     if not calls:
         return replace(response, content=prose, ends_turn=True)
