@@ -79,11 +79,11 @@ def run_given_plan(run: Run, plan: Plan) -> Generator[Effect, Any, str]:
     run.messages.append(planned(plan.to_dict()))
     workflow = yield from run_workflow(run, plan, ())
     run.gate.check()
-    for result in workflow.ends:
+    for result in workflow.ends.values():
         if result.error is not None and result.stop_reason in _SHARED:
             raise LimitReachedError(error_text(result.error), result.stop_reason.value)
     results = workflow.scheduler.ordered_results()
-    run.output = {task_id: workflow.values.get(task_id, result) for task_id, result in results.items()}
+    run.output = {one: text if one in workflow.failed else workflow.ends[one].output for one, text in results.items()}
     return json.dumps(results, ensure_ascii=False)
 
 
@@ -103,9 +103,8 @@ class RunningTasks:
         self.run = run
         self._is_given = is_given
         self.scheduler = TaskScheduler(plan)
-        self.ends: list[Result[Any]] = []
-        #: the values of typed agents' answers, by task id
-        self.values: dict[str, Any] = {}
+        #: the results of the tasks' runs, by task id
+        self.ends: dict[str, Result[Any]] = {}
         self.failed: set[str] = set()
         #: when each running task was started, and its scope
         self._running: dict[str, tuple[float, str | None]] = {}
@@ -158,7 +157,7 @@ class RunningTasks:
         # the usage counts even if the user's own code broke the task
         result = None if scope is None else run.end_of(scope)
         if result is not None:
-            self.ends.append(result)
+            self.ends[task_id] = result
             error = error or result.error
         if error is None and result is not None and result.text is not None:
             outcome = self._data_of(task_id, result)
@@ -180,10 +179,8 @@ class RunningTasks:
     def _data_of(self, task_id: str, result: Result[Any]) -> Any:
         """Returns a task's answer: its text, or the data of a typed answer."""
         own = self.run.task_agents.get(task_id)
-        if own is None or own.answer_type is None:
-            return result.text
-        self.values[task_id] = result.output
-        if own.answer_type.is_text or self.run.gate.rules(self.run).answers < TYPED_TASKS:
+        is_text = own is None or own.answer_type is None or own.answer_type.is_text
+        if own is None or is_text or self.run.gate.rules(self.run).answers < TYPED_TASKS:
             return result.text
         return json.loads(own.answer_text(result))
 
