@@ -25,7 +25,7 @@ Summary = tuple[Any, ...]
 
 
 def asked(text: str, *, can_call: bool = True, finish: str | None = None, answers: int = 2) -> Decision:
-    response = ParsedResponse.of(kernai.LlmResponse(text, finish_reason=finish))
+    response = ParsedResponse(kernai.LlmResponse(text, finish_reason=finish))
     rules = Rules.of(Agent(instructions="", on_prose="accept"))._replace(answers=answers)
     return decide(response, rules, {"mcp"}, may_plan=True, can_call=can_call)
 

@@ -90,7 +90,7 @@ def judge(
     text: str, protocols: frozenset[str] = frozenset(), on_prose: OnProse = "correct_once", *, may_plan: bool = True
 ) -> Verdict:
     """Returns what the loop would do with the response, for an agent that has skills or protocols to call."""
-    response = ParsedResponse.of(LlmResponse(text))
+    response = ParsedResponse(LlmResponse(text))
     rules = Rules.of(Agent(instructions="", on_prose=on_prose))
     decision = loop.decide(response, rules, protocols, may_plan=may_plan, can_call=True)
     remarks = list(_remarks(decision, response, protocols))

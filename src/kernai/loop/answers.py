@@ -76,7 +76,7 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
     if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
         answer = copy(response.answer)  # not `replace`: a subclass may have a constructor of its own
         answer.content = text
-        response = ParsedResponse.of(answer)
+        response = ParsedResponse(answer)
         decision, incomplete = _decided(run, response), response.incomplete
         if isinstance(decision, Correction) and incomplete is not None and incomplete.type == "final":
             # the answer is complete: the model only forgot to close the tag that it opened in the earlier response

@@ -35,23 +35,22 @@ class ParsedResponse:
     __slots__ = ("answer", "blocks", "certain", "incomplete", "only")
 
     def __init__(
-        self, answer: LlmResponse, blocks: Sequence[Block], incomplete: Block | None = None, certain: int | None = None
+        self, answer: LlmResponse, blocks: Sequence[Block] | None = None, incomplete: Block | None = None
     ) -> None:
+        """If `blocks` is None, parses the content of `answer`."""
+        certain = None
+        if blocks is None:
+            one = parse_one(answer.content)
+            if one is not None:
+                blocks = (one,)
+            else:
+                blocks, _, incomplete, certain = parse(answer.content)
         self.answer = answer
         self.blocks = blocks
         self.incomplete = incomplete
         self.certain = certain
         #: the response's block, if it has one complete block and no other
         self.only = blocks[0] if len(blocks) == 1 and incomplete is None and certain is None else None
-
-    @classmethod
-    def of(cls, answer: LlmResponse) -> ParsedResponse:
-        """Parses an answer's content."""
-        one = parse_one(answer.content)
-        if one is not None:
-            return cls(answer, (one,))
-        blocks, _, incomplete, certain = parse(answer.content)
-        return cls(answer, blocks, incomplete, certain)
 
     @property
     def content(self) -> str:
@@ -316,50 +315,44 @@ class ModelStream:
             raise RunCancelledError("this model call has ended")
 
     def response(self, answer: LlmResponse) -> ParsedResponse:
-        """Parses `answer`. Only its `content` counts: if the streamed pieces differ, they are retracted.
+        """Parses `answer`, except native calls, which are blocks already. Only the answer counts: if the streamed
+        pieces differ, they are retracted.
 
         Anything that the provider streams after this is refused.
         """
         self._ended = True
-        if answer.blocks is not None and answer.prose is not None:
-            return self._native(answer, answer.prose, answer.blocks)
-        content, pieces = answer.content, self.pieces
-        run, shown = self.run, pieces[0] if len(pieces) == 1 else "".join(pieces)
-        differs = shown != content or bool(self._calls)
-        if differs and (shown or self._calls):
-            run.write(ModelRestartedRow("the final content differs from what was streamed"))
-        if self._parser is not None:
-            self._show = run.write
-            if differs:
-                self._begin().push(content)
-            self._parser.flush()
-        return ParsedResponse.of(answer)
-
-    def _native(self, answer: LlmResponse, prose: str, blocks: Sequence[Block]) -> ParsedResponse:
-        """Returns a response with native calls, which need no parsing. If the streamed pieces differ, retracts them."""
-        shown, calls = "".join(self.pieces), self._calls or {}
-        same = all(
-            at < len(blocks) and (type, name, "".join(pieces)) == (blocks[at].type, blocks[at].name, blocks[at].content)
-            for at, (type, name, pieces) in calls.items()
-        )
-        if (shown or calls) and (shown.rstrip() != prose.rstrip() or not same):  # providers drop blanks before a call
+        text, pieces, calls = answer.content, self.pieces, self._calls
+        prose = None if answer.blocks is None else answer.prose
+        blocks: Sequence[Block] = ()
+        if answer.blocks is not None and prose is not None:
+            text, blocks = prose, answer.blocks
+        shown = pieces[0] if len(pieces) == 1 else "".join(pieces)
+        is_same = shown == text or (prose is not None and shown.rstrip() == text.rstrip())  # blanks before a call
+        if calls is not None:
+            is_same = is_same and all(
+                at < len(blocks) and call[:2] == (blocks[at].type, blocks[at].name)
+                and "".join(call[2]) == blocks[at].content for at, call in calls.items()
+            )
+        if not is_same and (shown or calls):
             self.run.write(ModelRestartedRow("the final content differs from what was streamed"))
-            shown, calls, self._last_call = "", {}, None
+            shown, calls, self._last_call = "", None, None
             if self._parser is not None:
                 self._begin()
         if self._parser is not None:
             self._show = self.run.write
-            if prose and not shown:
-                self._parser.push(prose)
+            if not shown:
+                self._parser.push(text)
             self._parser.flush()
+            calls = {} if calls is None else calls
             for at, block in enumerate(blocks):
                 if at not in calls:
                     self._add_piece(calls, at, block.type, block.name, block.content)
             if self._last_call is not None and not _is_open(blocks[self._last_call]):
                 self._end_call(calls)
+        if prose is None:
+            return ParsedResponse(answer)
         incomplete = next((block for block in blocks if _is_open(block)), None)
-        whole = blocks if incomplete is None else [block for block in blocks if block is not incomplete]
-        return ParsedResponse(answer, whole, incomplete)
+        return ParsedResponse(answer, [block for block in blocks if block is not incomplete], incomplete)
 
     def _begin(self) -> StreamParser:
         from kernai.blocks.stream_parser import StreamParser  # most runs have no listener

@@ -41,11 +41,6 @@ _INSTRUCTIONS, _CONTEXT = "the instructions", "what `Context.trust` added"
 class Trust:
     """The trusted texts of one scope, in addition to those that its parent had when this scope began."""
 
-    __slots__ = (
-        "_added", "_decided", "_earlier", "_outer", "_outer_has_read_outside", "_parent", "_results", "_run",
-        "instructions", "of_tasks", "sent",
-    )
-
     def __init__(self, run: Run, *, has_read_outside: bool = False) -> None:
         self._run = run
         #: of a sub-run: the parent's `Trust`, the workflow's task if it is one, and whether the host wrote that task
@@ -211,7 +206,7 @@ class Trust:
     def has_read_outside(self) -> bool:
         outside = self._run.setup.foreign or self._run.system.message.outside
         return self._outer_has_read_outside or bool(outside) or any(
-            message.by == "tool" or message.outside or (message.by is None and holds_results(message))
+            message.by == "tool" or message.outside or holds_results(message)
             for message in self._before() if message.role == "user"
         )
 
@@ -245,7 +240,7 @@ class Trust:
         for message in reversed(self._before()):
             if message.role != "user" or message.by == "runtime":
                 continue
-            if message.by == "user" or (message.by is None and not holds_results(message)):
+            if message.by in ("user", None) and not holds_results(message):
                 for at, part in enumerate(message.content):
                     if isinstance(part, str) and at in message.outside:
                         yield SourcedText(part, _PASSED_ON)
