@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import FrameType
@@ -577,6 +578,12 @@ def test_a_channel_may_be_closed_during_any_of_its_own_calls_in_the_same_thread(
     assert all(ended)
     # the event is there if the channel was not left, or was left just as the event was put in
     assert len(taken) - taken.count(None) == 2
+
+
+def test_the_end_of_a_run_wakes_its_consumer() -> None:
+    began, channel = time.monotonic(), Channel()
+    threading.Timer(0.02, channel.end).start()
+    assert (channel.get(PATIENCE), time.monotonic() - began < PATIENCE / 2) == (None, True)
 
 
 IN_A_FORK = """

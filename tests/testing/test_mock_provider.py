@@ -111,12 +111,6 @@ def test_what_was_asked_is_kept() -> None:
     assert (provider.messages_at(2), provider.generation_at(-3)) == (None, None)
 
 
-def test_a_recorded_call_does_not_change_when_the_run_continues() -> None:
-    provider = MockProvider(command("echo", "x"), "<final>done</final>")
-    kernai.run(Agent(instructions="", skills=[echo]), "Go.", provider=provider)
-    assert [len(call.messages) for call in provider.calls] == [2, 4]
-
-
 def test_a_function_answers_what_it_is_asked_until_reset_forgets_it_with_all_calls_and_answers() -> None:
     provider = MockProvider("a", chunk_size=3).fail_on_step(2).with_token_counter(lambda *_: {"prompt_tokens": 1})
     provider.on_call(lambda messages, model: f"{model.id}: {messages[-1].text}")
