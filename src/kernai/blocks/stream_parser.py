@@ -62,7 +62,7 @@ class StreamParser:
         self._prose: Listener = _drop
         self._sink: Listener = _drop  # receives text that is not a tag
         self._take: Listener = _drop  # receives pieces without `<`; the sink, unless something is held
-        self._completed = 0  # the number of complete blocks in this text
+        self.completed = 0  # the number of complete blocks in this text
         self._certain: int | None = None
         self.certain: int | None = None
         """`ParseResult.certain` of the text that the last `flush` ended."""
@@ -104,13 +104,13 @@ class StreamParser:
             self._scan("")  # reads text that is left because a listener raised; a candidate stays held
         while self._waiting:
             if self._certain is None:
-                self._certain = self._completed + 1
+                self._certain = self.completed + 1
             self._waiting = False
             self._end_value(BROKEN)
             self._scan("")
         if self._held:
             self._sink(self._release())
-        self.certain, self._certain, self._completed = self._certain, None, 0
+        self.certain, self._certain, self.completed = self._certain, None, 0
         if self._opening is not None:
             self._emit("block_incomplete", self._leave())
 
@@ -303,11 +303,11 @@ class StreamParser:
 
     def _emit_end(self, block: Block, rest: str) -> None:
         """Emits the rest of a block's content, and then the end of the block."""
-        self._completed += 1
         try:
             if rest:
                 self._emit("block_content", rest)
         finally:
+            self.completed += 1
             self._emit("block_complete", block)
 
     def _emit(self, event: str, data: Any) -> None:

@@ -56,7 +56,8 @@ class AsyncioDriver(Driver):
 
     _pool: WorkerPool | None = None
     _store: WorkerPool | None = None
-    _tasks: frozenset[asyncio.Task[None]] = frozenset()
+    #: the tasks of spawned work, each with the stack that waits for it
+    _tasks: dict[asyncio.Task[None], Stack] = {}  # noqa: RUF012 - never changed
     _watch: _Watch | None = None
     _hold = 0.0  # how long the event loop may wait for the next sync skill
     _root_task: asyncio.Task[Any] | None = None
@@ -95,7 +96,7 @@ class AsyncioDriver(Driver):
         super().stop()
         if self._watch is not None:
             self._watch.cancel_calls()
-        for task in self._tasks:
+        for task in [*self._tasks]:
             if not task.cancelling():
                 task.cancel()
         self._delivery.interrupt()
@@ -240,9 +241,8 @@ class AsyncioDriver(Driver):
         if stack.completions is None:
             stack.completions = asyncio.Queue()
         task = asyncio.ensure_future(self._drive_spawned(spawned))
-        stack.spawned = [*stack.spawned, task]
-        self._tasks |= {task}
-        task.add_done_callback(partial(self._spawned_ended, spawned, stack))
+        self._tasks = {**self._tasks, task: stack}
+        task.add_done_callback(partial(self._spawned_ended, spawned))
 
     async def _drive_spawned(self, spawned: Stack) -> None:
         """Keeps the result or error of spawned work for its parent, which records it."""
@@ -253,15 +253,14 @@ class AsyncioDriver(Driver):
                 self.spawned_failed(error)
             spawned.completion = Completion(spawned.key, error=error)
 
-    def _spawned_ended(self, spawned: Stack, stack: Stack, task: asyncio.Task[None]) -> None:
+    def _spawned_ended(self, spawned: Stack, task: asyncio.Task[None]) -> None:
         """Queues the completion of spawned work. A task that was cancelled before it began gets a new one."""
-        self._tasks -= {task}
-        stack.spawned = [one for one in stack.spawned if one is not task]
+        stack = self._tasks.pop(task)
         stack.completions.put_nowait(spawned.completion or Completion(spawned.key, error=NotPerformed()))
 
     async def _end_spawned(self, stack: Stack) -> None:
         """Waits for work that is left over because the run was cancelled again while waiting."""
-        while left := [task for task in stack.spawned if not task.done()]:
+        while left := [task for task, parent in self._tasks.items() if parent is stack and not task.done()]:
             for task in left:
                 task.cancel()
             try:

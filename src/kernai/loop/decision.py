@@ -27,19 +27,14 @@ NESTED = "nested"
 
 
 class Extras(NamedTuple):
-    """What a response contains besides its request. None of it is run."""
+    """What a response contains besides its request and an open block. None of it is run."""
 
     #: `plan` blocks that cannot be run, each with a reason of the `plan_rejected` event
     rejected: Sequence[tuple[Block, str]] = ()
     #: plans that are only notes, `json` blocks and forged blocks, in source order
     others: Sequence[Block] = ()
-    incomplete: Block | None = None
     #: blocks after an unterminated JSON value, with which the block before them begins
     uncertain: Sequence[Block] = ()
-
-    @property
-    def forged(self) -> list[Block]:
-        return [block for block in self.others if block.type in FORGED]
 
 
 NOTHING = Extras()
@@ -142,7 +137,7 @@ def decide(
             calls.append(block)
             not_run.append(block)
     has_extras = others or rejected or response.incomplete or uncertain
-    extras = Extras(rejected, others, response.incomplete, uncertain) if has_extras else NOTHING
+    extras = Extras(rejected, others, uncertain) if has_extras else NOTHING
     if workflow is not None:
         return Workflow(workflow[0], not_run, extras, workflow[1])
     if calls:

@@ -61,7 +61,7 @@ from kernai.events import (
 from kernai.loop import corrections
 from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid, note_correction
 from kernai.loop.calls import failed, plain_call, refuse_quoted, run_calls
-from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Workflow
+from kernai.loop.decision import FORGED, NOTHING, Answer, Calls, Correction, Decision, Workflow
 from kernai.loop.effects import (
     CallModel,
     CallProtocol,
@@ -410,13 +410,13 @@ def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> Non
             run.write(JsonRow(block.content))
         else:
             run.write(ForgedBlockRow(block.type, block.name, block.content))
-    if extras.forged:
-        run.warnings += (corrections.forged(extras.forged),)
-    if extras.incomplete is not None:
-        open_block = extras.incomplete
+    if forged := [block for block in extras.others if block.type in FORGED]:
+        run.warnings += (corrections.forged(forged),)
+    open_block = response.incomplete
+    if open_block is not None:
         run.write(BlockIncompleteRow(open_block.type, open_block.name, open_block.content))
         if isinstance(decision, (Calls, Workflow)):
-            run.warnings += (corrections.incomplete(extras.incomplete, cut=response.is_cut),)
+            run.warnings += (corrections.incomplete(open_block, cut=response.is_cut),)
     if extras.uncertain:
         run.warnings += (corrections.uncertain(extras.uncertain),)
 

@@ -96,7 +96,7 @@ class ModelStream:
     """
 
     __slots__ = (
-        "_calls", "_cancellation", "_complete", "_deadline", "_ended", "_last_call", "_parser", "_show", "answer",
+        "_calls", "_cancellation", "_deadline", "_ended", "_last_call", "_parser", "_show", "answer",
         "asked", "caught_up", "earlier", "effect", "failure", "given_up", "pieces", "reported", "run", "tools",
     )
 
@@ -358,14 +358,10 @@ class ModelStream:
         from kernai.blocks.stream_parser import StreamParser  # most runs have no listener
 
         self._parser = parser = StreamParser()
-        self._complete = 0
         parser.on("text_chunk", lambda text: self._show(TextChunkRow(text)))
         # blocks do not nest, so the open block is the next one to be completed
-        parser.on("block_start", lambda start: self._show(BlockStartRow(*start.values(), block=self._complete)))
-        parser.on("block_content", lambda text: self._show(BlockContentRow(text, block=self._complete)))
-        parser.on("block_complete", self._end_block)
+        parser.on("block_start", lambda start: self._show(BlockStartRow(*start.values(), block=parser.completed)))
+        parser.on("block_content", lambda text: self._show(BlockContentRow(text, block=parser.completed)))
+        parser.on(
+            "block_complete", lambda one: self._show(BlockEndRow(one.type, one.name, block=parser.completed - 1)))
         return parser
-
-    def _end_block(self, block: Block) -> None:
-        self._complete += 1
-        self._show(BlockEndRow(block.type, block.name, block=self._complete - 1))
