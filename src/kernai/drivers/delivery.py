@@ -71,7 +71,7 @@ class EventDelivery:
         """Writes the waiting rows. If a sink raises Ctrl-C or the like, the rest stays in the outbox."""
         events, entries, loud = outbox.waiting, self._entries, self._loud
         is_list = entries is not None or self._recorder is None
-        if outbox.is_kept:  # they are recorded already, and wait only for the log
+        if outbox.rows is not events:  # they are recorded already, and wait only for the log
             while events:
                 row = events.popleft()
                 if loud is None or row.type in loud:

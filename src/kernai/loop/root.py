@@ -201,15 +201,12 @@ class Outbox:
     either `waiting` or the recorder's list.
     """
 
-    __slots__ = ("delivery", "is_kept", "rows", "waiting")
+    __slots__ = ("delivery", "rows", "waiting")
 
     def __init__(self, delivery: Delivery) -> None:
         self.delivery = delivery
         self.waiting: deque[Row] = deque()
-        kept = delivery.kept
-        #: whether rows are written directly to `delivery.kept`
-        self.is_kept = kept is not None
-        self.rows: deque[Row] | list[Row] = self.waiting if kept is None else kept
+        self.rows: deque[Row] | list[Row] = self.waiting if delivery.kept is None else delivery.kept
 
 
 class Root(Gate):

@@ -219,7 +219,7 @@ class Run:
         """Records something that has happened in this step. The row is delivered before the next effect."""
         row.seal()
         self.put(row)
-        if row.is_warning and self.outbox.is_kept:
+        if row.is_warning and self.outbox.rows is not self.outbox.waiting:
             self.outbox.waiting.append(row)  # for the log
 
     def write_to(self, outbox: Outbox) -> None:
