@@ -329,10 +329,9 @@ class ModelStream:
         shown = pieces[0] if len(pieces) == 1 else "".join(pieces)
         is_same = shown == text or (prose is not None and shown.rstrip() == text.rstrip())  # blanks before a call
         if calls is not None:
-            is_same = is_same and all(
-                at < len(blocks) and call[:2] == (blocks[at].type, blocks[at].name)
-                and "".join(call[2]) == blocks[at].content for at, call in calls.items()
-            )
+            for at, (type, name, parts) in calls.items():  # not in `all()`, whose closure would slow down each step
+                is_same = is_same and at < len(blocks) and (type, name, "".join(parts)) == (
+                    blocks[at].type, blocks[at].name, blocks[at].content)
         if not is_same and (shown or calls):
             self.run.write(ModelRestartedRow("the final content differs from what was streamed"))
             shown, calls, self._last_call = "", None, None
@@ -352,7 +351,7 @@ class ModelStream:
         if prose is None:
             return ParsedResponse(answer)
         incomplete = next((block for block in blocks if _is_open(block)), None)
-        return ParsedResponse(answer, [block for block in blocks if block is not incomplete], incomplete)
+        return ParsedResponse(answer, [block for block in blocks if not _is_open(block)], incomplete)
 
     def _begin(self) -> StreamParser:
         from kernai.blocks.stream_parser import StreamParser  # most runs have no listener
