@@ -259,6 +259,10 @@ class RunStartRow(Row, type="run_start", group="run"):
     "metadata": {}, "format": 2}
     """
 
+    __slots__ = (
+        "agent", "agents", "definition", "format", "history", "input", "metadata", "model", "plan", "rules", "run_id",
+        "trusted",
+    )
     uncompared = frozenset({"model", "agent", "agents", "metadata", "format", "rules", "definition", "trusted"})
     shared_fields = ("metadata",)
 
@@ -319,6 +323,8 @@ class ResultRow(Row, type="result", group="run"):
     Example: {"text": "Found.", "stop_reason": "final", "steps": 2, "usage": {"prompt_tokens": 200,
     "completion_tokens": 20, "total_tokens": 220, "cost": null, "model_calls": 2}, "error": null}
     """
+
+    __slots__ = ("error", "raised", "repaired", "steps", "stop_reason", "text", "truncated", "usage_")
 
     def __init__(
         self, text: str | None, stop_reason: str, steps: int, usage_: Mapping[str, Any], error: str | None,
