@@ -6,11 +6,11 @@ whether the answer is typed. The agent keeps the latest one; a run checks at eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kernai._util.api import Once, close_matches
+from kernai._util.api import Once
 from kernai.agents.definition import Rules, part_of
 from kernai.agents.instruction_builder import system_text
 from kernai.blocks.block import neutralize
@@ -71,13 +71,12 @@ class Setup:
 
     def __init__(self, agent: Agent[Any], key: Key) -> None:
         self.key = key
-        self.model, self._skill_registry, self._protocol_registry, allowed, self.workflows, self.answer_type = key
+        self.model, skills, protocols, allowed, self.workflows, self.answer_type = key
         #: `CHANGES.latest` when this was last known to be valid
         self.checked = CHANGES.latest
         # not the agent itself, which refers to this: a cycle would have to wait for the garbage collector
-        self._sources = agent.revision, self._skill_registry, self._protocol_registry
+        self._sources = agent.revision, skills, protocols
         self._versions = [one.version for one in self._sources]
-        self._skill_selection, self._protocol_selection = agent.skills, agent.protocols
         self._lists_skills = agent.list_skills
         self.know_how: KnowHow | None = agent.know_how
         self.constrains, self.is_native = agent.constrain, agent.calls == "native"
@@ -92,8 +91,8 @@ class Setup:
         self._definition: tuple[dict[str, Any], dict[str, Agent[Any]]] | None = None
         self._tools: tuple[System, Tools] | None = None
         self._plain: dict[str | None, Skill | None] = {}
-        self.skills = SkillAccess(agent.skills, self._skill_registry, allowed, self.model)
-        self.protocols = ProtocolAccess(agent.protocols, self._protocol_registry)
+        self.skills = SkillAccess(agent.skills, skills, allowed, self.model)
+        self.protocols = ProtocolAccess(agent.protocols, protocols)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()  # a deep or pickled copy of an agent computes its own: registries are not copied
@@ -126,12 +125,12 @@ class Setup:
     @Once
     def can_call(self) -> bool:
         """Whether the agent may have anything to call, so that its system message explains blocks."""
-        return self._skill_selection is not None or self.know_how is not None or self.protocols.any()
+        return self.skills.selection is not None or self.know_how is not None or self.protocols.any()
 
     @Once
     def has_calls(self) -> bool:
         """Whether the agent's own options give it anything to call. If not, prose is the answer for any `on_prose`."""
-        named = self._protocol_selection is not None
+        named = self.protocols.selection is not None
         return self.skills.any() or self.know_how is not None or (named and self.protocols.any())
 
     @Once
@@ -152,10 +151,8 @@ class Setup:
     @Once
     def unknown(self) -> list[tuple[str, str, str]]:
         """The names in the agent's lists that are not registered: kind, name, and similar names."""
-        return [
-            *_unknown("skill", self._skill_selection, self._skill_registry),
-            *_unknown("protocol", self._protocol_selection, self._protocol_registry),
-        ]
+        both = ("skill", self.skills), ("protocol", self.protocols)
+        return [(kind, *one) for kind, access in both for one in access.unknown()]
 
     @calls_out
     def read_system(self, read: tuple[Any, int], context: Context) -> System:
@@ -184,7 +181,7 @@ class Setup:
     @Once
     def listing(self) -> str:
         """The skills' listing, if it is in the system message; otherwise empty."""
-        if self._skill_selection is None or self._lists_skills is False:
+        if self.skills.selection is None or self._lists_skills is False:
             return ""
         return listing_of(self.skills.visible(), inf if self._lists_skills else SHORT_LISTING)
 
@@ -235,11 +232,3 @@ def _shown(instructions: str | tuple[str | Outside, ...]) -> str:
     if isinstance(instructions, str):
         return instructions
     return "\n\n".join(neutralize(one.text) if isinstance(one, Outside) else one for one in instructions)
-
-
-def _unknown(
-    kind: str, selection: object, registry: SkillRegistry | ProtocolRegistry
-) -> Iterator[tuple[str, str, str]]:
-    for name in selection if type(selection) is tuple else ():
-        if isinstance(name, str) and registry.find(name) is None:
-            yield kind, name, ", ".join(close_matches(name, (one.name for one in registry.all()), 3))

@@ -126,7 +126,7 @@ class ProtocolAccess(Access[Protocol]):
     __slots__ = ()
 
     def __init__(self, selection: ProtocolSelection, registry: ProtocolRegistry) -> None:
-        super().__init__("all" if selection is None else selection, registry)
+        super().__init__(selection, registry, selection is None)
 
     def held(self, name: str) -> Protocol:
         """The protocol of that name. Raises `KernaiError` if it has been unregistered in the meantime."""

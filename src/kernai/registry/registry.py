@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from kernai._util.api import ForkSafeLock, NotCopied
+from kernai._util.api import ForkSafeLock, NotCopied, close_matches
 from kernai.registry.configuration import config, defaults
 
 if TYPE_CHECKING:
@@ -92,16 +92,20 @@ class Registry(NotCopied, Generic[Entry]):
 
 
 class Access(Generic[Entry]):
-    """What one agent may use: its own entries, and registered ones by name. `selection` has both, or is ``"all"``."""
+    """What one agent may use: its own entries, and registered ones by name. `selection` is the agent's option.
 
-    __slots__ = ("_direct", "_names", "_registry")
+    `takes_all`: the selection stands for all registered entries.
+    """
 
-    def __init__(self, selection: str | Iterable[str | Entry], registry: Registry[Entry]) -> None:
-        given = () if isinstance(selection, str) else tuple(selection)
+    __slots__ = ("_direct", "_names", "_registry", "selection")
+
+    def __init__(self, selection: Iterable[str | Entry] | None, registry: Registry[Entry], takes_all: bool) -> None:
+        given = () if takes_all else tuple(selection or ())
+        self.selection = selection
         self._registry = registry
         self._direct = {one.name: one for one in given if not isinstance(one, str)}
         #: None: all names
-        self._names = None if selection == "all" else frozenset(one for one in given if isinstance(one, str))
+        self._names = None if takes_all else frozenset(one for one in given if isinstance(one, str))
 
     def find(self, name: str) -> Entry | None:
         """The agent's own entry of that name, else the registered one, even if the agent may not use it."""
@@ -120,6 +124,12 @@ class Access(Generic[Entry]):
 
     def any(self) -> bool:
         return any(map(self.allows, self.selected()))
+
+    def unknown(self) -> Iterator[tuple[str, str]]:
+        """The names in the agent's list that are not registered, each with similar ones."""
+        for name in (self.selection or ()) if self._names else ():
+            if isinstance(name, str) and self._registry.find(name) is None:
+                yield name, ", ".join(close_matches(name, (one.name for one in self._registry.all()), 3))
 
 
 #: the registries that `reset` and `isolated` affect

@@ -151,11 +151,9 @@ class Skill:
     def is_plain(self) -> bool:
         """Whether a call needs only its parameters, and no subclass overrides how a call is made."""
         kind = type(self)
-        return (
-            not self.wants_context and not self.approval and not self.is_guarded
-            and not self.directory and not self.creates and kind.read is Skill.read and kind.bind is Skill.bind
-            and kind.invoke is Skill.invoke and type(self.table) is InputTable
-        )
+        asks = self.approval or self.is_guarded or self.directory or self.creates
+        is_read_here = kind.read is Skill.read and kind.bind is Skill.bind and type(self.table) is InputTable
+        return self.takes_keywords and not asks and is_read_here
 
     @calls_out
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Any:

@@ -127,13 +127,12 @@ def listing_of(skills: Sequence[Skill], most: float = inf) -> str:
 class SkillAccess(Access[Skill]):
     """The skills of one agent for one model under one configuration, valid until the registry changes."""
 
-    __slots__ = ("_allowed", "_model", "_selection")
+    __slots__ = ("_allowed", "_model")
 
     def __init__(
         self, selection: SkillSelection, registry: SkillRegistry, allowed: Sequence[str] | None, model: Model
     ) -> None:
-        super().__init__(selection or (), registry)
-        self._selection = selection
+        super().__init__(selection, registry, selection == "all")
         self._model = model
         self._allowed = None if allowed is None else frozenset(allowed)
 
@@ -146,7 +145,7 @@ class SkillAccess(Access[Skill]):
     def selected(self) -> list[Skill]:
         """The skills in the agent's selection, even those that it may not call, in the order of its list."""
         registry: SkillRegistry = self._registry  # type: ignore[assignment]  # the constructor took one
-        return registry.select(self._selection)
+        return registry.select(self.selection)
 
 
 #: the process-wide registry, `kernai.skills`
