@@ -253,8 +253,8 @@ def test_a_copy_of_an_agent_that_has_run_has_options_of_its_own(copied: Callable
     other = copied(agent)
     other.skills = ("add",)
     recorder = Recorder()
-    answers = "Hm.", command("echo", '{"text": "a"}'), command("add", '{"a": 1, "b": 2}'), "<final>a</final>"
-    kernai.execute(other, "go", provider=MockProvider(*answers), recorder=recorder)
+    provider = MockProvider("Hm.", command("echo", '{"text": "a"}'), command("add", '{"a": 1, "b": 2}'), "<final>a</final>")
+    kernai.execute(other, "go", provider=provider, recorder=recorder)
     assert [event.data["skill"] for event in recorder.for_event("skill_execute")] == ["add"]
     assert "### echo" in agent.system_prompt()
     assert "### echo" not in other.system_prompt()

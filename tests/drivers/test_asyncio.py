@@ -170,8 +170,7 @@ def test_a_run_does_not_keep_the_tasks_of_calls_and_sub_runs_that_have_ended() -
 
     helper = Agent(instructions="x", provider=MockProvider(final("done"))).as_skill("helper", "helps")
     provider = MockProvider(*[command("helper", '{"input": "x"}') * 2] * 9, final("done"))
-    agent = Agent(instructions="x", skills=[helper], parallel_skills=True, provider=provider)
-    asyncio.run(arun(agent, "go", on_event=count))
+    asyncio.run(arun(Agent(instructions="x", skills=[helper], parallel_skills=True, provider=provider), "go", on_event=count))
     assert kept[-1] < kept[0] + 9
 
 
