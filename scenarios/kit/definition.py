@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -204,10 +203,10 @@ def _mcp(config: Path | None) -> Iterator[kernai.Protocol | None]:
         return
     try:
         from kernai import mcp
-        from kernai.mcp.configuration import expanded, read_file, read_servers
+        from kernai.mcp.configuration import read_file, read_servers
 
         adapter = mcp.load(config, register=False)
-        servers = read_servers(expanded(read_file(config), os.environ))
+        servers = read_servers(read_file(config))
     except (ImportError, kernai.KernaiError) as error:
         raise UsageError(str(error)) from error
     with adapter:

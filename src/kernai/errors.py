@@ -206,6 +206,8 @@ class RunBusyError(RunConflictError):
     Nothing was called or written. Wait (``resume(..., wait=60)``), or leave the run to that worker.
     """
 
+    run_id: str
+
     def __init__(self, run_id: str, holder: str = "", since: str = "", until: str = "") -> None:
         super().__init__(run_id, holder, since, until)
         self.run_id, self.holder, self.since, self.until = run_id, holder, since, until

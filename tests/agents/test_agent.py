@@ -247,7 +247,7 @@ def test_a_sub_agent_is_sent_the_prompt_of_a_sub_agent() -> None:
 def test_a_copy_of_an_agent_that_has_run_has_options_of_its_own(copied: Callable[[Agent[Any]], Agent[Any]]) -> None:
     kernai.skills.register(echo)
     kernai.skills.register(add)
-    own = ["echo", Agent(instructions="").as_skill("helper", "Helps.")]
+    own: list[Any] = ["echo", Agent(instructions="").as_skill("helper", "Helps.")]
     agent: Agent[Any] = Agent(instructions="", skills=own, list_skills=True, output=str | kernai.Usage | Literal[1])
     kernai.execute(agent, "go", provider=MockProvider("<final>hi</final>"))
     other = copied(agent)
