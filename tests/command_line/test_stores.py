@@ -308,7 +308,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a run in a store that is followed": (("view", "runs.db", "r42", "--follow"), "--follow needs a file", "the run so far"),
     "no recording that is followed": (("view", "clerk.py", "--follow"), "neither JSON nor JSON lines", "--record FILE"),
     "a replay without an agent": (("replay", "run.jsonl"), "no agent at 'run.jsonl'", "or make one: --system"),
-    "a replay of a run in a store without an agent": (("replay", "runs.db", "r42"), "no agent at 'runs.db'", "or make one: --system"),
     "a replay of a missing store without an agent": (("replay", "no.db", "r42"), "no agent at 'no.db'", "name one first"),
     "a resume without an agent": (("resume", "no.db", "r42"), "no agent at 'no.db'", "name one first"),
     "a replay of an agent made by options without a run": (("replay", "--system", "x"), "there is no recording", "STORE RUN for a run"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -261,18 +262,10 @@ def test_an_exhausted_pool_is_an_error_that_says_so_while_leases_are_still_renew
     with opened(server, schema=schema, pool_size=1) as kept:
         lease = kept.append("r", 0, [started()], [], claim=("first", 60))
         assert lease is not None
-        renewed: list[int] = []
-
-        def others() -> None:
+        with kept.transaction(), ThreadPoolExecutor(1) as another:
             with pytest.raises(KernaiError, match=": all 1 connections are in use: pass a larger pool_size, or let fewer threads"):
-                kept.load("r")
-            renewed.append(kept.renew(lease).token)
-
-        with kept.transaction():
-            thread = threading.Thread(target=others)
-            thread.start()
-            thread.join()
-        assert renewed == [lease.token]
+                another.submit(kept.load, "r").result()
+            assert another.submit(kept.renew, lease).result().token == lease.token
 
 
 def test_a_text_that_the_server_does_not_take_is_an_error_at_once(kept: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:

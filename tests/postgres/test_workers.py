@@ -438,6 +438,18 @@ def test_the_run_of_a_worker_that_ends_during_a_call_is_continued_by_another(
     assert jobs(store) == []
 
 
+def test_a_run_that_ends_its_workers_again_and_again_is_blocked_until_it_is_enqueued(store: PostgresStore) -> None:
+    own = Workers(store, {"clerk": acting(lambda: None)})
+    handle = own.submit("clerk", "go")
+    resumed = {**store.load(handle.run_id)[0], "event": "run_resumed", "data": {"from_seq": 1, "dropped": [], "format": 2}}
+    store.append(handle.run_id, 1, [resumed] * 10, [], claim=("h:1:2:3", 0.001))
+    own.run(wait=False)
+    assert (handle.info().status, str(handle.info().why)[:32]) == ("blocked", "10 workers ended at this point, ")
+    store.enqueue(handle.run_id)
+    own.run(wait=False)
+    assert handle.result(0).text == "done"
+
+
 def test_a_failed_job_is_submitted_again(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = [2], PostgresStore.info
 

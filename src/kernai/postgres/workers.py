@@ -44,7 +44,7 @@ from kernai.errors import (
     described,
     error_text,
 )
-from kernai.events import Event, ResultRow
+from kernai.events import Event, ResultRow, RunResumedRow
 from kernai.postgres.server import RECONNECT
 from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, head_of
 from kernai.recording.recorder import expand
@@ -63,6 +63,8 @@ _LOG = logging.getLogger("kernai.workers")
 ROUND, POLL = 2.0, 1.0
 #: how many seconds a worker that stops waits for a server that has stopped answering
 LATE = 5.0
+#: how often a run may be continued after its worker has ended, without going on: it may be what ends them
+MOST_DEATHS = 10
 
 _SET_QUEUE = "UPDATE runs SET queue = %s, lock = %s WHERE tenant = %s AND run_id = %s"
 _LOCK = "SELECT pg_try_advisory_xact_lock(hashtext(%s))"
@@ -241,6 +243,12 @@ class Workers:
             if agent is None:
                 _block(store, run_id, _unknown(info.agent, self.agents))
                 return
+            if info.status == ABANDONED:
+                last = store.load(run_id, max(info.length - 2 * MOST_DEATHS, 0))
+                if sum(one["event"] == RunResumedRow.type for one in last) >= MOST_DEATHS:
+                    why = f"{MOST_DEATHS} workers ended at this point, perhaps because of the run: find out why, then"
+                    _block(store, run_id, f"{why} store.enqueue({run_id!r}) continues it")
+                    return
             try:
                 options: ResumeOptions = {} if self._options is None else self._options(info)
                 check_type(options, Mapping, "options must return a mapping, such as {'limits': ...}")
