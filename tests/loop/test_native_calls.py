@@ -221,13 +221,13 @@ def test_calls_that_are_dropped_are_logged(caplog: pytest.LogCaptureFixture) -> 
     assert "event=native_calls.dropped" in caplog.text
 
 
-@pytest.mark.parametrize("blocks", [None, [CUT_OFF]])
-def test_a_call_that_was_cut_off_is_an_open_block_and_corrected(blocks: Any) -> None:
-    provider = MockProvider(LlmResponse(str(CUT_OFF), blocks=blocks, finish_reason="length"), "Done.", native=True)
-    recorder, seen = Recorder(), list[Event]()
-    assert kernai.execute(agent(provider=provider), "Hi", recorder=recorder, on_event=seen.append).text == "Done."
+@pytest.mark.parametrize("blocks, changes", [(None, []), ([CUT_OFF], []), ([CUT_OFF, CUT_OFF], [redact("never")])])
+def test_a_call_that_was_cut_off_is_an_open_block_and_corrected(blocks: Any, changes: Any) -> None:
+    text, recorder, seen = written("", blocks or [CUT_OFF]), Recorder(), list[Event]()
+    provider = MockProvider(LlmResponse(text, blocks=blocks, finish_reason="length"), "Done.", native=True)
+    assert kernai.execute(agent(provider=provider, middleware=changes), "Hi", recorder=recorder, on_event=seen.append).text == "Done."
     assert recorder.for_event("block_incomplete")[0].data["content"] == '{"query": "te'
-    assert [event.type for event in seen if event.type in ("block_start", "block_end")] == ["block_start"]
+    assert [event.type for event in seen if event.type in ("block_start", "block_end")] == ["block_start"] * len(blocks or "1")
     assert not recorder.for_event("skill_execute")
     assert "cut off inside your call of search" in provider.calls[1].messages[-1].text
     assert str(kernai.replay(agent(provider=provider), recording=recorder.to_list()).result) == "Done."

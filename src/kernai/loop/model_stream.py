@@ -301,10 +301,12 @@ class ModelStream:
         calls.setdefault(index, (type, name, []))[2].append(text)
         self._last_call = index
 
-    def _end_call(self, calls: _NativeCalls) -> None:
-        if self._last_call is not None:
-            type, name, _ = calls[self._last_call]
-            self._show(BlockEndRow(type, name, block=self._last_call))
+    def _end_call(self, calls: _NativeCalls, blocks: Sequence[Block] = ()) -> None:
+        """Shows that the last call has ended, unless it was cut off, which only its block in `blocks` says."""
+        at, self._last_call = self._last_call, None
+        if at is not None and not (blocks and _is_open(blocks[at])):
+            type, name, _ = calls[at]
+            self._show(BlockEndRow(type, name, block=at))
 
     def _check_wanted(self) -> None:
         if self._cancellation.is_set():
@@ -345,9 +347,9 @@ class ModelStream:
             calls = {} if calls is None else calls
             for at, block in enumerate(blocks):
                 if at not in calls:
+                    self._end_call(calls, blocks)
                     self._add_piece(calls, at, block.type, block.name, block.content)
-            if self._last_call is not None and not _is_open(blocks[self._last_call]):
-                self._end_call(calls)
+            self._end_call(calls, blocks)
         if prose is None:
             return ParsedResponse(answer)
         incomplete = next((block for block in blocks if _is_open(block)), None)
