@@ -369,9 +369,9 @@ MENDED = [
            [("plan_rejected", {"reason": reason, "raw": raw}), ("plan", raw),
             ("informational_only", {"kinds": ["plan"]})])
       for reason, raw, word in BAD_PLANS],
-    done("a plan that is a note gets no help on how plans are written", "<plan>look</plan>",
+    done("a plan that is a note gets no help on how plans are written", "<plan>`look`</plan>",
          [error_lacking("response", "/workflow")],
-         [("plan_rejected", {"reason": "invalid_json"}), ("plan", "look"), ("informational_only", {})]),
+         [("plan_rejected", {"reason": "invalid_json"}), ("plan", "`look`"), ("informational_only", {})]),
     done("plans of an agent without workflows are notes", plan(task("a")), [error_lacking("response", "/workflow")],
          [("plan", plan(task("a"))[len('<block type="plan">'):-len("</block>")]), ("informational_only", {})],
          agent={"workflows": False}),

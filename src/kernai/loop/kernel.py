@@ -401,7 +401,7 @@ def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> Non
         most = run.gate.rules(run).max_tasks
         run.warnings += tuple([
             corrections.rejected_plan(reason, most) for block, reason in rejected
-            if block.content.lstrip(ASCII_SPACE)[:1] in ("{", "[", "`")  # other plans are meant as notes
+            if block.content.lstrip(ASCII_SPACE).startswith(("{", "[", "```"))  # other plans are meant as notes
         ])
     for block in extras.others:
         if block.type == "plan":
