@@ -117,6 +117,7 @@ def test_the_name_of_an_unknown_native_call_cannot_forge_a_block(name: str, says
 def test_prose_ends_a_turn_that_the_vendor_says_is_over() -> None:
     for on_prose in ("accept", "correct"):
         assert kernai.execute(agent(provider=tape("Just so."), on_prose=on_prose), "Hi").text == "Just so."
+    assert kernai.execute(agent(provider=tape("<json>1", "Done.")), "Hi").messages[1].text == '<block type="json">1'
 
 
 @pytest.mark.parametrize("skills, how", [([search], "To act, call a tool"), (None, "Write the answer.")])
@@ -185,8 +186,7 @@ def test_streamed_pieces_that_differ_from_the_calls_or_come_mixed_up_are_retract
 
 
 def test_streamed_calls_that_were_not_made_are_retracted() -> None:
-    seen: list[Event] = []
-    text = '<block type="command" name="search">{"query": "tea"}</block>'
+    text, seen = '<block type="command" name="search">{"query": "tea"}</block>', list[Event]()
     provider = Speaks(lambda on_chunk: on_chunk.block(0, "command", "search", "{"), LlmResponse(text), "<final>x</final>")
     kernai.execute(agent(provider=provider, calls="blocks"), "Hi", on_event=seen.append)
     live = [event.type for event in seen if event.type in ("model_restarted", "block_start", "block_content", "block_end")]

@@ -215,11 +215,12 @@ def _native(response: LlmResponse, tools: Tools) -> LlmResponse:
     parsed = parse(response.content)
     blocks = [*parsed.blocks, *filter(None, [parsed.incomplete])]
     types = {"command", *(tool.type for tool in tools.tools)}
-    calls = [
+    made = [
         NativeCall(block.type, block.name, block.content, id=f"call_{at}", is_open=block is parsed.incomplete)
-        for at, block in enumerate(blocks) if block.type in types
+        for at, block in enumerate(blocks)
     ]
-    rest = [one.content if one.type == "final" else str(one) for one in blocks if one.type not in types]
+    calls = [one for one in made if one.type in types]
+    rest = [one.content if one.type == "final" else str(one) for one in made if one.type not in types]
     prose = "".join(filter(str.strip, [*parsed.text_segments, *rest])).rstrip()
     if not calls:
         return replace(response, content=prose, ends_turn=True)
