@@ -66,8 +66,7 @@ def test_native_calls_run_like_blocks(way: Way, parallel: bool) -> None:
         result = way(one, "Tea?", recorder=recorder)
         outcomes.append((result.text, result.stop_reason, result.steps, sorted(decided(recorder), key=repr)))
     assert outcomes[0] == outcomes[1]
-    assert outcomes[0][0] == "Found it."
-    assert len(outcomes[0][3]) == 6
+    assert (outcomes[0][0], len(outcomes[0][3])) == ("Found it.", 6)
 
 
 def test_a_provider_gets_the_tools_and_a_system_message_without_blocks() -> None:
@@ -140,8 +139,7 @@ def pieces(event: Event) -> Any:
 
 @pytest.mark.parametrize("chunked", [True, False])
 def test_native_calls_are_streamed_like_blocks(chunked: bool) -> None:
-    seen: list[Event] = []
-    provider = MockProvider(*TAPE, native=True, chunk_size=1000)
+    seen, provider = list[Event](), MockProvider(*TAPE, native=True, chunk_size=1000)
     middleware = [] if chunked else [redact("never")]
     kernai.execute(agent(provider=provider, middleware=middleware), "Tea?", on_event=seen.append)
     shown = [pieces(event) for event in seen if event.type in ("text_chunk", "block_start", "block_content", "block_end")]
@@ -238,8 +236,7 @@ def test_replacing_the_content_of_a_response_drops_its_calls() -> None:
     response = LlmResponse(written("Look.", [call]), blocks=[call])
     assert response.prose == "Look."
     replaced = dataclasses.replace(response, content="<final>No.</final>")
-    assert replaced.prose is None
-    assert replaced.message().blocks is None
+    assert (replaced.prose, replaced.message().blocks) == (None, None)
 
 
 def test_redact_cleans_content_and_calls() -> None:
