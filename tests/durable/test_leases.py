@@ -11,6 +11,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from itertools import chain, repeat
 from math import inf
 from typing import Any
 
@@ -65,16 +66,14 @@ def test_a_run_is_busy_for_other_workers_until_its_worker_ends(way: Way) -> None
 
 
 @EACH_WAY
-def test_a_resume_can_wait_until_other_workers_have_ended_and_continues_from_there(way: Way) -> None:
+def test_a_resume_can_wait_until_other_workers_have_ended_and_continues_from_there(way: Way, monkeypatch: Any) -> None:
     store, agent = MemoryStore(), Agent(instructions="x", provider=MockProvider("<final>1</final>"))
     way.execute(agent, "a", store=store, run_id="r")
-    looked, append = store.info, store.append
-    busy, late = [store.claim("r", "ann", 30)], ["b"]
+    looked, append, busy, late = store.info, store.append, store.claim("r", "ann", 30), ["b"]
 
     def info(run_id: str) -> Any:
         found = looked(run_id)
-        if busy:
-            store.release(busy.pop())
+        store.release(busy)
         return found
 
     def continued(*given: Any, **named: Any) -> Any:
@@ -85,6 +84,10 @@ def test_a_resume_can_wait_until_other_workers_have_ended_and_continues_from_the
     store.info, store.append = info, continued  # type: ignore[method-assign]
     result = way.resume(agent, "r", store=store, input="c", wait=PATIENCE)
     assert [message.text for message in result.messages[::2]] == ["a", "b", "c"]
+    late.append("d")
+    monkeypatch.setattr(leases, "boottime", chain([0.0], repeat(31.0)).__next__)
+    with pytest.raises(RunConflictError):  # for so long, it may have had the run itself, and written its input
+        way.resume(agent, "r", store=store, input="e", wait=PATIENCE)
 
 
 @pytest.mark.parametrize("option", ["lease", "wait"])

@@ -197,7 +197,8 @@ class HeldRun:
             lease = self.store.append(self.run_id, first_seq, entries, media, **terms)
         except RunConflictError as refused:
             self.may_hold = self.lease is not None  # a refused append claims nothing
-            refused.run_id = None if self.may_hold else self.run_id
+            # unless it was sent again for so long that the first may have claimed the run, and lost it since
+            refused.run_id = None if self.may_hold or boottime() - sent >= self.seconds else self.run_id
             raise
         if ends:
             self._drop()
