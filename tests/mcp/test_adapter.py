@@ -96,9 +96,7 @@ def test_a_server_can_be_passed_as(made: str) -> None:
     ({"type": "object", "required": ["a"]}, {"b": 1}, "a: required, but missing"),
     ({"type": "object", "required": ["a"]}, None, "it is missing"),
 ])
-def test_a_result_is_checked_against_its_schema(
-    schema: dict[str, Any], given: dict[str, Any] | None, message: str | None, mode: str
-) -> None:
+def test_a_result_is_checked_against_its_schema(schema: dict[str, Any], given: dict[str, Any] | None, message: str | None, mode: str) -> None:
     give = Tool(name="give", input_schema={"type": "object"}, output_schema=schema)
     server = sdk_server(lambda: [give], lambda _: text_result("given", structured_content=given))
     with setup({"servers": {"it": {"timeout": 20}}}, {"it": lambda: Client(server, mode=mode)}, register=False) as adapter:

@@ -25,6 +25,7 @@ from mcp_types import CreateMessageResult, ElicitResult, TextContent
 
 from kernai import Block, Skill, SkillContext
 from kernai.mcp import Adapter, McpClosedError, McpConfigError, connection, setup
+from kernai.mcp.interaction import Interaction
 from kernai.mcp.serving import Server
 from tests.mcp.support import answering, ask, call, raw, raw_adapter, raw_transport, silent_transport
 
@@ -148,9 +149,7 @@ def useless(how: str, tried: list[str]) -> Callable[[], Any]:
     ("hangs", "server 'it' cannot be reached: it did not answer within 0.5 s"),
     ("hangs when it is asked for its tools", "server 'it' did not answer tools/list within 0.5 s"),
 ])
-def test_a_server_that_does_not_work_delays_calls_to_others_only_once(
-    how: str, error: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_work_delays_calls_to_others_only_once(how: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     mapping = raw()
     mapping["servers"]["it"] = {"timeout": 0.5}
@@ -307,9 +306,7 @@ ENDPOINT = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: en
 
 @pytest.mark.parametrize("configured", [True, False])
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "itself"])
-def test_no_part_of_a_token_that_a_gateway_echoes_is_shown(
-    kind: str, configured: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_part_of_a_token_that_a_gateway_echoes_is_shown(kind: str, configured: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
     def echo(request: Any, _: bytes) -> tuple[int, str, str]:
@@ -412,9 +409,7 @@ def test_a_tool_whose_definition_changed_is_reported_whenever_it_is_listed_descr
             assert kinds(ask(adapter, {"method": method, "params": params}).events) == ["tool_changed"]
 
 
-def test_a_call_of_a_tool_that_is_not_allowed_is_refused_and_not_sent(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_call_of_a_tool_that_is_not_allowed_is_refused_and_not_sent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     started = tmp_path / "started"
     with raw_adapter(tools=["ecko", "echo"]) as adapter:
         listing = ask(adapter, {"method": "tools/list"}).text
@@ -443,9 +438,7 @@ def test_tools_on_many_pages_are_all_listed(more: list[str], caplog: pytest.LogC
     assert (warning in caplog.text) == (more == ["--invalid"])
 
 
-def test_a_listing_with_too_many_pages_is_cut_off_with_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_listing_with_too_many_pages_is_cut_off_with_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(connection, "MAX_PAGES", 3)
     with raw_adapter("--pages") as adapter:
         listing = ask(adapter, {"method": "tools/list"}).text
@@ -572,12 +565,21 @@ def test_an_error_of_a_server_over_http_is_reported(path: str, status: int, code
     assert kinds(answer.events) == ["restart"] * restarts
 
 
-def test_a_call_that_cannot_be_sent_over_http_is_not_in_doubt() -> None:
+@pytest.mark.parametrize("rounds, died", [(0, "cannot be reached"), (1, "died during tools/call of 'answer'")])
+def test_a_call_of_which_nothing_was_sent_over_http_is_not_in_doubt(rounds: int, died: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def send(self: Any, **_rounds: Any) -> Any:
+        for _ in range(rounds):
+            await real(self)
+        await asyncio.to_thread(server.stop)
+        return await real(self)
+
+    real = Interaction._send
+    monkeypatch.setattr(Interaction, "_send", send)
     with Server(Skill("answer", execute=lambda: "done"), port=0) as server, http_adapter(server.url[7:-4], "mcp") as adapter:
-        assert call(adapter, "answer").text == "done"
-        server.stop()
+        adapter.skills("it")
         answer = call(adapter, "answer")
-    assert (kinds(answer.events), answer.error) == (["restart"], "server 'it' cannot be reached: All connection attempts failed")
+    assert str(answer.error).startswith(f"server 'it' {died}: All connection attempts failed")
+    assert (kinds(answer.events), "Nobody knows" in str(answer.error)) == (["restart"] * (1 - rounds), rounds == 1)
 
 
 def test_a_new_tool_is_found_when_called_even_if_the_server_did_not_announce_it(tmp_path: Path) -> None:

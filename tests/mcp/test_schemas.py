@@ -127,9 +127,7 @@ ENDLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schema, arguments", ENDLESS)
-def test_arguments_are_left_to_the_server_if_checking_them_takes_too_much_work(
-    schema: dict[str, Any], arguments: dict[str, Any]
-) -> None:
+def test_arguments_are_left_to_the_server_if_checking_them_takes_too_much_work(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
     assert faults(schema, arguments) == []
 
 

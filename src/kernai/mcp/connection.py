@@ -83,8 +83,9 @@ class Attempt:
         self._emit = emit
         #: the HTTP status of the last answer if that was an error, or else 0
         self.status = 0
-        #: the failure of its connection over HTTP
+        #: the failure of its connection over HTTP, and whether it got an answer before that
         self.failure: BaseException | None = None
+        self.was_answered = False
         self.timeout = asyncio.timeout(seconds)
         self._seconds = seconds
 
@@ -135,6 +136,7 @@ class Session:
         self.changes = 0
         self.changes_listed: int | None = None
         self.failure: BaseException | None = None
+        self.was_answered = False
         self.name = name
         #: the requests that wait for an answer
         self.attempts: set[Attempt] = set()
@@ -387,7 +389,8 @@ class Connection:
         if is_unknown or has_ended or code == mcp_types.CONNECTION_CLOSED:
             if not has_ended:  # otherwise there may be a better reason
                 session.failure = attempt.failure or session.failure or error
-            return not is_unknown and not isinstance(attempt.failure, (httpx2.ConnectError, httpx2.ConnectTimeout))
+            is_unsent = isinstance(attempt.failure, (httpx2.ConnectError, httpx2.ConnectTimeout))
+            return not is_unknown and (attempt.was_answered or not is_unsent)
         why = reason_of(attempt.failure or error, self.redactor.text) + (f" ({status_text(status)})" if status else "")
         is_answer = status < httpx2.codes.INTERNAL_SERVER_ERROR if status else code not in UNREADABLE
         effect = "" if repeatable or is_answer else IN_DOUBT

@@ -243,6 +243,7 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
                 status = 200 if isinstance(error, httpx2.RequestError) else 401  # `auth` has failed
                 response = httpx2.Response(status, headers={"Content-Type": "text/event-stream"}, request=request)
             if task is not None and (is_message or is_sse):  # others need not offer the stream for a GET
+                task.was_answered |= task.failure is None  # a task is asked about after the call that began it
                 task.status = response.status_code if response.status_code >= httpx2.codes.BAD_REQUEST else 0
                 if is_sse and (task.status or session.failure):  # the SDK would wait for an answer
                     session.status = task.status
