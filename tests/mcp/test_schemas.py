@@ -211,6 +211,7 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     assert example(FILE, {"path": "a", "mode": None, "head": 0}) == {"path": "a"}
     assert example(FILE, {"path": ["a"], "head": {"n": 1}}) == {"path": "..."}
     assert example({"properties": {"a": {}}, "required": ["a", "z"]}, {"z": 1}) == {"z": 1, "a": "..."}
+    assert example({"required": ["a"], "anyOf": [{"required": [one]} for one in "yz"]}, {"z": [1]}) == {"z": [1], "a": "..."}
     ways = {"properties": {"a": {}, "b": {"type": "integer"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
     assert [example(ways, one) for one in ({}, {"b": 1}, {"b": "x"})] == [{"a": "..."}, {"b": 1}, {"a": "..."}]
     broken = {"properties": {"n": {"$ref": "#/$defs/n"}, "gone": {"$ref": "#/gone"}}, "$defs": {"n": {"type": "integer"}}}

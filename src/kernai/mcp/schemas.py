@@ -141,7 +141,8 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
         with suppress(LookupError, TypeError, ValueError):  # for any other fault
             if takes_any or path[0] in known:
                 change_form(made, path)
-    wrong = {path[0] for path, _ in found_faults(schema, made) if len(path) == 1}
+    own = {**schema, "properties": known}  # what is needed may be unlisted
+    wrong = {path[0] for path, _ in found_faults(own, made) if len(path) == 1}
     made = {name: value for name, value in made.items() if name not in known or name not in wrong}
     made = _completed({**full, "properties": known}, made)
     return {name: value for name, value in made.items() if takes_any or name in known or name not in given}
