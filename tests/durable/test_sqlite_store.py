@@ -307,15 +307,28 @@ def test_a_read_only_file_that_needs_recovery_is_an_error_that_says_so(name: str
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root alone can be two users")
 def test_a_store_that_is_only_read_shows_what_its_owner_appends_meanwhile() -> None:
     with folder_that_may_only_be_read() as folder, SqliteStore(folder / "runs.db") as store:
-        assert len(store.load("r")) == 1
-        os.seteuid(0)
-        with SqliteStore(folder / "runs.db") as owner:
-            owner.append("r", 1, [entry()], [])
-            os.chown(folder / "runs.db-wal", 65534, 65534)
-            os.chown(folder / "runs.db-shm", 65534, 65534)
-            os.seteuid(65534)
-            assert len(store.load("r")) == 2
+        for length, names in (1, ()), (2, ("runs.db-wal", "runs.db-shm")):
+            assert len(store.load("r")) == length
             os.seteuid(0)
+            with SqliteStore(folder / "runs.db") as owner:
+                owner.append("r", length, [entry()], [])
+                for name in names:  # the owner's log
+                    os.chown(folder / name, 65534, 65534)
+                os.seteuid(65534)
+                assert not names or len(store.load("r")) == 3
+                os.seteuid(0)
+            os.seteuid(65534)
+
+
+def test_a_signal_handler_does_not_end_the_append_that_it_interrupts(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(data: Any) -> str:
+        with pytest.raises(KernaiError, match="in the middle of a call"):
+            store.info("r")
+        return json.dumps(data)
+
+    monkeypatch.setattr(sqlite_store, "dumps_data", interrupted)
+    store.append("r", 0, [entry()], [])
+    assert store.load("r") == [entry()]
 
 
 @pytest.mark.slow
@@ -450,11 +463,10 @@ def test_a_file_that_another_process_is_making_a_store_is_not_taken_for_somethin
         if "user_version" in statement and "=" not in statement:  # between two reads of the file
             other = sqlite3.connect(path, isolation_level=None, timeout=0)
             with suppress(sqlite3.OperationalError):  # locked, as it is meanwhile
-                other.executescript(sqlite_store._SCHEMA)
+                other.executescript(f"BEGIN;{sqlite_store._SCHEMA};{sqlite_store._FORMAT_2};COMMIT")
             other.close()
 
     connection.set_trace_callback(faster)
     sqlite_store._prepare(connection, str(path))
     connection.close()
-    with SqliteStore(path) as store:
-        assert list(store.runs()) == []
+    assert list(SqliteStore(path).runs()) == []

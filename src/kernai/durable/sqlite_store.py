@@ -277,7 +277,7 @@ class _File:
         self._connection: sqlite3.Connection | None = None
         #: closes the connection, also of a store that was never closed: Python 3.13 would issue a ResourceWarning
         self._close: Callable[[], object] = lambda: None
-        self._identity: tuple[int, int] | None = None
+        self._identity: tuple[int, int, int] | None = None
         #: whether the connection is read-only and immutable; see `_frozen`
         self._is_frozen = False
         self._closed = False
@@ -306,17 +306,19 @@ class _File:
     def _attempt(self, work: Callable[[sqlite3.Connection], T], begin: str) -> T:
         if self._closed:
             raise KernaiError(f"the store on {self.path!r} is closed")
+        if self._connection is not None and self._connection.in_transaction:
+            raise KernaiError(f"the store on {self.path!r} is in the middle of a call: let signal handlers set a flag")
         if self._connection is not None and (
-            _identity(self.path) != self._identity or (self._is_frozen and _has_log(self.path))
+            _identity(self.path, self._is_frozen) != self._identity or (self._is_frozen and _has_log(self.path))
         ):
-            # the file was removed or replaced, so appends to the old one would be lost; or a frozen file now has a log
+            # the file was removed or replaced, so appends to the old one would be lost; or a frozen file was changed
             self.disconnect()
         if self._connection is None:
             connection, self._is_frozen = _connected(self.path, self.durability)
             self._close = finalizer = finalize(self, connection.close)
             finalizer.atexit = False  # at exit, a daemon thread may still use it
             self._connection = connection
-            self._identity = _identity(self.path)
+            self._identity = _identity(self.path, self._is_frozen)
         connection = self._connection
         try:
             connection.execute(begin)
@@ -462,12 +464,12 @@ def _frozen(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _identity(path: str, is_frozen: bool) -> tuple[int, int, int] | None:
     try:
         found = os.stat(path)  # noqa: PTH116 - text in, text out
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino, found.st_mtime_ns if is_frozen else 0
 
 
 def _make(path: str) -> None:
