@@ -174,9 +174,9 @@ class Workers:
         try:
             asyncio.run(self._work(before, wait=wait))
         finally:
+            done.set()
             for number, handler in before.items():  # asyncio leaves the defaults behind
                 signal.signal(number, handler or signal.SIG_DFL)
-            done.set()
             reaper.join(LATE)  # unless the server has stopped answering
 
     def stop(self) -> None:
