@@ -15,7 +15,6 @@ are open at the same place are always in different states, and at most three val
 from __future__ import annotations
 
 import io
-import marshal
 import re
 from typing import Any
 
@@ -208,8 +207,12 @@ class PartialJson(JsonBuilder):
                 self._is_done = True
 
     def value(self) -> Any:
-        """A deep copy of the complete part; None if nothing is complete."""
-        made = marshal.loads(marshal.dumps(self._containers[0]))  # noqa: S302 - four times as fast as `copy_of`
+        """A copy of the complete part, which later pieces do not change; None if nothing is complete."""
+        made = self._containers[-1].copy()
+        for container in reversed(self._containers[:-1]):
+            around = container.copy()
+            around[-1 if isinstance(around, list) else next(reversed(around))] = made
+            made = around
         return made[0] if made else None
 
     def _read_scalar(self, text: str, at: int) -> int:
