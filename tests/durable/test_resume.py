@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -148,15 +147,6 @@ def test_a_run_cut_off_after_any_event_continues_to_the_same_end(whole: Whole) -
             resumed.add(length)
     assert len(resumed) == len(whole.entries)
     print(f"cut after each of {len(whole.entries)} events: all resumed, {again} calls performed, none that was on record")
-
-
-@pytest.mark.slow
-def test_a_run_in_a_database_cut_off_after_each_kind_of_event_continues_to_the_same_end(whole: Whole, tmp_path: Path) -> None:
-    for lengths, way in zip(by_kind(whole).values(), cycle(WAYS), strict=False):
-        length = lengths[len(lengths) // 2]
-        with kernai.SqliteStore(tmp_path / f"{length}.db", durability="process") as store:
-            store.append("r", 0, whole.entries[:length], whole.store.load_media("r"))
-            check_resumed(way, store, whole)
 
 
 def test_a_run_cut_off_after_some_events_continues_to_the_same_end(whole: Whole) -> None:
