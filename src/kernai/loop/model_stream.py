@@ -255,7 +255,7 @@ class ModelStream:
         return run_s if own is None else own if run_s is None else min(run_s, own)
 
     def cancelled(self) -> bool:
-        return self._ended or self._cancellation.is_set() or self.is_late()
+        return self._ended or self._cancellation.is_set()
 
     def is_late(self) -> bool:
         """Whether the call's own deadline has passed."""
