@@ -111,7 +111,7 @@ class OpenAIProvider(HttpProvider):
         if generation.cache and self.is_openai:
             body["prompt_cache_key"] = cache_key(messages, model)
         body |= self.options(generation, **SAMPLING, stop="stop", effort="reasoning_effort", max_tokens=limit)
-        if self.vendor == "deepseek" and body.get("reasoning_effort") == "none":  # it thinks unless told otherwise so
+        if self.vendor == "deepseek" and body.get("reasoning_effort") == "none":  # which it ignores
             body["thinking"] = {"type": "disabled"}
             del body["reasoning_effort"]
         return body
