@@ -200,7 +200,7 @@ def test_a_failure_of_the_vendor_and_its_retry_are_shown(show: Show) -> None:
 def test_calls_in_flight_saved_contexts_and_another_input_are_shown(show: Show) -> None:
     broken = cut_off()
     kernai.resume(clerk(), "r", store=broken, in_flight="retry", context=Counted())
-    kernai.resume(clerk(), "r", store=broken, input="Thanks", context=Counted())
+    kernai.resume(clerk(), "r", store=broken, input=[kernai.outside("Thanks")], context=Counted())
     page = show(entries(broken))
     expect(step_card(page, 0).locator(".decision").last).to_contain_text("was running when the run was interrupted")
     expect(step_card(page, 0).locator(".decision").last).to_contain_text("It is called again.")

@@ -11,10 +11,10 @@ function asText(value) {
   }
 }
 
-/** The text of an input, result or message, which may contain media references. */
+/** The text of an input, result or message, which may contain media references and texts from outside. */
 function partsText(value) {
   if (!Array.isArray(value)) return asText(value);
-  return value.map((part) => (isReference(part) ? `[${part.kind} ${part.id}]` : asText(part))).join("\n");
+  return value.map((part) => (isReference(part) ? `[${part.kind} ${part.id}]` : asText(part?.outside ?? part))).join("\n");
 }
 
 const MEDIA_ID = /^media_[0-9a-f]{12}$/;
