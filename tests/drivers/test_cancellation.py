@@ -540,6 +540,19 @@ async def test_cancelling_while_a_callback_is_awaited_loses_no_event(at: str) ->
     assert recorder.entries[-1].type == "result"
 
 
+def hold_delivery(loop: asyncio.AbstractEventLoop, held: list[Callable[[], object]], begun: threading.Semaphore) -> None:
+    """Keeps the first call that this thread passes to the loop, instead of making it."""
+    plain, thread = loop.call_soon_threadsafe, threading.get_ident()
+
+    def call_soon(callback: Any, *args: Any, **named: Any) -> Any:
+        if threading.get_ident() != thread or held:
+            return plain(callback, *args, **named)
+        held.append(lambda: callback(*args))
+        return begun.release()
+
+    loop.call_soon_threadsafe = call_soon  # type: ignore[method-assign, assignment]
+
+
 @pytest.mark.parametrize("count, ends", [(1, ""), (3, ""), (1, "loop"), (1, "delivery")])
 def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_result_and_ends(count: int, ends: str) -> None:
     recorder, inside, leave, left = Recorder(), threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
@@ -549,8 +562,8 @@ def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_resul
 
     @skill(register=False)
     def late(ctx: SkillContext[Any]) -> str:
-        if ends == "delivery":
-            delay_delivery()
+        if ends == "delivery":  # held until the end of the run, and the event loop ends as soon as it has begun
+            hold_delivery(loop, held, inside)
         else:
             inside.release()
             leave.wait(PATIENCE)
@@ -564,17 +577,6 @@ def test_a_skill_that_outlives_its_cancelled_run_records_nothing_after_the_resul
         leave.set()
         for _ in range(count):
             assert left.acquire(timeout=PATIENCE)
-
-    def delay_delivery() -> None:  # until the end of the run, and the event loop ends as soon as it has begun
-        plain, thread = loop.call_soon_threadsafe, threading.get_ident()
-
-        def call_soon(callback: Any, *args: Any, **named: Any) -> Any:
-            if threading.get_ident() != thread or held:
-                return plain(callback, *args, **named)
-            held.append(lambda: callback(*args))
-            return inside.release()
-
-        loop.call_soon_threadsafe = call_soon  # type: ignore[method-assign, assignment]
 
     async def main() -> None:
         loop.set_exception_handler(lambda _, context: complaints.append(context))

@@ -28,7 +28,7 @@ def _no_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.param == "any":
         monkeypatch.setattr(threading.Thread, "start", refuse)
     elif sys.version_info < (3, 12):
-        pytest.skip("subinterpreters refuse daemonic threads since Python 3.12")
+        pytest.skip("only Python 3.12 and later can refuse daemonic threads, as subinterpreters do")
     else:
         monkeypatch.setattr(threading, "_daemon_threads_allowed", lambda: False)
 

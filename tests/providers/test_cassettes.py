@@ -162,7 +162,7 @@ OFFICIAL = {
 def check_of(name: str) -> Check:
     """A check that leaves nothing for later: pydantic looks at what is iterable only when it is iterated."""
     module, kind = name.split()
-    adapter = TypeAdapter(getattr(pytest.importorskip(module), kind))
+    adapter = TypeAdapter(getattr(pytest.importorskip(module, reason=f"needs the types of {module}"), kind))
 
     def look(value: Any) -> None:
         if isinstance(value, dict):

@@ -62,7 +62,7 @@ def test_a_request_is_not_repeated_once_its_answer_has_begun_or_it_timed_out(tra
 
 
 def test_a_kept_connection_serves_when_the_process_can_open_no_more_files(transport: HttpTransport) -> None:
-    resource = pytest.importorskip("resource")
+    resource = pytest.importorskip("resource", reason="this system has no limit of open files")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with WireServer(plain(b"hello")) as server:
         assert read(transport, post(server)) == (200, b"hello")

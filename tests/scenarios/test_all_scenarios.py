@@ -31,7 +31,7 @@ def test_every_scenario_has_a_tape_a_description_and_expectations() -> None:
 @pytest.mark.parametrize("name", [one.name for one in SCENARIOS if "mcp" not in one.name])  # those have tests of their own
 def test_a_scenario_passes_offline_and_sends_the_messages_of_its_tape(name: str) -> None:
     if name in PICTURES:
-        pytest.importorskip("PIL")
+        pytest.importorskip("PIL", reason="Pillow is not installed: pip install pillow")
     assert recorded(name)[-1]["data"]["usage"]["total_tokens"] > 0
 
 

@@ -225,7 +225,7 @@ def on_a_terminal(*arguments: str | Path, columns: int = 100) -> str:
 
 @pytest.mark.process
 def test_a_terminal_shows_colours_and_a_bar_but_no_output_of_the_scenarios_and_wraps_no_numbers(tmp_path: Path) -> None:
-    pytest.importorskip("rich")
+    pytest.importorskip("rich", reason="rich is not installed: pip install rich")
     folder = folder_with(tmp_path / "scenarios", "passes", "crashes")
     shown = on_a_terminal("--folder", folder, "--pair", PAIR)
     assert "\x1b[32mpass\x1b[0m" in shown

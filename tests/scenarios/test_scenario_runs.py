@@ -141,7 +141,7 @@ BAD_RUNS: list[tuple[str, Change, str]] = [
 @pytest.mark.parametrize("name, change, complaint", BAD_RUNS, ids=[f"{name}: {text[:40]}" for name, _, text in BAD_RUNS])
 def test_a_run_that_only_looks_good_fails(tmp_path: Path, name: str, change: Change, complaint: str) -> None:
     if name in PICTURES:
-        pytest.importorskip("PIL")
+        pytest.importorskip("PIL", reason="Pillow is not installed: pip install pillow")
     assert any(complaint in line for line in failures(name, change, tmp_path))
 
 
