@@ -105,9 +105,9 @@ WRONG = {
     "a file that is written at the end": (["view", "later.json", "--follow"], "kernai: error: --follow needs JSON lines, and a .json is written", "hint: record to a .jsonl"),
     "help for no command": (["help", "rnu"], "kernai: error: unknown command 'rnu'", "hint: did you mean `kernai run`?"),
     "a file without an end": (["parse", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: name a text file, or - for stdin"),
-    "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: kernai run AGENT ... --record FILE makes a recording"),
+    "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: `kernai run AGENT ... --record FILE` makes a recording; with --store STORE the run is STORE RUN"),
     "a recording with a gap": (["diff", "gap.json", "gap.json"], 'kernai: error: gap.json: "since" of messages_sent does not fit what was before', "hint: "),
-    "a recording without events": (["diff", "empty.json", "empty.json"], "kernai: error: empty.json is not a recording: it has no events", "hint: kernai run AGENT ... --record FILE makes a recording"),
+    "a recording without events": (["diff", "empty.json", "empty.json"], "kernai: error: empty.json is not a recording: it has no events", "hint: `kernai run AGENT ... --record FILE` makes a recording"),
     "a protocol that no agent can have": (["parse", "a.py", "--protocol", "final"], "kernai: error: argument --protocol: 'final' is a core block type", "hint: `kernai parse --help`"),
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ from kernai.recording_file import entries_in
 from kernai.values.media import MIME_TYPES, Media, MediaStore
 
 FORMS = "a recording (.json, .jsonl, or a log with events), or STORE RUN for a run in a store"
-HINT = "kernai run AGENT ... --record FILE makes a recording; a run in a store is STORE RUN"
+HINT = "`kernai run AGENT ... --record FILE` makes a recording; with --store STORE the run is STORE RUN"
 _SQLITE = b"SQLite format 3\0"
 
 
