@@ -41,6 +41,14 @@ def appending(store: Store, times: int) -> Callable[[], None]:
     return append
 
 
+def bare_database(path: Path, durability: Durability) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
+    connection.execute("CREATE TABLE texts (text TEXT)")
+    return connection
+
+
 def inserting(connection: sqlite3.Connection, times: int) -> Callable[[], None]:
     rows = [(text,) for text in TEXTS]
 
@@ -71,10 +79,7 @@ def compared(name: str, work: Callable[[], None], floor: Callable[[], None], tim
 
 
 def sqlite_figures(folder: Path, durability: Durability, times: int, rounds: int, aim: str) -> None:
-    bare = sqlite3.connect(folder / f"bare-{durability}.db", isolation_level=None)
-    bare.execute("PRAGMA journal_mode = WAL")
-    bare.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
-    bare.execute("CREATE TABLE texts (text TEXT)")
+    bare = bare_database(folder / f"bare-{durability}.db", durability)
     with SqliteStore(folder / f"runs-{durability}.db", durability) as store:
         name = f"SqliteStore append of 4 entries, {durability}"
         compared(name, appending(store, times), inserting(bare, times), times, rounds, aim)

@@ -23,7 +23,7 @@ from kernai import Agent, MockProvider, Skill, execute, parse
 from kernai.blocks.quotations import look_at, quoted_calls
 from kernai.inputs.table import read_json
 from kernai.jsonio.json_data import loads
-from support import emit
+from support import best_of, emit
 
 PROSE = """The report names two offices. The one in Lyon closed in March, so only Turin counts for the second half of
 the year, and the figure in the summary still holds both: R&D <p> is not in it. It may have changed.
@@ -38,12 +38,7 @@ ROW = {"id": 17, "name": "Ada", "tags": ["a", "b"], "note": "plain", "at": "12:3
 
 
 def best(work: Callable[[], object], rounds: int) -> float:
-    taken = float("inf")
-    for _ in range(rounds):
-        begun = time.process_time()
-        work()
-        taken = min(taken, time.process_time() - begun)
-    return taken
+    return best_of(work, rounds, time.process_time)
 
 
 def against(name: str, work: Callable[[], object], floor: Callable[[], object], rounds: int, aim: str) -> None:

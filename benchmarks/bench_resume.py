@@ -9,13 +9,14 @@ events, this ratio is at most 1.5 times as high.
 from __future__ import annotations
 
 import json
-import sqlite3
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import kernai
+from bench_durable import bare_database, inserting
 from bench_steps import UNLIMITED, Turns, echo
 from kernai import Agent, MemoryStore, SqliteStore
 from kernai.jsonio.json_data import dumps
@@ -56,22 +57,10 @@ def _steps(steps: int, rounds: int, folder: Path) -> None:
     emit("resume.step_sqlite_process", sqlite * 1e6, plain * 1e6, sqlite / plain, "<= 10", unit="us")
     store.close()
 
-    bare = best_of(lambda: _inserts(folder / "bare.db", 2 * steps), rounds) / (2 * steps)
+    with closing(bare_database(folder / "bare.db", "process")) as connection:
+        bare = best_of(inserting(connection, 2 * steps), rounds) / (2 * steps)
     # a step with a call is two appends
     emit("resume.append_beside_a_bare_insert", sqlite * 1e6 / 2, bare * 1e6, sqlite / 2 / bare, "<= 50", unit="us")
-
-
-def _inserts(path: Path, count: int) -> None:
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("CREATE TABLE IF NOT EXISTS entries (entry TEXT)")
-    text = "x" * 500
-    for _ in range(count):
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("INSERT INTO entries VALUES (?)", (text,))
-        connection.execute("COMMIT")
-    connection.close()
 
 
 def _resumes(events: int, rounds: int) -> None:

@@ -31,6 +31,7 @@ from urllib.parse import quote
 from harness import UsageError
 
 from kernai._util.redaction import printable
+from kernai.command_line.program import number
 from kit.matrix_cell import DEFAULT, TAPE, Cell, Children, Pair, run_cell
 from kit.matrix_comparison import NEWLY_FAILING, compare, show_comparison
 from kit.matrix_report import Styled, Table, View, cell_line, show_matrix, view_for
@@ -143,13 +144,13 @@ def _interrupt_once() -> None:
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
 
     def interrupt(*_: object) -> NoReturn:
-        for number in numbers:
-            signal.signal(number, signal.SIG_IGN)
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for number in numbers:
-        if signal.getsignal(number) != signal.SIG_IGN:  # as after `nohup`
-            signal.signal(number, interrupt)
+    for one in numbers:
+        if signal.getsignal(one) != signal.SIG_IGN:  # as after `nohup`
+            signal.signal(one, interrupt)
 
 
 def _make_writable(folder: Path, output: Path) -> None:
@@ -193,9 +194,9 @@ def _command_line(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--pair", action="append", default=[], metavar="PROVIDER/MODEL",
         help="a model to run; may be repeated; PROVIDER alone is its default model")
     add("--offline", action="store_true", help="the bundled tapes as a pair, called tape")
-    add("--jobs", type=_count, default=min(os.cpu_count() or 1, MOST_JOBS), metavar="N",
+    add("--jobs", type=number(int, 1), default=min(os.cpu_count() or 1, MOST_JOBS), metavar="N",
         help="processes at once; %(default)s by default")
-    add("--timeout", type=_seconds, default=TIMEOUT_SECONDS, metavar="SECONDS",
+    add("--timeout", type=number(float, 0.1), default=TIMEOUT_SECONDS, metavar="SECONDS",
         help="for one cell, which then fails; %(default)g by default")
     add("--output", type=Path, metavar="FILE", help="the matrix as JSON; scenarios/logs/matrix-STAMP.json by default")
     add("--logs", type=Path, metavar="DIR", help="where logs and output of the cells go; scenarios/logs by default")
@@ -216,22 +217,6 @@ def _check(options: argparse.Namespace) -> None:
     if idle and given:
         first = options.scenarios[0] if given[0] == "scenarios" else f"--{given[0]}"
         raise UsageError(f"{idle} runs nothing: leave {first} out")
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
 
 
 if __name__ == "__main__":

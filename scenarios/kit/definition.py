@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import kernai
-from kernai.errors import error_text
+from kernai.errors import described
 from kernai_providers.http_provider import HttpProvider
 
 
@@ -97,15 +97,9 @@ class Expectation:
         except ExpectationError as error:
             return Verdict(self.name, holds=False, reason=str(error) or self.reason)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a mistake in the check is reported like other faults
-            return Verdict(self.name, holds=False, reason=f"it raised {named_error(error)}")
+            return Verdict(self.name, holds=False, reason=f"it raised {described(error)}")
         forgotten = "it returned None, but must return True or False" if found is None else ""
         return Verdict(self.name, holds, "" if holds else self.reason or forgotten)
-
-
-def named_error(error: BaseException) -> str:
-    """The class and the message of an exception."""
-    kind, text = type(error).__name__, error_text(error)
-    return text if text.startswith(kind) else f"{kind}: {text}"
 
 
 def name_of(check: Check, number: int) -> str:

@@ -16,11 +16,12 @@ from urllib.parse import urlsplit
 import kernai
 from kernai._util.redaction import one_line
 from kernai.command_line.setup_command import Server, models_of
+from kernai.errors import described
 from kernai_providers import VENDORS, OllamaProvider, Vendor, resolve
 from kernai_providers import capabilities_of as by_family
 from kernai_providers.transport import TransportError
 from kernai_providers.vendors import BY_NAME
-from kit.definition import UsageError, named_error
+from kit.definition import UsageError
 from kit.model_tables import DEFAULT_MODELS, price_of
 
 TAPE = "tape"
@@ -118,7 +119,7 @@ def _made_by(own: Registered) -> kernai.Provider:
     try:
         provider = own.factory()
     except Exception as error:
-        raise UsageError(f"the factory of the provider {own.name!r} failed: {named_error(error)}") from error
+        raise UsageError(f"the factory of the provider {own.name!r} failed: {described(error)}") from error
     if not isinstance(provider, kernai.Provider):
         kind = type(provider).__name__
         raise UsageError(f"the factory of the provider {own.name!r} must give a Provider, got {kind}")

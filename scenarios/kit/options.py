@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from kernai.values.model import CAPABILITIES
+from kernai.command_line.skills_command import capabilities
 from kit.definition import Definition, UsageError, shown
 
 
@@ -55,7 +55,7 @@ class Options(argparse.Namespace):
     logs: Path
     no_log: bool
     plain: bool
-    capabilities: list[str] | None
+    capabilities: tuple[str, ...] | None
     debug: bool
 
     @property
@@ -83,7 +83,7 @@ def parse(definition: Definition, arguments: Sequence[str] | None) -> Options:
     add("--logs", type=Path, metavar="DIR", default=logs, help=f"the folder for the log (default: {_help_path(logs)})")
     add("--no-log", action="store_true", help="write no log")
     add("--plain", action="store_true", help="plain text, even on a terminal")
-    add("--capabilities", type=_words, metavar="WORDS", help="the model's capabilities, if its name does not show them")
+    add("--capabilities", type=capabilities, metavar="WORDS", help="of the model, if its name does not show them")
     add("--debug", action="store_true", help="show the traceback of an error in the scenario")
     options = parser.parse_args(arguments, namespace=Options())
     _check(options)
@@ -93,14 +93,6 @@ def parse(definition: Definition, arguments: Sequence[str] | None) -> Options:
 def _help_path(path: Path) -> str:
     """A path for a help text, escaped since argparse replaces percent signs there."""
     return shown(path).replace("%", "%%")
-
-
-def _words(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    unknown = [word for word in words if word not in CAPABILITIES]
-    if unknown or not words:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of words from {', '.join(CAPABILITIES)}")
-    return words
 
 
 def _check(options: Options) -> None:

@@ -154,8 +154,7 @@ def _with(reason: str, passed: Sequence[str]) -> str:
 
 def _missing(definition: Definition, options: Options, name: str, model: str) -> list[str]:
     """The capabilities that the scenario needs and the model is not known to have."""
-    capabilities = options.capabilities
-    has = capabilities_of(name, model) if capabilities is None else tuple(capabilities)
+    has = capabilities_of(name, model) if options.capabilities is None else options.capabilities
     return [word for word in definition.capabilities if word not in has]
 
 

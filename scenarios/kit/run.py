@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ import kernai
 from kernai._util.api import check_type
 from kernai.command_line.output import CommandError
 from kernai.command_line.recording import Recording
-from kernai.errors import error_text
-from kit.definition import Definition, Outcome, UsageError, Verdict, judged, named_error
+from kernai.errors import described, error_text
+from kernai.events import stamp
+from kit.definition import Definition, Outcome, UsageError, Verdict, judged
 from kit.kept import kept_run
 from kit.provider_choice import Choice
 from kit.tape_provider import TapeProvider
@@ -59,7 +59,7 @@ def perform(
     debug: bool = False,
 ) -> Run:
     """Run the scenario. Ctrl-C and errors in the scenario's own code end the run; all that happened before is kept."""
-    began, started_at = time.perf_counter(), _now()
+    began, started_at = time.perf_counter(), stamp(time.time())
     interrupted, broken = False, []
     try:
         for prepare in definition.preparations:
@@ -76,7 +76,7 @@ def perform(
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a scenario may raise anything; it is reported as one line
         if debug:
             traceback.print_exc(file=sys.stderr)
-        broken = [f"{BROKEN}: {_place(error)}{named_error(error)} (--debug shows where)"]
+        broken = [f"{BROKEN}: {_place(error)}{described(error)} (--debug shows where)"]
         result = _result_so_far(recorder.entries, kernai.StopReason.ERROR)
     seconds = time.perf_counter() - began
     outcome = Outcome(result, recorder.entries)
@@ -109,10 +109,6 @@ def _of_tape(tape: TapeProvider | None, ended: Sequence[str]) -> tuple[list[str]
     if ended:  # so it did not reach the end of the tape
         return left, [*tape.notes, *unplayed]
     return [*left, *unplayed], tape.notes
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _ended(result: kernai.Result) -> list[str]:

@@ -90,7 +90,7 @@ def test_the_choice_is_the_argument_then_the_environment_then_a_key_then_the_tap
     (["m", "tape"], {}, "leave 'm' out"),
     (["m", "openai", "--tape", "x.json"], {}, "--tape replays a tape: leave 'm' out"),
     (["--tape", "none.json"], {}, "there is no tape none.json: make it with MODEL PROVIDER --save-tape, or by hand"),
-    (["--capabilities", "text,sight"], {}, "'text,sight' is not a list of words from text, vision"),
+    (["--capabilities", "text,sight"], {}, "no capability 'sight'; there are text, vision"),
 ])
 def test_an_impossible_choice_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], environment: dict[str, str], complaint: str

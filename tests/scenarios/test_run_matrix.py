@@ -254,8 +254,8 @@ def test_the_list_shows_descriptions_and_runs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    (["--jobs", "0"], "'0' is not a whole number above 0"),
-    (["--timeout", "nan"], "'nan' is not a number of seconds above 0"),
+    (["--jobs", "0"], "must be a whole number of at least 1, got '0'"),
+    (["--timeout", "nan"], "must be a number of at least 0.1, got 'nan'"),
     (["--list", "--offline"], "--list runs nothing: leave --offline out"),
     (["--compare", "a.json", "b.json", "--pair", "openai"], "--compare runs nothing: leave --pair out"),
     (["triage", "--compare", "a.json", "b.json"], "--compare runs nothing: leave triage out"),
