@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
-import json
 import re
 import socket
 import sys
@@ -27,13 +26,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 
 import pytest
 
-from kernai import Agent, Event, LlmResponse, Media, Models, Provider, ProviderError, Result, execute, isolated
+from kernai import Agent, LlmResponse, Provider, isolated
 from vendor_wires import WIRES
-from wire_server import Reply, WireServer
+from wire_server import WireServer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -178,68 +176,9 @@ def test_the_commands_of_a_page_exist(page: Path) -> None:
         assert unknown | missing == set(), f"{block.place}: names what does not exist"
 
 
-# ----------------------------------------------------------------------------------------- the provider of the tour
-
-CODE_OF_THE_TOUR = block_with("class Ollama", ROOT / "docs" / "tour.md")
-ADDRESS = '"http://127.0.0.1:11434/api/chat"'
-ANSWER = [
-    {"message": {"role": "assistant", "content": "<final>12 "}, "done": False},
-    {"message": {"role": "assistant", "content": "lamps</final>"}, "done": False},
-    {"message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop", "prompt_eval_count": 31},
-]
-
-
-def run_with_the_tours_provider(server: WireServer, input: Any, **options: Any) -> Result:
-    """Run an agent with the provider from the page, pointed at a local server, and return its result."""
-    assert ADDRESS in CODE_OF_THE_TOUR
-    names: dict[str, Any] = {}
-    exec(CODE_OF_THE_TOUR.replace(ADDRESS, repr(server.url)), names)
-    return execute(Agent(instructions="Be brief.", provider=names["Ollama"](), model=Models.LLAMA_3_1), input, **options)
-
-
-def lines_of_json(status: int, lines: list[Any]) -> Reply:
-    return Reply(status, body=tuple(json.dumps(line).encode() + b"\n" for line in lines))
-
-
 @pytest.fixture(autouse=True)
 def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
-
-
-def test_the_provider_written_in_the_tour_streams_an_answer() -> None:
-    events: list[Event] = []
-    image = Media.from_bytes(b"image", mime_type="image/png")
-    with WireServer([lines_of_json(200, ANSWER)]) as server:
-        result = run_with_the_tours_provider(server, ["How many? ", image], on_event=events.append)
-    assert result.text == "12 lamps"
-    assert result.usage.prompt_tokens == 31
-    assert [event.data for event in events if event.type == "block_content"] == ["12 ", "lamps"]
-    assert [request.json for request in server.requests] == [{
-        "model": "llama3.1",
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "How many? [image unavailable: image/png]"},
-        ],
-    }]
-
-
-@pytest.mark.parametrize("status, lines, complaint", [
-    (200, ANSWER[:2], "stream broke off"),
-    (200, [], "stream broke off"),
-    (200, [{"error": "model not found"}], "Ollama failed: KeyError"),
-    (200, ["text"], "TypeError"),
-    (500, [], "Ollama failed: <HTTPError 500"),
-], ids=["cut off", "empty", "an error in the stream", "nonsense", "a status"])
-def test_the_provider_written_in_the_tour_never_takes_a_failure_for_an_answer(
-    status: int, lines: list[Any], complaint: str
-) -> None:
-    with WireServer([lines_of_json(status, lines)]) as server:
-        result = run_with_the_tours_provider(server, "How many?")
-    assert result.stop_reason == "error"
-    assert isinstance(result.error, ProviderError)
-    assert complaint in str(result.error)
-    if isinstance(result.error.__cause__, HTTPError):
-        result.error.__cause__.close()  # it holds the response
 
 
 # --------------------------------------------------------------------------------------- README's first screen
