@@ -90,15 +90,6 @@ _REQUEST_ID = re.compile(r" \(request id [^()\n]*\)")  # [^(] keeps it linear if
 _RESUME_EVENTS = frozenset({events.RunResumedRow.type, events.ModelRestartedRow.type})
 #: events that may come between `run_resumed` and the next step of the run
 _AFTER_RESUME = _RESUME_EVENTS | {events.ApprovalGivenRow.type, events.InFlightRow.type}
-#: events of calls and tasks, which may run in parallel and so appear in any order: "call" or "task" by event type
-_PARALLEL = {
-    kind.type: name
-    for name, classes in (
-        ("call", (events.CallBegunRow, events.CallEndedRow, events.ProgressRow)),
-        ("task", (events.TaskStartRow, events.TaskEndedRow)),
-    )
-    for kind in events.KINDS.values() if issubclass(kind, classes)
-}
 
 
 #: the number of a run, from 1, and a scope in it; the recording of a conversation has several runs
@@ -150,15 +141,15 @@ def _comparable(data: Any) -> Any:
 
 
 def _in_order(entries: list[Entry]) -> Iterator[Entry]:
-    for kind, group in groupby(entries, lambda entry: _PARALLEL.get(entry["event"])):
-        # stable: the events of one call or task keep their order
-        yield from sorted(group, key=_id if kind else lambda _: ())
+    """Sorts the events of calls and tasks, which may run in parallel; those of one call or task keep their order."""
+    for _, group in groupby(entries, lambda entry: bool(_id(entry))):
+        yield from sorted(group, key=_id)
 
 
 def _id(entry: Entry) -> tuple[tuple[int, int | str], ...]:
-    """The id of an event's call or task as a sort key that compares numbers as numbers: `0.10` comes after `0.9`."""
+    """The id of an event's call or task, if any, as a sort key in which `0.10` comes after `0.9`."""
     data = entry["data"] if isinstance(entry["data"], Mapping) else {}
-    parts = re.split(r"[./]", str(data.get("call_id") or data.get("task_id") or ""))
+    parts = re.findall(r"[^./]+", str(data.get("call_id") or data.get("task_id") or ""))
     return tuple((0, int(part)) if part.isdecimal() and part.isascii() else (1, part) for part in parts)
 
 
