@@ -8,6 +8,7 @@ from typing import Any
 
 import kernai
 from kernai._util.redaction import one_line, printable
+from kernai.values.result import dollars as amount
 from kit.definition import Definition, Outcome
 from kit.provider_choice import Choice
 from kit.run import Run
@@ -16,8 +17,6 @@ from kit.standard_output import is_drawn_on
 WIDTH = 150  # characters shown of one value
 ERROR_WIDTH = 500  # an error is worth reading whole
 VERDICT_WIDTH = 2000  # of a fault or a note, on one line: text quoted in it must not look like lines of the report
-
-LEAST_COST = 0.0001  # dollars
 
 Line = tuple[str, str]
 
@@ -29,9 +28,7 @@ def count(tokens: int | None) -> str:
 
 def dollars(cost: float | None) -> str:
     """A price in dollars, or a text if it is unknown, since 0 would be wrong."""
-    if cost is None:
-        return "unknown"
-    return f"${cost:.4f}" if cost == 0 or cost >= LEAST_COST else f"under ${LEAST_COST}"
+    return "unknown" if cost is None else amount(cost)
 
 
 def calls_line(outcome: Outcome, kind: str) -> str:

@@ -384,5 +384,5 @@ def test_on_a_terminal_one_line_is_rewritten_as_each_run_ends(monkeypatch: pytes
     made = agent(lambda: seen.append(shown.getvalue()), model=Model("m", cost=(1.0, 0.0)))
     kernai.map_runs(made, ["a", "b"], on_progress=True, concurrency=1)
     terminal.flush()
-    one, two = b"\rruns: 1/2 $0.0000\x1b[K", b"\rruns: 2/2 $0.0000\x1b[K"
+    one, two = b"\rruns: 1/2 under $0.0001\x1b[K", b"\rruns: 2/2 under $0.0001\x1b[K"
     assert [*seen, shown.getvalue()] == [b"", one, one + two + b"\n"]

@@ -19,11 +19,11 @@ from kernai.durable.lease import end_run
 from kernai.durable.store import RUNNING, STATUSES, UNFINISHED, RunFilter
 from kernai.errors import KernaiError
 from kernai.events import RunStartRow, row_of
-from kernai.values.result import StopReason, count
+from kernai.values.result import StopReason, count, dollars
 
 _STYLES = {"running": "cyan", "queued": "cyan", "waiting": "yellow", "blocked": "yellow", "final": None}
 _HEADS = ("RUN", "AGENT", "STATUS", "STEPS", "TOKENS", "COST", "LAST CHANGE", "INPUT")
-_NUMBERS = (("steps", "{:,}"), ("tokens", "{:,}"), ("cost", "${:.4f}"))
+_NUMBERS = (("steps", "{:,}".format), ("tokens", "{:,}".format), ("cost", dollars))
 _LEAST_INPUT, _LONGEST_WHY = 20, 400  # characters
 _LONGEST_AGE = timedelta(days=365_000)  # no date is before the year 1
 
@@ -100,7 +100,7 @@ def _show(runs: list[dict[str, Any]]) -> None:
     rows = [
         (
             one["run_id"], one_line(one["agent"] or "-", 40), one["status"],
-            *("-" if one[name] is None else form.format(one[name]) for name, form in _NUMBERS), one["updated_at"],
+            *("-" if one[name] is None else form(one[name]) for name, form in _NUMBERS), one["updated_at"],
         )
         for one in runs
     ]

@@ -26,7 +26,7 @@ from kernai.runs.run_request import MapOptions, RunRequest, UserInput, check_opt
 from kernai.values.context import child_of
 from kernai.values.media import Media
 from kernai.values.message import Outside
-from kernai.values.result import Output_co, Result, StopReason, Usage
+from kernai.values.result import Output_co, Result, StopReason, Usage, dollars
 
 if TYPE_CHECKING:
     from kernai.drivers.run_stream import Driving
@@ -356,7 +356,7 @@ def _as_text(total: int) -> Iterator[Report]:
 def _about(progress: Progress[Any]) -> str:
     cost = progress.usage.cost
     facts = [f"{progress.failed} failed"] if progress.failed else []
-    return ", ".join([*facts, *([] if cost is None else [f"${cost:.4f}"])])
+    return ", ".join([*facts, *([] if cost is None else [dollars(cost)])])
 
 
 _BARS = {"tqdm": _by_tqdm, "rich": _by_rich}

@@ -208,7 +208,7 @@ def facts(result: Result[Any]) -> Iterator[str]:
     if result.usage.total_tokens is not None:
         yield count(result.usage.total_tokens, "token")
     if result.usage.cost is not None:
-        yield f"${result.usage.cost:.4f}"
+        yield dollars(result.usage.cost)
 
 
 def _html_of_message(message: Message) -> str:
@@ -225,6 +225,11 @@ def _html_of_message(message: Message) -> str:
 def count(number: int, noun: str) -> str:
     """``1 step``, ``2,000 steps``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def dollars(cost: float) -> str:
+    """``$0.0350``. A cost that this would show as ``$0.0000`` is ``under $0.0001``."""
+    return f"${cost:.4f}" if cost == 0 or cost >= 0.0001 else "under $0.0001"  # noqa: PLR2004 - the last digit
 
 
 def _shown(text: str) -> str:
