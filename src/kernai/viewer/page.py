@@ -36,7 +36,7 @@ from kernai.values.media import Media
 # an integer with more than fifteen digits, which a browser may round (or a text that looks like one)
 _MANY_DIGITS = re.compile(r"[:\[,]-?\d{16,}[,\]}]")
 _EXACT = 2**53
-#: responses with more blocks and pieces of prose than this have no outline; only their blocks are shown
+#: the outline of a response has at most this many blocks and pieces of prose; the page shows fewer
 MOST_PARTS = 2_000
 
 
@@ -51,8 +51,8 @@ def record(entry: Mapping[str, Any], shortening: Shortening) -> dict[str, Any]:
     if entry.get("event") == LlmResponseRow.type:
         data = entry.get("data")
         content = data.get("content") if isinstance(data, Mapping) else None
-        if isinstance(content, str) and (parts := outline(content)) is not None:
-            made["outline"] = parts
+        if isinstance(content, str):
+            made["outline"] = outline(content)
     return made
 
 
@@ -70,15 +70,14 @@ def _exact(value: Any) -> Any:
     return str(value) if isinstance(value, int) and abs(value) > _EXACT else value
 
 
-def outline(response: str) -> list[str | int] | None:
-    """Returns the pieces of prose of a response and the numbers of its blocks, in order; None if there are too many.
+def outline(response: str) -> list[str | int]:
+    """Returns the pieces of prose of a response and the numbers of its blocks, in order.
 
     A number is a block's index in `blocks_parsed`, so that the page can show each block at its place in the prose.
     """
     numbers = count()
     closed = (part for part in parts_of(response) if part.is_closed)
-    parts = [next(numbers) if part.block else part.content for part in islice(closed, MOST_PARTS + 1)]
-    return parts if len(parts) <= MOST_PARTS else None
+    return [next(numbers) if part.block else part.content for part in islice(closed, MOST_PARTS)]
 
 
 # ---------------------------------------------------------------------------------------------------------- thumbnails
