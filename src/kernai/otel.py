@@ -5,17 +5,9 @@ Needs ``pip install "kernai[otel]"``.
 The names follow OpenTelemetry's conventions for generative AI, which are still in development:
 https://github.com/open-telemetry/semantic-conventions-genai
 
-==================  ======================  =======================  =====================================
-from                to                      span                     below
-==================  ======================  =======================  =====================================
-`run_start`         `result`                ``invoke_agent NAME``    the caller's span, the task, the call
-`messages_sent`     `llm_response`, …       ``chat MODEL``           its run
-`skill_execute`     `skill_result`, …       ``execute_tool NAME``    its run
-`protocol_execute`  `protocol_result`, …    ``execute_tool NAME``    its run
-`workflow_start`    `workflow_complete`, …  ``invoke_workflow``      its run
-==================  ======================  =======================  =====================================
-
-Each model call is also measured: ``gen_ai.client.operation.duration`` and ``gen_ai.client.token.usage``.
+The table at the end has the events that begin and end a span. The span of a run is below the call, the workflow or the
+run that started it, all others are below their run's. Each model call is also measured:
+``gen_ai.client.operation.duration`` and ``gen_ai.client.token.usage``.
 
 Times are taken from the events, so a recording can be exported later. Open spans are looked up by their place in the
 run: a run's by its scope, a call's by its id.
