@@ -71,6 +71,12 @@ def test_a_page_waits_for_the_file_and_shows_events_as_they_arrive(followed: Fol
     followed.write(script.add("result", {"text": "x", "stop_reason": "final"}).entries[-1:])
     expect(page.locator("#connection")).to_have_text("Following: the run is over")
     expect(page.locator("#head .pill")).to_have_text("final")
+    followed.write(script.add("input_added", {"input": "More"}).entries[-1:])
+    expect(page.locator("#connection")).to_have_text("Following")
+    expect(page.locator("#head .pill")).to_have_text("running")
+    followed.write(script.add("result", {"text": None, "stop_reason": "interrupt"}).entries[-1:])
+    expect(page.locator("#head .pill")).to_have_text("waiting")
+    expect(page.locator("#connection")).to_have_text("Following")
 
 
 def test_filters_search_and_position_stay_while_events_arrive(followed: Followed, new_page: NewPage) -> None:

@@ -136,7 +136,7 @@ function answerItem({ scope }) {
     return el("article", { class: "card outcome-first open", "aria-label": shown }, el("p", { class: "note" }, shown));
   }
   const shown = describe(event);
-  const waits = event.data?.stop_reason === "interrupt";
+  const waits = isWaiting(event.data);
   const title = isNotNull(event.data?.text) ? "Answer" : waits ? "Waits for a decision" : "No answer";
   const card = el("article", { class: `card outcome-first${event.problem ? " bad" : ""}`, "aria-label": title });
   card.append(el("header", null, el("h3", null, title), facts(shown.facts), linkTo(event.n)));

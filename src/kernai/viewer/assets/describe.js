@@ -201,7 +201,7 @@ const DESCRIBE = {
 };
 
 function endTitle(scope, data) {
-  if (data.stop_reason === "interrupt") return "Run waits for a decision";
+  if (isWaiting(data)) return "Run waits for a decision";
   return scope.parent ? "Sub-run ends" : "Run ends";
 }
 

@@ -51,7 +51,7 @@ class Live {
 
   over() {
     const { runs } = view.recording;
-    return runs.length > 0 && runs.every((run) => run.root.result);
+    return runs.length > 0 && runs.every(({ root }) => root.result && !isWaiting(root.result.data));
   }
 
   show(state, text) {

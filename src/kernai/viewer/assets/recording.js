@@ -198,9 +198,14 @@ class Recording {
 }
 
 function isProblem(type, data) {
-  if (type === "result" && data?.stop_reason === "interrupt") return false; // the run only waits
+  if (type === "result" && isWaiting(data)) return false;
   if (type === "result") return isObject(data) && (isNotNull(data.error) || ![undefined, "final"].includes(data.stop_reason));
   return kindOf(type).problem ?? type.endsWith("_error");
+}
+
+/** Whether a result only says that the run waits for a decision. */
+function isWaiting(data) {
+  return data?.stop_reason === "interrupt";
 }
 
 function isNotNull(value) {
@@ -241,6 +246,7 @@ function place(event) {
   scope.first ??= event;
   if (type === "run_start") scope.begun ??= event;
   if (type === "result") scope.result = event;
+  if (type === "input_added") scope.result = null; // the run continues
   if (step) {
     step.first ??= event;
     step.events.push(event);

@@ -154,7 +154,7 @@ function drawHead() {
   for (const run of runs) usage.include(run.root.usage);
   for (const event of events) problems += event.problem ? 1 : 0;
   const result = runs.length === 1 ? runs[0].root.result : null;
-  const state = result?.data?.stop_reason === "interrupt" ? pill("waiting", "open")
+  const state = isWaiting(result?.data) ? pill("waiting", "open")
     : result ? pill(asText(result.data?.stop_reason) || "ended", result.problem ? "failed" : "done")
     : runs.length === 1 ? pill(view.live ? "running" : "no end on record", "open") : null;
   const fact = (value, name) => el("span", { class: "figure" }, el("b", null, value), ` ${name}`);
