@@ -8,6 +8,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -44,6 +45,7 @@ def test_every_format_of_a_recording_can_be_viewed(tmp_path: Path, view: View) -
         written = (tmp_path / name).with_suffix(".html")
         page = written.read_text()
         written.unlink()
+        sys.stdout.reconfigure(encoding="latin-1")  # type: ignore[union-attr]  # a page is UTF-8 all the same
         assert view(tmp_path / name, "--title", "Buying", "-o", "-").stdout == page
         assert not written.exists()
         assert "<title>Buying</title>" in page

@@ -34,7 +34,7 @@ def run(options: Namespace) -> int:
         raise CommandError("--open needs a file, and -o - writes to stdout", "leave one of the two out")
     page = render_page(recording.events(), title=title, media_folder=folder, media=recording.media())
     if target == "-":
-        sys.stdout.write(page)
+        sys.stdout.buffer.write(page.encode("utf-8"))  # in another encoding, its script would not match its hash
         return OK
     with failing("", _ELSEWHERE, KernaiError), failing(f"cannot write {target}", _ELSEWHERE):
         write_page(target, page)
