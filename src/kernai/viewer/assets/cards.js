@@ -81,8 +81,7 @@ function offset(event) {
 
 /** The position of an event in the tree: run, sub-runs and step. */
 function whereabouts(event) {
-  const names = [];
-  for (let at = event.scope; at.parent; at = at.parent) names.unshift(at.name);
+  const names = pathOf(event.scope).slice(1);
   if (view.recording.runs.length > 1) names.unshift(`run ${event.run.index + 1}`);
   if (event.step) names.push(`step ${event.step.number}`);
   return names.join(" › ");

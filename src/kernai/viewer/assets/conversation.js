@@ -95,13 +95,11 @@ function conversationCard(item) {
 }
 
 function headingItem({ scope }) {
-  const path = [];
-  for (let at = scope; at; at = at.parent) path.unshift(at.name);
   // a run whose agent has no name is called by its number anyway
   const number = view.recording.runs.length > 1 && scope.run.root.agent !== null ? ` ${scope.run.index + 1}` : "";
   const kind = scope.parent === null ? `Run${number}` : scope.task ? "Task" : "Sub-agent";
   return el("article", { class: "divider", "aria-label": `${kind} ${visible(clip(scope.name))}` },
-    el("h2", null, el("span", { class: "kind" }, kind), " ", span(null, path.join(" › "))));
+    el("h2", null, el("span", { class: "kind" }, kind), " ", span(null, pathOf(scope).join(" › "))));
 }
 
 const ROLE = { system: "System", user: "User", assistant: "Assistant" };

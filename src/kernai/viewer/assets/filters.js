@@ -124,8 +124,7 @@ class Filters {
 
 /** A scope's label in the list of choices, indented by its depth. */
 function placeLabel(scope, depth) {
-  let deep = depth;
-  for (let at = scope.parent; at; at = at.parent) deep += 1;
+  const deep = depth + pathOf(scope).length - 1;
   const name = scope.parent ? `${clip(scope.name)} (${clip(scope.path)})` : `${clip(scope.run.name)}, without sub-agents`;
   return "\u2003".repeat(Math.min(deep, 8)) + name;
 }
@@ -133,9 +132,8 @@ function placeLabel(scope, depth) {
 /** The scope and step of an item, in words: "buyer › south, step 1". */
 function placeOf(item) {
   const step = item.step ?? item.event?.step;
-  const path = [];
-  for (let at = item.scope ?? step?.scope ?? item.event?.scope; at; at = at.parent) path.unshift(clip(at.name));
-  return path.join(" › ") + (step ? `, step ${step.number}` : "");
+  const path = pathOf(item.scope ?? step?.scope ?? item.event?.scope);
+  return path.map(clip).join(" › ") + (step ? `, step ${step.number}` : "");
 }
 
 /** The search: the matches in the list that is shown, and the current match. */

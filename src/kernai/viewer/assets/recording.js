@@ -85,6 +85,13 @@ class Scope {
   }
 }
 
+/** The names of a scope and of those around it, beginning with the run's. */
+function pathOf(scope) {
+  const path = [];
+  for (let at = scope; at; at = at.parent) path.unshift(at.name);
+  return path;
+}
+
 class Call {
   constructor(step, id, kind, name) {
     this.step = step;

@@ -132,13 +132,9 @@ const view = {
 };
 
 function firstKey(scope) {
-  return scopeItemsOf(scope)[0]?.key;
-}
-
-function scopeItemsOf(scope) {
   const items = [];
   scopeItems(scope, items);
-  return items;
+  return items[0]?.key;
 }
 
 function point(element) {
