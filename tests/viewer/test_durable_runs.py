@@ -211,6 +211,16 @@ def test_calls_in_flight_saved_contexts_and_another_input_are_shown(show: Show) 
     assert last.index("The run continues here") < last.index("Thanks? Gladly.")
 
 
+def test_a_recording_that_begins_with_a_resume_has_the_agents_name_and_the_conversation_in_order(show: Show) -> None:
+    store, recorder = MemoryStore(), kernai.Recorder()
+    kernai.execute(clerk(), "Good day", store=store, run_id="r")
+    kernai.resume(clerk(), "r", store=store, input="Thanks", recorder=recorder)
+    page = show(recorder.to_list())
+    expect(page.locator("#tree .name")).to_have_text(["clerk", "Step 1"])
+    users = page.locator("#conversation .turn.user")
+    assert [text.split("\n")[-1] for text in users.all_inner_texts()] == ["Good day", "Thanks"]
+
+
 def test_who_decided_on_a_call_in_flight_and_why_is_shown(show: Show) -> None:
     broken = cut_off()
     with pytest.raises(kernai.InFlightError) as caught:

@@ -64,7 +64,7 @@ class Scope {
     this.span = new Span();
     this.usage = new Usage(); // of this scope and all below it
     this.steps = new Map();
-    this.begun = null; // run_start
+    this.begun = null; // run_start, or run_resumed if the recording begins there
     this.result = null;
     this.first = null;
     this.call = null; // the call that began it, if it is an agent called as a skill
@@ -179,7 +179,9 @@ class Recording {
     const path = typeof entry.scope === "string" ? entry.scope : "";
     const run = this.runOf(asText(entry.run_id), path, type);
     const scope = run.scope(path);
-    const step = Number.isSafeInteger(entry.step) ? stepOf(scope, entry.step) : null;
+    // an input belongs to the step before it, which the recording of a resume does not have
+    const isLost = type === "input_added" && !scope.steps.has(entry.step);
+    const step = Number.isSafeInteger(entry.step) && !isLost ? stepOf(scope, entry.step) : null;
     const event = {
       n: this.events.length + 1, entry, outline: record.outline ?? null, type, data: entry.data,
       at: Number.isNaN(at) ? null : at, run, scope, step, problem: isProblem(type, entry.data), call: null, droppedBy: null,
@@ -251,7 +253,7 @@ function dropEvents(resume, events) {
 function place(event) {
   const { scope, step, type, data } = event;
   scope.first ??= event;
-  if (type === "run_start") scope.begun ??= event;
+  if (type === "run_start" || type === "run_resumed") scope.begun ??= event;
   if (type === "result") scope.result = event;
   if (type === "input_added") scope.result = null; // the run continues
   if (step) {
