@@ -109,8 +109,9 @@ def test_the_order_in_which_parallel_work_ended_is_ignored(tmp_path: Path, event
     assert main(["diff", save(tmp_path / "a.json", events), save(tmp_path / "b.json", other)]) == 0
 
 
-def test_calls_are_compared_in_the_order_of_their_numbers() -> None:
-    calls = [{"event": "skill_result", "step": 0, "scope": "", "data": {"call_id": f"0.{at}", "result": "x"}} for at in range(12)]
+@pytest.mark.parametrize("event", ["skill_result", "approval_given"])
+def test_calls_are_compared_in_the_order_of_their_numbers(event: str) -> None:
+    calls = [{"event": event, "step": 0, "scope": "", "data": {"call_id": f"0.{at}", "result": "x"}} for at in range(12)]
     [ordered] = scopes_of(reversed(calls)).values()
     assert [entry["data"]["call_id"] for entry in ordered] == [f"0.{at}" for at in range(12)]
 
