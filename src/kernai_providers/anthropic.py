@@ -40,10 +40,6 @@ PROMPT_TOKENS = {
     "uncached_tokens": "input_tokens", "cache_write_tokens": "cache_creation_input_tokens",
     "cached_tokens": "cache_read_input_tokens",
 }
-FINISH_REASONS = {
-    "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool", "refusal": "refusal",
-    "model_context_window_exceeded": "context",
-}
 
 
 class AnthropicProvider(HttpProvider):
@@ -253,7 +249,7 @@ class AnthropicReader(SseReader):
         reason, details = at(found, "delta", "stop_reason"), at(found, "delta", "stop_details")
         self.note(found.get("delta"), stop_details="stop_details")
         if isinstance(reason, str):
-            self.end_with(reason, FINISH_REASONS, at(details, "explanation"))
+            self.end_with(reason, why=at(details, "explanation"))
         self._on_usage(found.get("usage"))
 
     def _on_usage(self, usage: object) -> None:

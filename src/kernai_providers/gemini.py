@@ -17,17 +17,6 @@ from kernai_providers.http_provider import EMPTY, SVG, HttpProvider, inline, kno
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import SseReader, count_of, sum_of
 
-FINISH_REASONS = {
-    "STOP": "stop", "MAX_TOKENS": "length", "CONTINUATION": "length",
-    **dict.fromkeys(
-        (
-            "SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR", "IMAGE_SAFETY",
-            "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "ESCALATION",
-        ),
-        "content_filter",
-    ),
-}
-
 #: models that accept no system message
 NO_SYSTEM = re.compile(r"(?:models/)?gemma-[1-3]")
 #: the type of a call's signature in a message's reasoning
@@ -149,7 +138,7 @@ class GeminiReader(SseReader):
                 self.say(self.named(kind_of(str(mime_type)), mime_type))
         reason = candidate.get("finishReason")
         if isinstance(reason, str) and reason:
-            self.end_with(reason, FINISH_REASONS, candidate.get("finishMessage"))
+            self.end_with(reason, why=candidate.get("finishMessage"))
         self.note(candidate, continuation_token="continuationToken", grounding="groundingMetadata")  # noqa: S106 - names
 
     def _on_call(self, part: Mapping[str, Any]) -> None:

@@ -22,7 +22,6 @@ from kernai_providers.request_checks import checked_base_url
 DEFAULT_PORT = 11434
 #: the type of thinking in a message's reasoning
 THOUGHT = "thinking_text"
-FINISH_REASONS = {"stop": "stop", "length": "length", "": "stop"}
 #: scheme, name, port and path of a host; a name that contains ":" but no "@" is an IPv6 address, or wrong
 _HOST = re.compile(r"(?s)(?:(.*?)://)?(\[[^]]*\]|[^:/]*|[^/]*)(?::(\d*))?(/.*)?")
 _THIS_MACHINE = {"": "localhost", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not to listen there
@@ -118,7 +117,7 @@ class OllamaReader(LineReader):
         if found.get("done") is not True:
             return
         reason = found.get("done_reason")
-        self.end_with(reason if isinstance(reason, str) else "", FINISH_REASONS)
+        self.end_with(reason if isinstance(reason, str) and reason else "stop")
         self._read_json("".join(self._pieces["json"]))
         if self.box is not None and self.called_tool and self._reasoning:
             self.keep({"type": THOUGHT, "text": "".join(self._reasoning)}, 0)

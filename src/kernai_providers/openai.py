@@ -17,10 +17,8 @@ from itertools import groupby
 from typing import Any, Literal
 
 from kernai import GenerationOptions, Media, Message, Model
-from kernai_providers.anthropic import FINISH_REASONS as CLAUDES
 from kernai_providers.exchange import Exchange
 from kernai_providers.failures import at, failure_in_stream, objects
-from kernai_providers.gemini import FINISH_REASONS as GEMINIS
 from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, PDF, SAMPLING, HttpProvider, known, link, one_text
 from kernai_providers.native import NEEDS_SIGNATURE, NO_SIGNATURE, AssistantTurn, Toolbox, UserTurn, is_whole
 from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of, whole_characters
@@ -47,12 +45,6 @@ AUDIO_FORMATS = {
     "audio/mpeg": "mp3", "audio/mp3": "mp3",
 }
 
-FINISH_REASONS = {
-    "stop": "stop", "length": "length", "content_filter": "content_filter",
-    "tool_calls": "tool", "function_call": "tool",
-    "eos": "stop", "eos_token": "stop", "end": "stop",  # from Together, servers of Hugging Face, and LM Studio
-    "model_length": "context", "sensitive": "content_filter",  # from Mistral and Z.ai
-}
 #: reported by routers, vLLM, DeepSeek and Z.ai when the answer was abandoned
 BROKEN_OFF = ("error", "abort", "insufficient_system_resource", "network_error")
 
@@ -258,7 +250,7 @@ class OpenAIReader(UsageReader):
         if reason in BROKEN_OFF:
             raise self.error("the model's server gave up in the middle of the answer", "error", retryable=True)
         if isinstance(reason, str) and reason:
-            self.end_with(reason, CLAUDES | GEMINIS | FINISH_REASONS)  # gateways pass those vendors' words on
+            self.end_with(reason)
             self.terminal = "[DONE] (if this server never sends it, pass done_marker=False)"
 
     def _on_call(self, call: Mapping[str, Any]) -> None:
@@ -333,11 +325,6 @@ def cache_key(messages: Sequence[Message], model: Model) -> str:
 
 # ---------------------------------------------------------------------------------------------------- the Responses API
 
-#: how a response has ended, or else why it is incomplete
-ENDINGS = {
-    "completed": "stop", "max_output_tokens": "length", "max_tokens": "length", "max_messages": "length",
-    "content_filter": "content_filter",
-}
 ENCRYPTED = "reasoning.encrypted_content"
 #: whether a message is commentary or the final answer: models stop early if it is not sent back with the message
 PHASE = "phase"
@@ -477,8 +464,8 @@ class ResponsesReader(UsageReader):
     def _on_end(self, how: str, response: Mapping[str, Any]) -> None:
         if how == "failed":
             raise failure_in_stream({"error": response.get("error") or {}}, self.vendor, secrets=self.secrets)
-        self.end_with(
-            str(at(response, "incomplete_details", "reason") or "") if how == "incomplete" else how, ENDINGS)
+        # how it has ended, or else why it is incomplete
+        self.end_with(str(at(response, "incomplete_details", "reason") or "") if how == "incomplete" else how)
         output = objects(response.get("output"))
         text = self._output(output)
         ids = {key: call.id for key, call in self._calls.items()}

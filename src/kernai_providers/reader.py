@@ -128,6 +128,23 @@ class SseDecoder:
 
 # -------------------------------------------------------------------------------------------------------------- readers
 
+#: all vendors' finish reasons, since gateways pass on those of other vendors; any other one is "other"
+FINISH_REASONS = {
+    theirs: ours
+    for ours, words in {
+        # "eos", "eos_token" and "end" are from Together, servers of Hugging Face, and LM Studio
+        "stop": "stop completed end_turn stop_sequence STOP eos eos_token end",
+        "length": "length max_tokens max_output_tokens max_messages MAX_TOKENS CONTINUATION",
+        "content_filter": (
+            "content_filter SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII MODEL_ARMOR IMAGE_SAFETY "
+            "IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION ESCALATION sensitive"  # the last is from Z.ai
+        ),
+        "tool": "tool_calls function_call tool_use",
+        "refusal": "refusal",
+        "context": "model_context_window_exceeded model_length",  # the last is from Mistral
+    }.items()
+    for theirs in words.split()
+}
 PREVIEW = 80
 LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
 
@@ -348,12 +365,13 @@ class Reader(ABC):
             if isinstance(value, (str, list, dict)) and value:
                 self.metadata[ours] = value
 
-    def end_with(self, reason: str, known: Mapping[str, str], why: object = None) -> None:
+    def end_with(self, reason: str, known: Mapping[str, str] = FINISH_REASONS, why: object = None) -> None:
         """Sets the finish reason.
 
         The metadata keep the vendor's word, unless it means a normal end, and the vendor's explanation, `why`.
         """
-        self.finish_reason = known.get(reason.partition(":")[0], "other")  # Google: "content_filter: RECITATION"
+        word, _, _ = reason.partition(":")  # Google: "content_filter: RECITATION"
+        self.finish_reason = known.get(word, "other")
         self.metadata.pop("finish_reason", None)
         if self.finish_reason not in ("stop", reason):
             self.metadata["finish_reason"] = reason

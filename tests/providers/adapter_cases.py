@@ -96,7 +96,7 @@ def whole_answers(wire: Wire) -> Iterator[Case]:
 
 
 def finish_reasons(wire: Wire) -> Iterator[Case]:
-    for own, ours in {**wire.finish_reasons, "brand_new": "other"}.items():
+    for own, ours in {**wire.finish_reasons, "MAX_TOKENS": "length", "brand_new": "other"}.items():
         script = always(wire.reply(wire.stream(PIECES, finish=own)))
         yield Case(f"finish reason {own!r}", script, TEXT, fields={"finish_reason": ours})
 
