@@ -352,9 +352,9 @@ class ResponsesProvider(OpenAIProvider):
         system, turns = self.turns(messages, model)
         items: list[dict[str, Any]] = []
         for message, (role, parts) in zip(spoken, turns, strict=True):
-            own = [item for item in message.reasoning if item.get("type") in _reasoning_types(model)]
-            items += [{name: one for name, one in item.items() if name != "at"} for item in own]
-            items.append({"role": role, "content": one_text(parts), **_phase(message.reasoning, model)})
+            text = one_text(parts)
+            said = AssistantTurn(text, [], message.reasoning)
+            items += self.native_messages(said, model) if role == "assistant" else [{"role": role, "content": text}]
         options = self.options(generation, **SAMPLING, max_tokens="max_output_tokens") | {
             "instructions": system or None,
             "reasoning": self.options(generation, effort="effort") or None,
@@ -376,12 +376,14 @@ class ResponsesProvider(OpenAIProvider):
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
-            kinds = _reasoning_types(model)
-            yield from turn.thoughts(0, *kinds)
+            if NEVER_REASONS.match(model.id):  # such a model rejects reasoning, and may not know phases
+                turn.reasoning = ()
+            phases = [{PHASE: item[PHASE]} for item in turn.reasoning if item.get("type") == PHASE]
+            yield from turn.thoughts(0, "reasoning")
             if turn.text or not turn.calls:
-                yield {"role": "assistant", "content": turn.text or EMPTY, **_phase(turn.reasoning, model)}
+                yield {"role": "assistant", "content": turn.text or EMPTY, **(phases[-1] if phases else {})}
             for at, call in enumerate(turn.calls):
-                yield from turn.thoughts(at, *kinds) if at else ()
+                yield from turn.thoughts(at, "reasoning") if at else ()
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
                 yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
             return
@@ -515,14 +517,3 @@ class ResponsesReader(UsageReader):
 
 #: the fields of a reasoning item that the vendor accepts back
 _REASONING_FIELDS = ("type", "id", "summary", "content", "encrypted_content")
-
-
-def _reasoning_types(model: Model) -> Sequence[str]:
-    """Returns the types of reasoning that this model accepts back; those that never reason reject it."""
-    return () if NEVER_REASONS.match(model.id) else ("reasoning",)
-
-
-def _phase(reasoning: Sequence[Mapping[str, Any]], model: Model) -> dict[str, Any]:
-    """Returns the phase of a message as a field of it, if the vendor gave one and this model may know it."""
-    phases = [item[PHASE] for item in reasoning if item.get("type") == PHASE and not NEVER_REASONS.match(model.id)]
-    return {PHASE: phases[-1]} if phases else {}
