@@ -68,51 +68,41 @@ class Plan(Value):
         Tasks without a non-blank `id` and `input` are dropped, as are dependencies on unknown tasks or on the task
         itself. A plan may have at most `max_tasks` tasks, and never more than 1,000.
         """
+        if raw is None or (isinstance(raw, str) and not raw.strip(ASCII_SPACE)):
+            return PlanResult(None, "blank")
+        if isinstance(raw, str):
+            try:
+                raw = loads(raw)
+            except ValueError:
+                return PlanResult(None, "invalid_json")
+        if not isinstance(raw, Mapping):
+            return PlanResult(None, "not_a_hash")  # as the Ruby gem records it: Ruby calls an object a hash
+        given = raw.get("tasks")
+        if not isinstance(given, (list, tuple)):
+            return PlanResult(None, "no_tasks")
+        if not given:
+            return PlanResult(None, "empty_tasks")
+        if len(given) > min(max_tasks, MAX_TASKS):
+            return PlanResult(None, "too_many_tasks")
+        valid = [
+            one for one in given if isinstance(one, Mapping)
+            and all(isinstance(one.get(key), str) and one[key].strip(ASCII_SPACE) for key in ("id", "input"))
+        ]
+        if not valid:
+            return PlanResult(None, "all_tasks_invalid")
+        ids = {one["id"] for one in valid}
+        if len(ids) < len(valid):
+            return PlanResult(None, "duplicate_ids")
+        tasks = tuple(_task(one, ids) for one in valid)
         try:
-            return PlanResult(_read(raw, min(max_tasks, MAX_TASKS)), None)
-        except _Rejected as rejected:
-            return PlanResult(None, str(rejected))
-
-
-class _Rejected(Exception):  # noqa: N818 - never leaves `validate`
-    """Its text is the reason."""
-
-
-def _read(raw: object, max_tasks: int) -> Plan:
-    if raw is None or (isinstance(raw, str) and not raw.strip(ASCII_SPACE)):
-        raise _Rejected("blank")
-    if isinstance(raw, str):
-        try:
-            raw = loads(raw)
-        except ValueError:
-            raise _Rejected("invalid_json") from None
-    if not isinstance(raw, Mapping):
-        raise _Rejected("not_a_hash")  # as the Ruby gem records it: Ruby calls an object a hash
-    given = raw.get("tasks")
-    if not isinstance(given, (list, tuple)):
-        raise _Rejected("no_tasks")
-    if not given:
-        raise _Rejected("empty_tasks")
-    if len(given) > max_tasks:
-        raise _Rejected("too_many_tasks")
-    valid = [
-        one for one in given if isinstance(one, Mapping)
-        and all(isinstance(one.get(key), str) and one[key].strip(ASCII_SPACE) for key in ("id", "input"))
-    ]
-    if not valid:
-        raise _Rejected("all_tasks_invalid")
-    ids = {one["id"] for one in valid}
-    if len(ids) < len(valid):
-        raise _Rejected("duplicate_ids")
-    tasks = tuple(_task(one, ids) for one in valid)
-    try:
-        TopologicalSorter({task.id: task.depends_on for task in tasks}).prepare()
-    except CycleError:
-        raise _Rejected("cyclic") from None
-    goal, strategy = raw.get("goal"), raw.get("strategy")
-    if not isinstance(goal, str):
-        goal = "" if goal is None else json.dumps(jsonable(goal), ensure_ascii=False)
-    return Plan(tasks, goal, next((known for known in STRATEGIES if known == strategy), "mixed"))
+            TopologicalSorter({task.id: task.depends_on for task in tasks}).prepare()
+        except CycleError:
+            return PlanResult(None, "cyclic")
+        goal, strategy = raw.get("goal"), raw.get("strategy")
+        if not isinstance(goal, str):
+            goal = "" if goal is None else json.dumps(jsonable(goal), ensure_ascii=False)
+        strategy = next((known for known in STRATEGIES if known == strategy), "mixed")
+        return PlanResult(Plan(tasks, goal, strategy), None)
 
 
 def _task(one: Mapping[str, Any], ids: set[str]) -> Task:
