@@ -221,7 +221,9 @@ class OpenAIReader(UsageReader):
     terminal = "[DONE]"
 
     def on_object(self, found: dict[str, Any]) -> None:
-        self._on_metadata(found)
+        # the last two are Perplexity's
+        self.note(found, response_id="id", model="model", citations="citations", search_results="search_results")
+        self._on_usage(found.get("usage"))
         self.check_error({"error": at(found, "x_groq", "error")})  # why Groq has stopped early
         for choice in objects(found.get("choices")):
             # there are several choices if `extra` asks for them; the first one is the answer
@@ -288,11 +290,6 @@ class OpenAIReader(UsageReader):
                     self.think(thought.get("text"))
             else:
                 self.say(part.get("text") if isinstance(part, dict) else part)
-
-    def _on_metadata(self, chunk: Mapping[str, Any]) -> None:
-        # the last two are Perplexity's
-        self.note(chunk, response_id="id", model="model", citations="citations", search_results="search_results")
-        self._on_usage(chunk.get("usage"))
 
     def on_done(self) -> None:
         if self.metadata.get("refusal"):
@@ -429,8 +426,8 @@ class ResponsesReader(UsageReader):
     def on_object(self, found: dict[str, Any]) -> None:
         kind = str(found["type"])
         response, item, index = found.get("response"), found.get("item"), key_of(found.get("output_index"))
-        if isinstance(response, dict):
-            self._on_metadata(response)
+        self.note(response, response_id="id", model="model")
+        self._on_usage(at(response, "usage"))
         if kind in ("response.output_text.delta", "response.output_text.done"):
             self._on_text(found, whole=kind.endswith("done"))
         elif kind == "response.refusal.delta" and isinstance(found.get("delta"), str):
@@ -508,11 +505,6 @@ class ResponsesReader(UsageReader):
                 elif part.get("type") == "refusal":
                     self.metadata["refusal"] = str(part.get("refusal", ""))
         return whole_characters("".join(texts) or "".join("".join(part) for part in self._pieces.values()))
-
-    def _on_metadata(self, response: Mapping[str, Any]) -> None:
-        # an error in a failed response is raised with that event
-        self.note(response, response_id="id", model="model")
-        self._on_usage(response.get("usage"))
 
 
 #: the fields of a reasoning item that the vendor accepts back

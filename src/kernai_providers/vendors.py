@@ -204,7 +204,6 @@ def resolve(
 
 
 def _in_process(vendor: Vendor, model_id: str, options: dict[str, Any]) -> HttpProvider:
-    """Returns a provider that runs a model in this process."""
     is_smollm2 = vendor.name == "smollm2"
     if is_smollm2 and model_id != "135m":
         raise UnknownVendorError(f"the only size is smollm2/135m, got {model_id!r}; for a file: gguf//PATH/TO.gguf")
