@@ -78,9 +78,9 @@ class OpenAIProvider(HttpProvider):
     def __init__(self, api_key: str | None = None, *, done_marker: bool = True, **options: Any) -> None:
         super().__init__(api_key, **options)
         self._done_marker = done_marker
-        if type(self) is OpenAIProvider:
-            same = {**options, "base_url": self.base_url, "transport": self.transport}
-            self._responses = ResponsesProvider(self._key, **same)
+        if type(self) is OpenAIProvider or self.vendor == "azure":  # other subclasses may have a body of their own
+            self._responses = object.__new__(ResponsesProvider)
+            vars(self._responses).update(vars(self), _responses=None)
 
     def _exchange(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None

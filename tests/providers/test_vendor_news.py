@@ -52,12 +52,13 @@ def test_models_that_only_the_responses_api_has_are_sent_there(name: str, adapte
     ("gpt-5.2", "low", "native", "chat/completions"), ("openai/gpt-6.1-sol", "low", "native", "chat/completions"),
 ])  # fmt: skip
 def test_native_calls_of_models_that_think_go_where_openai_accepts_them(id: str, effort: Any, calls: Any, path: str) -> None:
-    server = MemoryTransport(MemoryReply(404))
-    provider, generation = OpenAIProvider("k", transport=server), {"thinking": {"effort": effort}} if effort else {}
-    agent = Agent(instructions="", provider=provider, model=Model(id), skills=[], calls=calls, generation=generation)
-    url = f"https://api.openai.com/v1/{path}"
-    assert f"check the model's name and base_url: the request went to {url}" in str(kernai.execute(agent, "Hi").error)
-    assert [request.url for request in server.requests] == [url]
+    server, generation = MemoryTransport(MemoryReply(404), MemoryReply(404)), {"thinking": {"effort": effort}} if effort else {}
+    for provider in (OpenAIProvider("k", transport=server), resolve("azure/x", resource="r", api_key="k", transport=server)[0]):
+        agent = Agent(instructions="", provider=provider, model=Model(id), skills=[], calls=calls, generation=generation)
+        url = f"{provider.base_url}/{path}"
+        assert f"check the model's name and base_url: the request went to {url}" in str(kernai.execute(agent, "Hi").error)
+        assert server.requests[-1].url == url
+    assert [request.headers[name] for request, name in zip(server.requests, ("Authorization", "api-key"), strict=True)] == ["Bearer k", "k"]
 
 
 @pytest.mark.parametrize("id, reasons", [("gpt-6-cyber", True), ("gpt-daybreak-blue-latest", False), ("gpt-rosalind-research", False)])
