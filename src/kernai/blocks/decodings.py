@@ -62,11 +62,6 @@ def all_decoded(text: str) -> list[str]:
     return made
 
 
-def shows_call(plain: str) -> bool:
-    """Whether a text may contain a call; `plain` is the text with all encodings undone."""
-    return has_tags(plain) or has_keys(plain)
-
-
 def has_keys(text: str) -> bool:
     """Whether a text has the keys of a call in JSON."""
     return any(key.search(text) is not None for key in _ARGUMENTS) and _NAME.search(text) is not None

@@ -173,16 +173,12 @@ def function_at(text: str, tag: re.Match[str]) -> Block:
         key = one[1] or one[2]
         if key in given:
             raise Unreadable
-        given[key] = _parameter(one[3])
+        # JSON such as a number or an object, else the text without the line breaks around it
+        given[key] = value_in(one[3].removeprefix("\n").removesuffix("\n"))
         at = one.end()
     if not _FUNCTION_END.match(text, at):
         raise Unreadable
     return named_block(name, given)
-
-
-def _parameter(text: str) -> object:
-    """A parameter's value: JSON such as a number or an object, else the text without the line breaks around it."""
-    return value_in(text.removeprefix("\n").removesuffix("\n"))
 
 
 def _json_objects(text: str) -> Sequence[Block]:

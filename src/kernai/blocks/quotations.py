@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from kernai._util.redaction import normalized
 from kernai.blocks import dialects
 from kernai.blocks.block import Block
-from kernai.blocks.decodings import all_decoded, has_keys, has_tags, readings_of, shows_call
+from kernai.blocks.decodings import all_decoded, has_keys, has_tags, readings_of
 from kernai.blocks.dialects import Unreadable
 from kernai.blocks.grammar import ASCII_SPACE, Remembered, find_end, find_opening
 from kernai.jsonio.json_pieces import BROKEN, JsonValue
@@ -208,7 +208,7 @@ class Look(NamedTuple):
 def look_at(text: str) -> Look | None:
     """Looks for signs of calls in a text. None if it contains no call."""
     plain = all_decoded(text)
-    shows = any(map(shows_call, plain))
+    shows = any(has_tags(one) or has_keys(one) for one in plain)
     forms = dict.fromkeys((text, *plain))
     made = dict.fromkeys(map(spelled, forms))
     may_call = shows or _may_spell_a_call(forms, made)
