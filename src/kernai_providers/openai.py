@@ -26,6 +26,11 @@ from kernai_providers.reader import SseReader, cost_of, count_of, key_of, sum_of
 #: models that think before they answer, and accept only `max_completion_tokens`; those of them that accept `stop`
 REASONING_MODEL = re.compile(r"(?:.*/)?(?:ft:)?(?:o\d|gpt-[5-9])(?![0-9a-z])")
 STOPS = re.compile(r"(?:.*/)?(?:ft:)?(?:o1|o3-mini)")
+#: models of OpenAI that exist only in its Responses API, in November 2026
+RESPONSES_ONLY = re.compile(
+    r"o\d-pro|o\d(?:-mini)?-deep-research|gpt-\d[\d.]*-(?:pro|codex)|codex-|computer-use"
+    r"|gpt-(?:\d[\d.]*-(?:cyber|rosalind|astra-law)|daybreak-(?:blue|red)|rosalind-research)(?![a-z0-9])"
+)
 #: the first version that may not think before a call in Chat Completions, the first one whose requests may set the
 #: lifetime of the cache, and the longer of the two lifetimes
 CALLS_IN_RESPONSES, CACHE_LIFETIME, LONG_CACHE = (5, 4), (5, 6), "12h"
@@ -72,7 +77,7 @@ class OpenAIProvider(HttpProvider):
     versions = re.compile(r"^(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
     #: whether the format has the option `stop`
     has_stop = True
-    #: for native calls of models that this format does not let think before them
+    #: for models that exist only there, and native calls of models that this format does not let think before them
     _responses: ResponsesProvider | None = None
 
     def __init__(self, api_key: str | None = None, *, done_marker: bool = True, **options: Any) -> None:
@@ -89,7 +94,7 @@ class OpenAIProvider(HttpProvider):
         is_native = getattr(on_chunk, "tools", None) is not None
         # with a slash, the name is a router's, such as openai/gpt-5.5
         only_there = is_native and thinks and self.version_of(model) >= CALLS_IN_RESPONSES and "/" not in model.id
-        if self._responses is not None and only_there:
+        if self._responses is not None and (only_there or RESPONSES_ONLY.match(model.id)):
             return self._responses._exchange(messages, model, generation, on_chunk)  # noqa: SLF001 - the same method
         return super()._exchange(messages, model, generation, on_chunk)
 

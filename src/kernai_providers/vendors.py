@@ -19,7 +19,7 @@ from kernai_providers.gemini import GeminiProvider
 from kernai_providers.http_provider import HttpProvider
 from kernai_providers.in_process import BASE_URL, LlamaTransport, smollm2_path
 from kernai_providers.ollama import OllamaProvider
-from kernai_providers.openai import OpenAIProvider, PerplexityProvider, ResponsesProvider
+from kernai_providers.openai import RESPONSES_ONLY, OpenAIProvider, PerplexityProvider, ResponsesProvider
 from kernai_providers.request_checks import MissingSettingError, checked_base_url
 
 
@@ -97,11 +97,6 @@ def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vend
     return Vendor(name, OpenAIProvider, variables, base_url, **more)
 
 
-#: models of OpenAI that exist only in its Responses API, in November 2026
-RESPONSES_ONLY = re.compile(
-    r"o\d-pro|o\d(?:-mini)?-deep-research|gpt-\d[\d.]*-(?:pro|codex)|codex-|computer-use"
-    r"|gpt-(?:\d[\d.]*-(?:cyber|rosalind|astra-law)|daybreak-(?:blue|red)|rosalind-research)(?![a-z0-9])"
-)
 #: a value that becomes part of a host's name
 _PLACE = re.compile(r"[A-Za-z0-9-]+")
 #: a value that becomes part of a path; an organisation's project may begin with its domain

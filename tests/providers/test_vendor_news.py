@@ -49,6 +49,7 @@ def test_models_that_only_the_responses_api_has_are_sent_there(name: str, adapte
 @pytest.mark.parametrize("id,effort,calls,path", [
     ("gpt-5.4", "low", "native", "responses"), ("ft:gpt-5.6-sol:acme", None, "native", "responses"),
     ("gpt-6.1-sol", "none", "native", "chat/completions"), ("gpt-6.1-sol", None, "blocks", "chat/completions"),
+    ("gpt-5.3-codex", None, "blocks", "responses"),
     ("gpt-5.2", "low", "native", "chat/completions"), ("openai/gpt-6.1-sol", "low", "native", "chat/completions"),
 ])  # fmt: skip
 def test_native_calls_of_models_that_think_go_where_openai_accepts_them(id: str, effort: Any, calls: Any, path: str) -> None:
