@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from http.client import IncompleteRead
 from typing import Any, TypeAlias
 
+from kernai._util.network import origin_of
 from kernai_providers.http_transport import HttpTransport, broken, cause_of
 from kernai_providers.network import BLOCK, Deadline, tunnel
 from kernai_providers.request_checks import Outgoing, Proxy, routed
@@ -196,9 +197,7 @@ def _plain_errors(unknown: type[OSError] = ConnectionError) -> Iterator[None]:
     except httpcore.TimeoutException:
         raise TimeoutError from None
     except (httpcore.ConnectError, httpcore.ReadError) as error:
-        origin: BaseException = error
-        while deeper := origin.__cause__ or next(iter(getattr(origin, "exceptions", ())), None):
-            origin = deeper
+        origin = origin_of(error)
         raise (origin if isinstance(origin, OSError) else unknown()) from None
 
 

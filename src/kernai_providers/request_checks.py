@@ -1,15 +1,11 @@
 """Keys, headers, addresses and proxies. They are checked when a provider is created, and again for each `Request`.
 
 The HTTP libraries would check them too, but their errors show the invalid value, which is often a key.
-
-For each request, `proxy_for` reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or lower case, or
-the settings of macOS and Windows, as `urllib.request` does. Requests to this machine never go through a proxy.
 """
 
 from __future__ import annotations
 
 import base64
-import ipaddress
 import os
 import re
 import urllib.request
@@ -21,13 +17,12 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from kernai import ProviderError, __version__
 from kernai._util.api import check_type
+from kernai._util.network import HEADER_NAME, proxy_url
 from kernai_providers.transport import Request, TransportError
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 PRINTABLE = re.compile(r"[!-~]+")
 HEADER_VALUE = re.compile(r"[\t -~]*")
-#: RFC 9110, section 5.6.2: a token
-HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 class MissingSettingError(ProviderError, ValueError):
@@ -203,23 +198,8 @@ def routed(request: Request) -> Outgoing:
 
 def proxy_for(to: Endpoint) -> Proxy | None:
     """Returns the proxy for this origin, or None. Raises `TransportError` if the environment's value is not a URL."""
-    if to.host == "localhost" or to.host.endswith(".localhost"):
-        return None
-    with suppress(ValueError):
-        address = ipaddress.ip_address(to.host)
-        if address.is_loopback or address.is_unspecified:
-            return None
-    proxies = urllib.request.getproxies()
-    url = (proxies.get(to.scheme) or proxies.get("all") or "").strip()
-    exempt = (_has(one.strip(), to.host) for one in proxies.get("no", "").split(","))
-    return None if not url or urllib.request.proxy_bypass(to.peer) or any(exempt) else _parsed(url, to.scheme)
-
-
-def _has(entry: str, host: str) -> bool:
-    """Whether an entry of NO_PROXY that `urllib` does not know has a host: a network, an IPv6 address, an asterisk."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
-    return entry.startswith("*") and host.endswith(entry[1:].lower())
+    url = proxy_url(f"{to.scheme}://{to.peer}")
+    return _parsed(url, to.scheme) if url else None
 
 
 def proxy_secrets() -> list[str]:

@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -271,7 +272,8 @@ def http_adapter(host: str, path: str, **entry: Any) -> Adapter:
 
 
 @pytest.mark.parametrize("path, other", [("mcp", "sse"), ("sse", "streamable_http")])
-def test_a_url_of_the_other_transport_is_reported_without_its_key(path: str, other: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_url_of_the_other_transport_is_reported_without_its_key(path: str, other: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")  # not for this machine
     caplog.set_level(logging.DEBUG)
     with (
         answering(lambda *_: (405, "text/plain", "not allowed")) as host,
@@ -578,7 +580,7 @@ def test_a_call_of_which_nothing_was_sent_over_http_is_not_in_doubt(rounds: int,
     with Server(Skill("answer", execute=lambda: "done"), port=0) as server, http_adapter(server.url[7:-4], "mcp") as adapter:
         adapter.skills("it")
         answer = call(adapter, "answer")
-    assert str(answer.error).startswith(f"server 'it' {died}: All connection attempts failed")
+    assert re.match(rf"server 'it' {died}: .*Connect call failed \('127.0.0.1', ", str(answer.error))
     assert (kinds(answer.events), "Nobody knows" in str(answer.error)) == (["restart"] * (1 - rounds), rounds == 1)
 
 

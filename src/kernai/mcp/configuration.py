@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kernai._util.api import check_type, likely
+from kernai._util.network import HEADER_NAME
 from kernai._util.redaction import Redactor, shown_url
 from kernai.jsonio.json_data import loads
 from kernai.mcp.errors import McpConfigError
@@ -38,7 +39,6 @@ _TRANSPORTS: dict[str, Transport] = {
     "http": "streamable_http",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # names are shown to the model in JSON, and in events
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _REFERENCE = re.compile(r"\$?\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})?")
 
 
@@ -206,7 +206,7 @@ def _url(key: str, value: Any) -> str:
 def _headers(key: str, value: Any) -> dict[str, str]:
     headers = _pairs(key, value)
     for name, one in headers.items():
-        if not _HEADER.fullmatch(name):
+        if not HEADER_NAME.fullmatch(name):
             raise _FaultError(key, f"{name!r} is not a valid name for an HTTP header")
         if not one.isascii() or not one.isprintable():
             raise _FaultError(f"{key}.{name}", "must be printable ASCII on one line")

@@ -24,6 +24,7 @@ from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from kernai._util.network import origin_of
 from kernai._util.redaction import Redactor
 from kernai.mcp.configuration import ServerConfig, redactor_of
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
@@ -449,6 +450,8 @@ def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:
     """The reason for a failure, without secrets. The SDK wraps errors in groups, and some errors have no text."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, httpx2.ConnectError):  # which says that all attempts have failed, not why
+        error = origin_of(error)
     if isinstance(error, ValidationError):  # its text would quote the data, perhaps half a secret
         faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False)[:3]]
         return "its answer does not follow the protocol: " + hide("; ".join(faults))[:300]

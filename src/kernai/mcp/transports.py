@@ -24,6 +24,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
+from kernai._util.network import proxy_url
 from kernai.mcp.configuration import SHORTEST_SECRET, ServerConfig
 from kernai.mcp.errors import McpError
 
@@ -252,8 +253,11 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
 
     timeout = httpx2.Timeout(config.timeout, read=None)  # a stream may be silent, and each call has its own timeout
     limits = httpx2.Limits(max_keepalive_connections=20)  # by default, calls after the hundredth wait for a connection
+    # httpx2 has its own rules for proxies, by which even this machine has one; signing in may go to other hosts
+    direct = None if auth is not None or proxy_url(config.url or "") else httpx2.AsyncHTTPTransport(limits=limits)
     return Client(
-        headers=dict(config.headers), timeout=timeout, limits=limits, auth=auth, event_hooks={"request": [on_request]}
+        headers=dict(config.headers), timeout=timeout, limits=limits, auth=auth, transport=direct,
+        event_hooks={"request": [on_request]},
     )
 
 

@@ -1,0 +1,46 @@
+"""Rules of HTTP, for models and for MCP servers: the names of headers, proxies, and why there is no connection."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import urllib.request
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+#: RFC 9110, section 5.6.2: a token
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+def proxy_url(url: str) -> str:
+    """Returns the environment's proxy for requests to a URL, unchecked; blank if there is none.
+
+    It is read each time from `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or lower case, or from
+    the settings of macOS and Windows, as `urllib.request` does. Requests to this machine never go through a proxy.
+    """
+    parts = urlsplit(url)
+    host, peer = parts.hostname or "", parts.netloc.rpartition("@")[2]
+    if host == "localhost" or host.endswith(".localhost"):
+        return ""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_loopback or address.is_unspecified:
+            return ""
+    proxies = urllib.request.getproxies()
+    if urllib.request.proxy_bypass(peer) or any(_has(one.strip(), host) for one in proxies.get("no", "").split(",")):
+        return ""
+    return (proxies.get(parts.scheme) or proxies.get("all") or "").strip()
+
+
+def _has(entry: str, host: str) -> bool:
+    """Whether an entry of NO_PROXY that `urllib` does not know has a host: a network, an IPv6 address, an asterisk."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    return entry.startswith("*") and host.endswith(entry[1:].lower())
+
+
+def origin_of(error: BaseException) -> BaseException:
+    """Returns the first of the errors from which a library made this one: the system's, which says what went wrong."""
+    while deeper := error.__cause__ or error.__context__ or next(iter(getattr(error, "exceptions", ())), None):
+        error = deeper
+    return error
