@@ -83,7 +83,7 @@ class Attempt:
         self.redactor = session.redactor
         self._emit = emit
         #: the HTTP status of the last answer if that was an error, or else 0
-        self.status = 0
+        self.status, self.said = 0, ""
         #: the failure of its connection over HTTP, and whether it got an answer before that
         self.failure: BaseException | None = None
         self.was_answered = False
@@ -127,7 +127,7 @@ class Session:
         #: the first output of each kind that answers no request: it may have been the answer that is missing
         self.noise: dict[str, str] = {}
         #: the HTTP error status because of which it could not be opened, or ended, or else 0
-        self.status = 0
+        self.status, self.said = 0, ""
         self.stderr = StderrTail(redactor.text)
         #: how the server describes itself; for other threads, which must not use the client
         self.about: dict[str, Any] = {}
@@ -373,7 +373,8 @@ class Connection:
         self._mode = "auto" if gives_up else "legacy"
         if gives_up:
             other = "streamable_http" if self.config.transport == "sse" else "sse"
-            hint = f"; check its url, or set its transport to {other}" if session.status in OTHER_TRANSPORT else ""
+            seems_other = session.status in OTHER_TRANSPORT or "content type" in reason
+            hint = f"; check its url, or set its transport to {other}" if seems_other else ""
             raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}{hint}")
         return await self._open()  # some servers, such as those of rmcp 1, end at the request for their revision
 
@@ -392,7 +393,7 @@ class Connection:
                 session.failure = attempt.failure or session.failure or error
             is_unsent = isinstance(attempt.failure, (httpx2.ConnectError, httpx2.ConnectTimeout))
             return not is_unknown and (attempt.was_answered or not is_unsent)
-        why = reason_of(attempt.failure or error, self.redactor.text) + (f" ({status_text(status)})" if status else "")
+        why = reason_of(attempt.failure or error, self.redactor.text) + (f" ({status_text(attempt)})" if status else "")
         is_answer = status < httpx2.codes.INTERNAL_SERVER_ERROR if status else code not in UNREADABLE
         effect = "" if repeatable or is_answer else IN_DOUBT
         raise McpError(f"server {self.name!r} failed at {what}: {why}{effect}") from None
@@ -403,7 +404,7 @@ class Connection:
             await asyncio.wait([session.task], timeout=REASON_SECONDS)
         self._end(session)
         reasons = [] if session.failure is None else [reason_of(session.failure, self.redactor.text)]
-        reasons += [f"it answered with {status_text(session.status)}"] if session.status else []
+        reasons += [f"it answered with {status_text(session)}"] if session.status else []
         said = "\n".join(session.stderr.lines())
         reasons += [*session.noise.values(), *([f"its standard error ended with:\n{said}"] if said else [])]
         return "; ".join(reasons) or "it closed the connection"

@@ -27,6 +27,7 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, ErrorData,
 from kernai._util.network import proxy_url
 from kernai.mcp.configuration import SHORTEST_SECRET, ServerConfig
 from kernai.mcp.errors import McpError
+from kernai.mcp.schemas import one_line
 
 if TYPE_CHECKING:
     from kernai.mcp.connection import Attempt, Session
@@ -35,13 +36,15 @@ if TYPE_CHECKING:
 MAX_STDERR, LEAST_STDERR = 65536, 16384
 #: characters and lines of standard error that an error shows
 STDERR_CHARACTERS, STDERR_LINES = 4096, 8
+#: the types of answers that are read whole, and how many characters of an error's text are shown
+_READ, MAX_SAID = ("application/json", "text/plain"), 300
 _GUARD = Path(__file__).with_name("guard.py")
 # a text that is not closed ends with the message; looking for its end from each quote in it would be quadratic
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _ID = re.compile(r'\s*:\s*"?(\d{1,18})(?!\d)')  # the SDK counts requests; some servers answer with a text
 
 #: What a task that talks to a server does: its `redactor` hides secrets in log messages, its `status` is the HTTP error
-#: status of the last answer. The SDK's transport passes a request's context on to the task that sends it.
+#: status of the last answer, and `said` is its text. The SDK passes a request's context on to the task that sends it.
 talking: ContextVar[Session | Attempt | None] = ContextVar("talking", default=None)
 
 
@@ -232,10 +235,12 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
 
         async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
             task, is_sse, is_message = talking.get(), config.transport == "sse", request.method == "POST"
+            said = ""
             try:
                 response = await super().send(request, **options)
-                if is_message and response.headers.get("Content-Type", "").lower().startswith("application/json"):
+                if (is_message or is_sse) and response.headers.get("Content-Type", "").lower().startswith(_READ):
                     await response.aread()
+                    said = response.text if response.is_error and '"jsonrpc"' not in response.text else ""
             except Exception as error:
                 if task is None or not is_message or not (is_sse or session.is_open):
                     raise
@@ -245,9 +250,9 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
                 response = httpx2.Response(status, headers={"Content-Type": "text/event-stream"}, request=request)
             if task is not None and (is_message or is_sse):  # others need not offer the stream for a GET
                 task.was_answered |= task.failure is None  # a task is asked about after the call that began it
-                task.status = response.status_code if response.status_code >= httpx2.codes.BAD_REQUEST else 0
+                task.status, task.said = response.status_code if response.is_error else 0, said
                 if is_sse and (task.status or session.failure):  # the SDK would wait for an answer
-                    session.status = task.status
+                    session.status, session.said = task.status, said
                     session.end()
             return response
 
@@ -261,10 +266,11 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
     )
 
 
-def status_text(status: int) -> str:
-    """An HTTP error status, with the remedy if there is one."""
-    hint = ": set 'headers' or pass auth= to sign in" if status == httpx2.codes.UNAUTHORIZED else ""
-    return f"HTTP status {status}{hint}"
+def status_text(task: Session | Attempt) -> str:
+    """An HTTP error status, with what the server said, and the remedy if there is one."""
+    said = f", {one_line(task.redactor.text(task.said), MAX_SAID)!r}" if task.said else ""
+    hint = ": set 'headers' or pass auth= to sign in" if task.status == httpx2.codes.UNAUTHORIZED else ""
+    return f"HTTP status {task.status}{said}{hint}"
 
 
 def _without_secrets(record: logging.LogRecord) -> bool:
