@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
@@ -32,27 +31,30 @@ _UNIT = r"(?s)\\+|."
 
 
 class Redactor:
-    """Replaces each secret by its mark, ignoring case. Thread-safe."""
+    """Replaces each secret by its mark, ignoring case. Thread-safe: secrets are only added, each in a single step."""
 
     def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
-        self._lock = threading.Lock()
         self._marks: dict[str, str] = {}
-        self._compiled: tuple[re.Pattern[str], list[str]] | None = None  # the pattern, and the mark for each group
+        self._compiled: tuple[re.Pattern[str] | None, list[str]] = None, []  # the pattern, and the mark for each group
         for secret, mark in (secrets or {}).items():
             self.add(secret, mark)
 
     def add(self, secret: str, mark: str) -> None:
         """Replaces `secret` by `mark` from now on. Ignores an empty secret; a known secret keeps its mark."""
-        with self._lock:
-            if secret and secret not in self._marks:
-                self._marks[secret] = mark
-                self._compiled = None
+        if secret:
+            self._marks.setdefault(secret, mark)
 
     def text(self, text: str) -> str:
         """`text` without secrets. Call this before cutting a text, because a cut could leave half of a secret."""
         if not self._marks:
             return text
-        pattern, marks = self._compiled or self._compile()
+        pattern, marks = self._compiled
+        if pattern is None or len(marks) < len(self._marks):
+            # the longest first: a shorter secret may be part of a longer one
+            secrets = sorted(self._marks, key=len, reverse=True)
+            pattern = re.compile("|".join(f"({_spellings(one)})" for one in secrets), re.IGNORECASE)
+            marks = [self._marks[one] for one in secrets]
+            self._compiled = pattern, marks
         return pattern.sub(lambda found: marks[(found.lastindex or 1) - 1], text)
 
     def data(self, value: Any, other: Callable[[Any, int], Any] = lambda value, _: value, depth: int = 0) -> Any:
@@ -73,14 +75,6 @@ class Redactor:
             made = [self.data(one, other, depth + 1) for one in value]
             return made if isinstance(value, list) else tuple(made)
         return other(value, depth)
-
-    def _compile(self) -> tuple[re.Pattern[str], list[str]]:
-        with self._lock:
-            # the longest first: a shorter secret may be part of a longer one
-            secrets = sorted(self._marks, key=len, reverse=True)
-            pattern = re.compile("|".join(f"({_spellings(one)})" for one in secrets), re.IGNORECASE)
-            self._compiled = pattern, [self._marks[one] for one in secrets]
-            return self._compiled
 
 
 def shown_url(url: str) -> str:
