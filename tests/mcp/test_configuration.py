@@ -194,7 +194,7 @@ def test_aliases_and_merges_of_yaml_save_repetition(tmp_path: Path) -> None:
     {"command": "true", "env": {"TOKEN": "hunter2-hunter2"}, "timeout": "hunter2-hunter2"},
     {"command": "true", "args": ["--key=hunter2-hunter2", None]},
     {"url": "http://user:hunter2-hunter2@host/mcp?key=hunter2-hunter2", "tools": 3},
-    {"url": "http://host", "headers": {"A": "hunter2-hunter2\n"}},
+    {"url": "http://host", "headers": {"A": "hunter2\nhunter2"}},
     {"url": "hunter2-hunter2://host"},
 ])
 def test_no_error_shows_a_secret_value(entry: dict[str, Any]) -> None:
@@ -205,14 +205,15 @@ def test_no_error_shows_a_secret_value(entry: dict[str, Any]) -> None:
 
 def test_secrets_of_the_configuration_are_hidden_in_a_text() -> None:
     url = "https://ada:pa%2Fss@host/mcp?key=k3y%2Bk3y&x=1"
-    headers = {"Authorization": "Bearer t0ken", "X": "ab"}
+    headers = {"Authorization": "Bearer t0ken\n", "X": "ab"}
     remote, local = read_servers({"servers": {
-        "remote": {"url": url, "headers": headers}, "local": {"command": "a", "args": ["--k3y"], "env": {"A": "t0ken"}},
+        "remote": {"url": f"{url}\n", "headers": headers}, "local": {"command": "a", "args": ["--k3y"], "env": {"A": "t0ken"}},
     }}).values()
     assert "k3y" not in repr((remote, local))
     assert "t0ken" not in repr((remote, local))
     hide = redactor_of(remote).text
     assert hide(f"{url}: no k3y+k3y, nor k3y%2bk3y, of pa/ss") == "https://host/mcp: no [url key], nor [url key], of [url password]"
+    assert remote.headers["Authorization"] == "Bearer t0ken"
     assert hide("Bearer t0ken and t0ken alone") == "[header Authorization] and [header Authorization] alone"
     assert hide("about") == "about"  # a value of two letters is not hidden, because it may be part of any word
     assert redactor_of(local).text("t0ken") == "[env A]"

@@ -197,14 +197,14 @@ def _pairs(key: str, value: Any) -> dict[str, str]:
 
 def _url(key: str, value: Any) -> str:
     with suppress(ValueError):  # for an unpaired bracket, and a port that cannot be one
-        url = _text(key, value)
+        url = _text(key, value).strip()
         if re.match(r"https?://[^/?#\s]+[^\s]*\Z", url, re.IGNORECASE) and urlsplit(url).port != 0:
             return url
     raise _FaultError(key, "must begin with http:// or https:// and name a host; a port must be from 1 to 65535")
 
 
 def _headers(key: str, value: Any) -> dict[str, str]:
-    headers = _pairs(key, value)
+    headers = {name: one.strip() for name, one in _pairs(key, value).items()}  # variables may end in a line break
     for name, one in headers.items():
         if not HEADER_NAME.fullmatch(name):
             raise _FaultError(key, f"{name!r} is not a valid name for an HTTP header")
