@@ -117,7 +117,6 @@ class Turn:
         return response
 
     async def _next(self) -> bytes:
-        """Returns the next bytes of the body, or none at its end."""
         return await self._unless_ended(anext(self._body, b""))
 
     async def _failure(self, response: AsyncResponse) -> ProviderError:

@@ -149,7 +149,6 @@ class ConnectionPool:
         self._idle: list[Connection] = []
 
     def take(self, call: Outgoing) -> Connection | None:
-        """Takes a connection that is ready for a request; None if there is none."""
         wanted = connection_class(call.scheme)
         with self._lock:
             self._close_unfit()
@@ -162,7 +161,6 @@ class ConnectionPool:
         return None
 
     def give(self, connection: Connection) -> None:
-        """Puts back a connection that may be used again."""
         with self._lock:
             self._close_unfit()
             connection.idle_since = self._clock()

@@ -144,7 +144,6 @@ class HttpxResponse:
         self._decoder.end()
 
     async def finish(self) -> None:
-        """Keeps the connection if the rest of the body arrives immediately, else closes it. Never raises."""
         with suppress(TransportError, TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 size = 0
@@ -166,7 +165,6 @@ class HttpxResponse:
             await self._stream.aclose()
 
     async def _read(self) -> bytes:
-        """Returns the next bytes of the body, still encoded, or none at its end."""
         if self._closed and not self._ended:
             raise self._deadline.closed_here()
         try:

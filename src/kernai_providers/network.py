@@ -121,7 +121,6 @@ class Deadline:
         return TransportError(f"{self.call.peer} closed the connection {where}", "closed")
 
     def closed_here(self) -> TransportError:
-        """Returns the error of a reader whose response was closed."""
         return TransportError(f"the answer of {self.call.peer} was closed on this side before its end", "closed")
 
 
@@ -407,7 +406,6 @@ class StreamedResponse(ABC):
         self._decoder.end()
 
     def finish(self) -> None:
-        """Keeps the connection if the rest of the body arrives immediately, else closes it. Never raises."""
         deadline, size = time.monotonic() + DRAIN_SECONDS, 0
         with suppress(TransportError):
             while size <= DRAIN_BYTES and not self._ended and (left := deadline - time.monotonic()) > 0:
@@ -416,7 +414,6 @@ class StreamedResponse(ABC):
         self._release()
 
     def close(self) -> None:
-        """Closes the connection; an iteration in progress gets a `TransportError`."""
         self._closed = True
         self._deadline.cancel()
         self._release()

@@ -146,7 +146,6 @@ class Proxy(Endpoint):
 
     @property
     def authorization(self) -> str | None:
-        """The value of `Proxy-Authorization`."""
         if self.credentials is None:
             return None
         return f"Basic {base64.b64encode(':'.join(self.credentials).encode()).decode('ascii')}"

@@ -89,7 +89,7 @@ class Response(Head, Protocol):
         ...
 
     def finish(self) -> None:
-        """Stops reading. The connection is kept for the next request if that takes almost no time."""
+        """Stops reading. The connection is kept if the rest of the body arrives at once, else closed. Never raises."""
         ...
 
     def close(self) -> None:

@@ -173,7 +173,6 @@ class Adapter:
         return os.getpid() != self._process
 
     def _check(self) -> None:
-        """Raises `McpClosedError` if no more requests can be made."""
         if self._loop.closed:
             raise McpClosedError("the MCP adapter has been shut down; build a new one with kernai.mcp.setup")
         if self._is_of_parent:

@@ -91,7 +91,6 @@ class Attempt:
         self._seconds = seconds
 
     def emit(self, kind: str, **data: Any) -> None:
-        """Emits an event of the server, without the secrets of its configuration."""
         self._emit(self.redactor.data({"mcp": kind, "server": self.session.name, **data}))
 
     def extend(self, *, without_end: bool = False) -> None:
@@ -150,7 +149,6 @@ class Session:
         return self.is_open and not self.end_reached.is_set()
 
     def note(self, kind: str, text: str) -> None:
-        """Notes output of the server that answers no request."""
         self.noise.setdefault(kind, f"{kind}: {self.redactor.text(text)[:NOISE_CHARACTERS]!r}")
 
     def sift(self, result: dict[str, Any]) -> None:

@@ -154,7 +154,6 @@ class Interaction:
         raise Pause(self._connection.redactor.text(f"server {name!r} asks: {' '.join(texts)}"), metadata)
 
     def _shown(self, requests: types.InputRequests) -> Any:
-        """The requests as shown to a person, without the secrets of the configuration."""
         return self._connection.redactor.data({
             key: one.model_dump(mode="json", by_alias=True, exclude_none=True) for key, one in requests.items()
         })
