@@ -213,7 +213,6 @@ def test_secrets_of_the_configuration_are_hidden_in_a_text() -> None:
     assert "t0ken" not in repr((remote, local))
     hide = redactor_of(remote).text
     assert hide(f"{url}: no k3y+k3y, nor k3y%2bk3y, of pa/ss") == "https://host/mcp: no [url key], nor [url key], of [url password]"
-    assert remote.headers["Authorization"] == "Bearer t0ken"
     assert hide("Bearer t0ken and t0ken alone") == "[header Authorization] and [header Authorization] alone"
     assert hide("about") == "about"  # a value of two letters is not hidden, because it may be part of any word
     assert redactor_of(local).text("t0ken") == "[env A]"

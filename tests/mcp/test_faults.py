@@ -116,7 +116,6 @@ def test_a_server_that_ends_or_is_silent_if_the_first_request_is_not_to_initiali
     ({"command": "no-such-command-anywhere"}, "its command 'no-such-command-anywhere' is not found"),
     ({"command": "python3 server.py"}, "its command 'python3 server.py' is not found or cannot be run; its arguments belong in args"),
     ({"command": "python3", "cwd": "/no/such/folder"}, "its cwd is not a folder: '/no/such/folder'"),
-    ({"url": "http://127.0.0.1:9/mcp"}, "cannot be reached: "),
     ({"url": "http://127.0.0.1:9/sse"}, "cannot be reached: "),
 ])
 def test_a_missing_server_is_reported(entry: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -273,9 +272,7 @@ def http_adapter(host: str, path: str, **entry: Any) -> Adapter:
 
 @pytest.mark.parametrize("path, other", [("mcp", "sse"), ("sse", "streamable_http")])
 @pytest.mark.parametrize("answer, reason", [((405, "text/plain", "no k3y+k3y"), "HTTP status 405, 'no [url key]';"), ((200, "text/html", ""), " content type")])
-def test_a_url_of_the_other_transport_is_reported_without_its_key(
-    path: str, other: str, answer: Any, reason: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_url_of_the_other_transport_is_reported_without_its_key(path: str, other: str, answer: Any, reason: str, caplog: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")  # not for this machine
     caplog.set_level(logging.DEBUG)
     with (

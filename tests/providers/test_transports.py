@@ -209,9 +209,8 @@ def test_an_unrequested_answer_is_not_taken_for_that_of_the_next_request(
 
 @pytest.mark.parametrize("interim", [
     b"HTTP/1.1 100 Continue\r\n\r\n",
-    b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n",
     b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Go\r\n\r\n",
-], ids=["100", "103", "several"])
+], ids=["100", "several"])
 def test_interim_answers_are_ignored(wire: Stage, interim: bytes) -> None:
     client = wire.answers(replace(plain(b"hello"), before=(interim,)), plain(b"next"))
     assert read(client, wire.request()) == (200, b"hello")
