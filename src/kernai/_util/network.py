@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 #: RFC 9110, section 5.6.2: a token
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+#: this machine's addresses
+_HERE = ("*.localhost", "127.0.0.0/8", "::1", "0.0.0.0", "::")  # noqa: S104 - not bound
 
 
 def proxy_url(url: str) -> str:
@@ -19,15 +21,9 @@ def proxy_url(url: str) -> str:
     the settings of macOS and Windows, as `urllib.request` does. Requests to this machine never go through a proxy.
     """
     parts = urlsplit(url)
-    host, peer = parts.hostname or "", parts.netloc.rpartition("@")[2]
-    if host == "localhost" or host.endswith(".localhost"):
-        return ""
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        if address.is_loopback or address.is_unspecified:
-            return ""
-    proxies = urllib.request.getproxies()
-    if urllib.request.proxy_bypass(peer) or any(_has(one.strip(), host) for one in proxies.get("no", "").split(",")):
+    host, proxies = parts.hostname or "", urllib.request.getproxies()
+    exempt = any(_has(one.strip(), host) for one in (*_HERE, *proxies.get("no", "").split(",")))
+    if exempt or host == "localhost" or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
         return ""
     return (proxies.get(parts.scheme) or proxies.get("all") or "").strip()
 
