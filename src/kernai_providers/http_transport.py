@@ -17,7 +17,6 @@ import http.client
 import os
 import ssl
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from types import NoneType
 
@@ -138,12 +137,11 @@ class ConnectionPool:
     parent's connections. There is no background thread: old connections are closed at the next use of the pool.
     """
 
-    def __init__(self, max_idle: int, idle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, max_idle: int, idle_seconds: float) -> None:
         if not isinstance(idle_seconds, (int, float)) or not idle_seconds >= 0:
             raise ValueError(f"idle_seconds must be a number of at least 0, got {idle_seconds!r}")
         self._max_idle = check_count("max_idle", max_idle, or_zero=True)
         self._idle_seconds = idle_seconds
-        self._clock = clock
         self._lock = ForkSafeLock()
         self._process = os.getpid()
         self._idle: list[Connection] = []
@@ -163,7 +161,7 @@ class ConnectionPool:
     def give(self, connection: Connection) -> None:
         with self._lock:
             self._close_unfit()
-            connection.idle_since = self._clock()
+            connection.idle_since = time.monotonic()
             self._idle.append(connection)
             if len(self._idle) > self._max_idle:
                 self._idle.pop(0).hang_up()
@@ -175,7 +173,7 @@ class ConnectionPool:
 
     def _close_unfit(self) -> None:
         """Closes connections that are too old; in a forked child, its copies of the parent's."""
-        oldest = self._clock() - self._idle_seconds
+        oldest = time.monotonic() - self._idle_seconds
         while self._idle and (self._idle[0].idle_since <= oldest or self._process != os.getpid()):
             self._idle.pop(0).hang_up()
         self._process = os.getpid()

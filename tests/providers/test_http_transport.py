@@ -114,9 +114,9 @@ def test_keeping_idle_connections_may_be_switched_off(options: dict[str, Any]) -
         transport.close()
 
 
-def test_a_connection_idle_for_too_long_is_closed_at_the_next_use_of_the_pool() -> None:
-    now = [0.0]
-    pool = ConnectionPool(max_idle=9, idle_seconds=30.0, clock=lambda: now[0])
+def test_a_connection_idle_for_too_long_is_closed_at_the_next_use_of_the_pool(monkeypatch: Any) -> None:
+    now, pool = [0.0], ConnectionPool(max_idle=9, idle_seconds=30.0)
+    monkeypatch.setattr("kernai_providers.http_transport.time", SimpleNamespace(monotonic=lambda: now[0]))
     routes = [outgoing(Request("GET", f"http://{host}")) for host in ("a.test", "b.test", "a.test")]
     first, elsewhere, last = (Connection(route, Deadline(Request("GET", "http://a.test"), route)) for route in routes)
     with socket.socket() as elsewhere.http.sock:
