@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 MAX_STDERR, LEAST_STDERR = 65536, 16384
 #: characters and lines of standard error that an error shows
 STDERR_CHARACTERS, STDERR_LINES = 4096, 8
-#: the types of answers that are read whole, and how many characters of an error's text are shown
-_READ, MAX_SAID = ("application/json", "text/plain"), 300
+#: how many characters of an HTTP error's text are shown
+MAX_SAID = 300
 _GUARD = Path(__file__).with_name("guard.py")
 # a text that is not closed ends with the message; looking for its end from each quote in it would be quadratic
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
@@ -238,7 +238,8 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
             said = ""
             try:
                 response = await super().send(request, **options)
-                if (is_message or is_sse) and response.headers.get("Content-Type", "").lower().startswith(_READ):
+                read = ("application/json", "text/plain") if response.is_error else "application/json"
+                if (is_message or is_sse) and response.headers.get("Content-Type", "").lower().startswith(read):
                     await response.aread()
                     said = response.text if response.is_error and '"jsonrpc"' not in response.text else ""
             except Exception as error:
