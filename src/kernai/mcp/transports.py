@@ -261,10 +261,13 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
     limits = httpx2.Limits(max_keepalive_connections=20)  # by default, calls after the hundredth wait for a connection
     # httpx2 has its own rules for proxies, by which even this machine has one; signing in may go to other hosts
     direct = None if auth is not None or proxy_url(config.url or "") else httpx2.AsyncHTTPTransport(limits=limits)
-    return Client(
-        headers=dict(config.headers), timeout=timeout, limits=limits, auth=auth, transport=direct,
-        event_hooks={"request": [on_request]},
-    )
+    try:
+        return Client(
+            headers=dict(config.headers), timeout=timeout, limits=limits, auth=auth, transport=direct,
+            event_hooks={"request": [on_request]},
+        )
+    except (httpx2.InvalidURL, ValueError):  # whose text may show a part of a password
+        raise McpError("the environment's proxy is not a URL like http://host:port") from None
 
 
 def status_text(task: Session | Attempt) -> str:
