@@ -186,7 +186,7 @@ def _read_body(data: object) -> _ErrorBody:
 
 
 def _message(error: Mapping[str, Any]) -> str:
-    given = next(filter(None, (error.get(name) for name in ("message", "Message", "detail", "msg"))), "")
+    given = next(filter(None, map(error.get, ("message", "Message", "detail", "msg", "error_description"))), "")
     message = _text(given)
     if isinstance(given, (dict, list)):  # errors per field, which some vendors send
         with suppress(RecursionError):

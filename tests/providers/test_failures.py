@@ -67,6 +67,7 @@ PER_DAY = quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")
     (400, {"status": 400, "error": "Bad Request", "message": "max_tokens is too large", "path": "/v1"}, {}, None,
      "acme: HTTP 400: Bad Request: max_tokens is too large"),
     (400, {"error": "bad", "message": " bad "}, {}, None, "acme: HTTP 400: bad"),
+    (400, {"error": "invalid_token", "error_description": "It is expired"}, {}, None, "acme: HTTP 400: invalid_token: It is expired"),  # RFC 6749
     (401, {"message": "No token", "type": "auth"}, {}, "auth", "acme: HTTP 401 auth: No token; check that api_key holds a valid key for this address"),
     (422, {"detail": [{"loc": ["body"], "msg": "é"}]}, {}, None, 'acme: HTTP 422: [{"loc": ["body"], "msg": "é"}]'),
     (400, {"code": "Client error", "error": "Wrong model"}, {}, "Client error", "acme: HTTP 400 Client error: Wrong model"),
@@ -80,9 +81,7 @@ PER_DAY = quota("GenerateRequestsPerDayPerProjectPerModel-FreeTier")
     (400, {"error": {"code": True, "type": ["a"], "message": "x"}}, {}, None, "acme: HTTP 400: x"),
     (400, {"error": {"code": "bad_thing"}}, {}, "bad_thing", "acme: HTTP 400 bad_thing: Bad Request"),
 ])  # fmt: skip
-def test_each_vendors_error_keeps_its_own_words(
-    status: int, body: object, headers: dict[str, str], code: str | None, message: str
-) -> None:
+def test_each_vendors_error_keeps_its_own_words(status: int, body: object, headers: dict[str, str], code: str | None, message: str) -> None:
     error = failed(status, body, headers)
     assert str(error) == message
     assert (error.status, error.code, error.vendor) == (status, code, "acme")
