@@ -37,6 +37,6 @@ def _has(entry: str, host: str) -> bool:
 
 def origin_of(error: BaseException) -> BaseException:
     """Returns the first of the errors from which a library made this one: the system's, which says what went wrong."""
-    while deeper := error.__cause__ or error.__context__ or next(iter(getattr(error, "exceptions", ())), None):
-        error = deeper
-    return error
+    hidden = error.__context__ if error.__suppress_context__ else None  # otherwise it may be of something else
+    deeper = error.__cause__ or hidden or next(iter(getattr(error, "exceptions", ())), None)
+    return error if deeper is None else origin_of(deeper)
