@@ -112,18 +112,14 @@ def test_a_stored_run_continues_where_it_stopped_and_replays(way: Way) -> None:
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "no tasks": ([], 'the plan cannot be run: its list of "tasks" is empty'),
-    "a cycle": (
-        [Task("a", "x", depends_on=("b",)), Task("b", "y", depends_on=("a",))], "its tasks depend on each other in a cycle",
-    ),
+    "a cycle": ([Task("a", "x", depends_on=("b",)), Task("b", "y", depends_on=("a",))], "its tasks depend on each other in a cycle"),
     "a number for an id": ([Task(1, "x")], 'none of its tasks has both an "id" and an "input"'),  # type: ignore[arg-type]  # the point
     "an id twice": ([Task("a", "x"), Task("a", "y")], "two of its tasks have the same id"),
     "a task without input": ([Task("a", "x"), Task("b", " ")], "each task needs a non-blank id and input"),
     "an unknown dependency": ([Task("a", "x", depends_on=("z",))], "task 'a' cannot depend on 'z'"),
     "itself": ([Task("a", "x", depends_on=("a",))], "task 'a' cannot depend on 'a'"),
     "an unknown strategy": ({"tasks": [{"id": "a", "input": "x"}], "strategy": "swift"}, "strategy must be one of"),
-    "a misspelt key of a task": (
-        [{"id": "a", "input": "x", "depend_on": []}], "task 'a' has no key 'depend_on'; did you mean 'depends_on'",
-    ),
+    "a misspelt key of a task": ([{"id": "a", "input": "x", "depend_on": []}], "task 'a' has no key 'depend_on'; did you mean 'depends_on'"),
     "a misspelt key": ({"tasks": [Task("a", "x")], "strategie": "x"}, "the plan has no key 'strategie'; did you mean"),
     "a flag that is none": ([{"id": "a", "input": "x", "parallel": 1}], "task 'a': parallel must be True or False"),
     "a number": (5, "plan must be a Plan"),
@@ -149,8 +145,11 @@ PRICED = Model("m", cost=(1, 1))
     ({"a": agent(calls="native", model=PRICED, provider=None)}, "needs a provider with native calls"),
 ])
 def test_agents_of_tasks_that_cannot_run_are_refused(agents: Any, message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        run_plan(agent(model=PRICED), PLAN, agents=agents, limits=Limits(max_cost=1))
+    store, root = MemoryStore(), agent(model=PRICED)
+    execute_plan(root, PLAN, store=store, run_id="r", limits=Limits(max_calls=0))
+    for go in (lambda **given: run_plan(root, PLAN, **given), lambda **given: resume(root, "r", store=store, **given)):
+        with pytest.raises((TypeError, ValueError), match=message):
+            go(agents=agents, limits=Limits(max_cost=1))
     native = agent(calls="native", provider=MockProvider(native=True).on_call(answering))
     assert run_plan(agent(), PLAN, agents={"a": native}) == RESULTS
 

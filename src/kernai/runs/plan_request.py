@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from kernai._util.api import check_type, likely
+from kernai._util.api import likely
 from kernai.agents.agent import Agent
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.jsonio.json_data import loads
@@ -27,10 +27,7 @@ class PlanRequest(RunRequest):
     ) -> None:
         self._plan = checked_plan(plan)
         super().__init__(agent, self._plan.goal or NO_GOAL, options)
-        self._task_agents = checked_agents(agents, self._plan)
-        for own in self._task_agents.values():  # otherwise only their tasks would fail
-            self._limits.check_model(own.model_under(self._model))
-            own.check_provider(self._provider if own.provider is None else own.provider)
+        self._give_agents(agents)
 
 
 def checked_plan(given: GivenPlan) -> Plan:
@@ -86,16 +83,3 @@ def _check_keys(what: str, given: Mapping[str, Any], kind: type[Plan | Task]) ->
     for key in given:
         if key not in known:
             raise ValueError(f"{what} has no key {key!r}{likely(str(key), known, 'it may have')}")
-
-
-def checked_agents(agents: Mapping[str, Agent] | None, plan: Plan) -> dict[str, Agent]:
-    """Returns the agents by task id. Raises `ValueError` for a task that the plan does not have."""
-    if agents is None:
-        return {}
-    check_type(agents, Mapping, "agents must be a mapping of task ids to Agents")
-    known = [task.id for task in plan.tasks]
-    for task_id, agent in agents.items():
-        if task_id not in known:
-            raise ValueError(f"agents: the plan has no task {task_id!r}; it has {', '.join(known)}")
-        check_type(agent, Agent, f"agents[{task_id!r}] must be an Agent")
-    return dict(agents)

@@ -39,7 +39,7 @@ from kernai.loop.run_state import Run, recorded_parts
 from kernai.middleware.chain import wrap
 from kernai.recording_file import read_recording
 from kernai.registry.skill_context import SkillContext
-from kernai.runs.plan_request import checked_agents, checked_plan
+from kernai.runs.plan_request import checked_plan
 from kernai.runs.run_request import ResumeOptions, RunRequest, UserInput, check_options, checked_context
 from kernai.values.context import Context
 from kernai.values.message import INPUT_PARTS, as_parts
@@ -70,7 +70,7 @@ class _RecordedRequest(RunRequest):
         plan = recorded.start.plan
         if plan is not None:
             self._plan = checked_plan(plan)
-            self._task_agents = checked_agents(agents, self._plan)
+            self._give_agents(agents)
             missing = [task for task in recorded.start.agents or () if may_call and task not in self._task_agents]
             if missing:
                 tasks = ", ".join(missing)
