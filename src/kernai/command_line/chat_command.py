@@ -182,7 +182,11 @@ class ChatSession:
         if text.startswith("/") and not text.startswith("//"):
             return self._command(text)
         if self.asks is not None:
-            self._answer(text, *self.asks)
+            what, calls, answers = self.asks
+            call = calls[len(answers)]
+            if (answer := decided(what, call, text)) is not None:
+                answers[call.call_id] = answer
+            self._ask(*self.asks)
         elif text:
             said = text[1:] if text.startswith("//") else line
             self._turn([said, *self._attached] if self._attached else said)
@@ -198,13 +202,6 @@ class ChatSession:
         question, how = _QUESTIONS[what]
         output.note(f"{stores.call_line(calls[len(answers)])} {question}", "yellow")
         output.note(f"({how})")
-
-    def _answer(self, text: str, what: Asked, calls: Sequence[PendingCall], answers: dict[str, Any]) -> None:
-        call = calls[len(answers)]
-        answer = decided(what, call, text)
-        if answer is not None:
-            answers[call.call_id] = answer
-        self._ask(what, calls, answers)
 
     def _command(self, text: str) -> bool:
         name, _, argument = text.partition(" ")

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = given.index("--") if "--" in given else len(given)
     # found before the command line is parsed, so that errors in it can show a traceback, too
     debug = "--debug" in given[:end]
-    given = [*(one for one in given[:end] if one != "--debug"), *given[end:]]
+    given = [*(one for one in given[:end] if one != "--debug"), *map(_Word, given[end + 1 :])]
     try:
         with _termination_raises(), _Warnings(logging.WARNING):
             status = _run(given, debug=debug)
@@ -260,7 +260,9 @@ class Command(NamedTuple):
 
 
 class _Word(str):
-    """An argument that follows ``--``, so it is not an option, even if it begins with ``-``."""
+    """An argument that follows ``--``, so it is not an option, even if it begins with ``-``. argparse would drop a
+    ``--`` before all positional arguments, and then read them as options.
+    """
 
     __slots__ = ()
 
@@ -285,15 +287,13 @@ class Parser(argparse.ArgumentParser):
     def parse(self, arguments: list[str]) -> Namespace:
         """Parses the arguments. A misspelled option is the first error reported, with a suggestion."""
         known = {option.lstrip("-").replace("-", "_"): option for option in self._option_string_actions}
-        end = arguments.index("--") if "--" in arguments else len(arguments)
-        for word in arguments[:end]:
-            option = word.partition("=")[0]
+        for word in arguments:
+            option = "" if isinstance(word, _Word) else word.partition("=")[0]
             if option.startswith("--") and " " not in word and option not in self._option_string_actions:
                 close = closest(option.lstrip("-").replace("-", "_"), known)
                 hint = f"did you mean {known[close]}? " if close else ""
                 raise CommandError(f"unknown option {option}", f"{hint}`{self.prog} --help` lists the options")
-        # argparse drops a "--" before all positional arguments, and then reads them as options
-        options, more = self.parse_known_intermixed_args([*arguments[:end], *map(_Word, arguments[end + 1 :])])
+        options, more = self.parse_known_intermixed_args(arguments)
         if more:
             hint = f"`{self.prog} --help` lists the arguments; a text with spaces needs quotes"
             raise CommandError(f"unrecognized arguments: {' '.join(more)}", hint)
@@ -303,7 +303,6 @@ class Parser(argparse.ArgumentParser):
         return None if isinstance(arg_string, _Word) else super()._parse_optional(arg_string)
 
     def error(self, message: str) -> NoReturn:
-        """Raises `CommandError` instead of printing the usage and exiting."""
         raise CommandError(message, f"`{self.prog} --help` lists the arguments")
 
 
