@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic
@@ -83,6 +83,7 @@ class Batch:
             raise TypeError(f"inputs must be a list with an input for each run, got {type(inputs).__name__}")
         self._turns = _Turns()
         self._concurrency, self._on_progress = check_count("concurrency", concurrency), on_progress
+        self._report: Report = self._turns.of(on_progress) if callable(on_progress) else lambda _: None
         given, history, context = dict(options), options.get("history"), options.get("context")
         if isinstance(history, Iterator):
             given["history"] = list(history)
@@ -105,34 +106,26 @@ class Batch:
         if is_async(self._on_progress):
             raise TypeError("on_progress is an async function: pass a plain one, or use amap_runs")
         self._options.check_observers_are_plain()
-        with self._reporting() as report:
-            INTERRUPTS.during(lambda: self._to_the_end(report))
+        with self._reporting():
+            INTERRUPTS.during(self._to_the_end)
         return RunResults(self._results)
 
-    def _to_the_end(self, report: Report | None) -> None:
+    def _to_the_end(self) -> None:
         from queue import Empty, SimpleQueue
 
         ended: SimpleQueue[int] = SimpleQueue()
         running: dict[int, tuple[Run, Driving]] = {}
-
-        def wait() -> int | None:
-            """The index of the next run to end; None if none ends for a while."""
-            for _, driving in running.values():
-                if driving.has_thread:
-                    driving.look_after()
-            try:
-                return ended.get(timeout=POLL)
-            except Empty:
-                return None
-
         try:
             while self._left or running:
                 while self._left and len(running) < self._concurrency:
-                    self._begin(self._left.popleft(), running, ended.put, report)
+                    self._begin(self._left.popleft(), running, ended.put)
                 INTERRUPTS.look()
-                at = wait() if running else None
-                if at is not None:
-                    self._end(at, *running.pop(at), report)
+                for _, driving in running.values():
+                    if driving.has_thread:
+                        driving.look_after()
+                with suppress(Empty):  # none ends for a while
+                    at = ended.get(timeout=POLL)
+                    self._end(at, *running.pop(at))
         except BaseException:
             for _, driving in running.values():
                 driving.abandon()
@@ -141,35 +134,31 @@ class Batch:
                 driving.end()
             raise
 
-    def _begin(
-        self, at: int, running: dict[int, tuple[Run, Driving]], ended: Callable[[int], None], report: Report | None
-    ) -> None:
+    def _begin(self, at: int, running: dict[int, tuple[Run, Driving]], ended: Callable[[int], None]) -> None:
         request = self.requests[at]
         try:
             if request.cancellation.is_set():
                 raise request.cancellation.error()
-            running[at] = request.driven(Channel(lambda: ended(at)))
+            _, driving = running[at] = request.driven(Channel(lambda: ended(at)))
         except Exception as error:  # noqa: BLE001 - the other runs continue
-            self._report_to(report, self._note_result(at, _without_answer(request, None, error)))
+            self._report_to_caller(self._note_result(at, _without_answer(request, None, error)))
         else:
-            driving = running[at][1]
             driving.begin()
             if not driving.has_thread:
                 driving.look_after()
 
-    def _end(self, at: int, run: Run, driving: Driving, report: Report | None) -> None:
+    def _end(self, at: int, run: Run, driving: Driving) -> None:
         try:
             driving.raise_failure()
             result = run.result
         except Exception as error:  # noqa: BLE001 - the other runs continue
             result = _without_answer(self.requests[at], run, error)
-        self._report_to(report, self._note_result(at, result))
+        self._report_to_caller(self._note_result(at, result))
 
     @calls_out
-    def _report_to(self, report: Report | None, progress: Progress[Any]) -> None:
-        if report is not None:
-            with _logged():
-                report(progress)
+    def _report_to_caller(self, progress: Progress[Any]) -> None:
+        with _logged():
+            self._report(progress)
 
     # -------------------------------------------------------------------------------------------------- with asyncio
 
@@ -179,27 +168,27 @@ class Batch:
         from kernai.drivers.asyncio_delivery import running_loop
 
         running_loop()
-        with self._reporting() as report:
+        with self._reporting():
             try:
                 async with TaskGroup() as group:
                     for _ in range(min(self._concurrency, len(self.requests))):
-                        group.create_task(self._work(report))
+                        group.create_task(self._work())
             except ExceptionGroup as errors:
                 raise errors.exceptions[0].__cause__ or errors.exceptions[0] from None
         return RunResults(self._results)
 
-    async def _work(self, report: Report | None) -> None:
+    async def _work(self) -> None:
         from asyncio import CancelledError
 
         try:
             while self._left:
-                await self._one(self._left.popleft(), report)
+                await self._one(self._left.popleft())
         except (Exception, CancelledError):
             raise
         except BaseException as error:  # Ctrl-C and the like: raised from a task, they would end the event loop
             raise _Ended from error
 
-    async def _one(self, at: int, report: Report | None) -> None:
+    async def _one(self, at: int) -> None:
         request, run = self.requests[at], None
         try:
             if request.cancellation.is_set():
@@ -209,28 +198,25 @@ class Batch:
         except Exception as error:  # noqa: BLE001 - the other runs continue
             result = _without_answer(request, run, error)
         progress = self._note_result(at, result)
-        if report is not None:
-            with _logged():
-                given = report(progress)
-                if hasattr(given, "__await__"):
-                    await given
+        with _logged():
+            given = self._report(progress)
+            if hasattr(given, "__await__"):
+                await given
 
     # ------------------------------------------------------------------------------------------------------- for both
 
     @contextmanager
-    def _reporting(self) -> Iterator[Report | None]:
-        """Yields the function to call after each run. A bar is drawn with tqdm or rich if installed, else as text."""
-        if self._on_progress is not True:
-            yield self._turns.of(self._on_progress or None)
-            return
-        from importlib.util import find_spec
-
-        bar, report = ExitStack(), None
+    def _reporting(self) -> Iterator[None]:
+        """Draws a progress bar if one is wanted: with tqdm or rich if installed, else as text."""
+        bar = ExitStack()
         with _logged():
-            draw = next((draw for name, draw in _BARS.items() if find_spec(name) is not None), _as_text)
-            report = bar.enter_context(draw(len(self.requests)))
+            if self._on_progress is True:
+                from importlib.util import find_spec
+
+                draw = next((draw for name, draw in _BARS.items() if find_spec(name) is not None), _as_text)
+                self._report = bar.enter_context(draw(len(self.requests)))
         try:
-            yield report
+            yield
         finally:
             with _logged():
                 bar.close()
