@@ -57,8 +57,9 @@ def test_a_stream_resumes_with_the_options_of_a_resume(is_async: bool) -> None:
         streamed(is_async, it, "again", **options)
     with pytest.raises(TypeError, match="approvals, in_flight and agents are for a run that is resumed: pass resume=True"):
         streamed(is_async, it, "again", approvals={"0.0": True}, **options)
-    with pytest.raises(TypeError, match=r"pass store=\.\.\. and run_id="):
-        streamed(is_async, it, "again", resume=True, store=options["store"])
+    for run_id, error in ((None, r"pass store=\.\.\. and run_id="), (5, "run_id must be .*, got 5")):
+        with pytest.raises((TypeError, ValueError), match=error):
+            streamed(is_async, it, "again", resume=True, store=options["store"], run_id=run_id)
     with pytest.raises(TypeError, match=r"unknown option 'accept'; only resume\(\) and aresume\(\) take it"):
         streamed(is_async, it, "again", resume=True, accept=[], **options)
     with pytest.raises(TypeError, match="unknown option 'resume'"):

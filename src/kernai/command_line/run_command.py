@@ -67,7 +67,6 @@ def _checked(store: stores.StoreAt, options: Namespace, run_id: str) -> str:
 
 
 def _input(options: Namespace) -> UserInput:
-    """The input for the run: the text, or a list of the text and media."""
     with failing("INPUT", "pipe it in as UTF-8, with -", ArgumentTypeError):
         text = valid_text(options.input or "")
     if text == "-" or (options.input is None and not output.is_terminal(sys.stdin)):

@@ -246,7 +246,6 @@ def _values(one: Action) -> str:
 
 
 def _positional(arguments: list[Action]) -> str:
-    """The possible values of a command's positional arguments, if known."""
     return " ".join(values for one in arguments if not one.option_strings and (values := _values(one)))
 
 

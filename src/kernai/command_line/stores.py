@@ -67,7 +67,6 @@ class StoreAt:
         self.store.close()
 
     def info(self, run_id: str) -> RunInfo | None:
-        """The run's summary; None if the store does not have the run."""
         check_id(run_id)
         return self.store.info(run_id)
 

@@ -144,7 +144,6 @@ class ResumeRequest(_RecordedRequest):
         self._check_input()
 
     def _check_input(self) -> None:
-        """Raises `ValueError` for an input if a call still waits for a decision."""
         left = [call_id for call_id in self.recorded.waiting if call_id not in self._approvals]
         if self._added and left:
             raise ValueError(f"input: the run waits for a decision on {', '.join(left)}; pass approvals=... first")
@@ -257,7 +256,6 @@ class ReplayRequest(_RecordedRequest):
         super().__init__(agent, recorded, agents, context, options, may_call=True)
 
     def replay(self) -> Replay[Any]:
-        """Replays the run. Returns its result according to the agent's decisions, and what has changed in the agent."""
         result, run = self.decided()
         return Replay(result, tuple(self._changes(run, self._accepted)))
 

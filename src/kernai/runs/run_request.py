@@ -225,7 +225,6 @@ class RunRequest:
         return run.outbox.waiting[0].entry(), list(self._context.media_store)
 
     def _run(self, delivery: ThreadsDelivery | AsyncioDelivery) -> Run:
-        """Creates the root run, with the history in its conversation."""
         agent, context = self.agent, self._context
         root = Root(
             self.run_id, Budget(self._limits), self.cancellation, config=config, skills=SKILLS, protocols=PROTOCOLS,

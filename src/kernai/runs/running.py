@@ -266,12 +266,12 @@ def _request(
     agent: Agent[Any], input: UserInput | None, options: RunOptions, resume: bool, approvals: Approvals,
     in_flight: InFlight, agents: Agents,
 ) -> RunRequest:
-    is_kept = options.get("store") is not None and options.get("run_id") is not None
-    if resume or (input is None and is_kept):
-        if not is_kept:
+    run_id = None if options.get("store") is None else options.get("run_id")
+    if resume or (input is None and run_id is not None):
+        if run_id is None:
             raise TypeError("resume=True needs the store that has the run, and its id: pass store=... and run_id=...")
         rest = {key: value for key, value in options.items() if key != "run_id"}
-        return _resume_request(agent, str(options["run_id"]), input, approvals, in_flight, agents, rest)
+        return _resume_request(agent, run_id, input, approvals, in_flight, agents, rest)
     if approvals or agents or in_flight != "fail":
         raise TypeError("approvals, in_flight and agents are for a run that is resumed: pass resume=True")
     return RunRequest(agent, input, options)  # type: ignore[arg-type]  # it refuses None with a message
