@@ -9,7 +9,6 @@ resume does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.api import inside_partials
@@ -41,16 +40,22 @@ _APART = frozenset({
     "know_how",
 })
 _STRICTNESS = ("refuse", "confirm", "run")
-#: whether an option's new value protects less than the old one
+#: a skill's flags that protect, and those with which it protects less
+_GUARDS, _LIBERTIES = ("approval", "acts", "trusted"), ("idempotent", "directory", "creates")
+
+
+def _is_reduced(was: Any, now: Any) -> bool:
+    return not set(was) <= set(now) if isinstance(was, Sequence) and isinstance(now, Sequence) else not now
+
+
+#: whether the new value of an option or a flag protects less than the old one
 _LOOSER: Mapping[str, Callable[[Any, Any], bool]] = {
     "max_steps": lambda was, now: now > was,
     "max_tasks": lambda was, now: now > was,
     "approve": lambda was, now: was and not now,
     "quoted_calls": lambda was, now: _STRICTNESS.index(now) > _STRICTNESS.index(was),
-}
-#: a skill's flags: whether it protects less with the flag set
-_FLAGS = {
-    "approval": False, "acts": False, "trusted": False, "idempotent": True, "directory": True, "creates": True,
+    **dict.fromkeys(_GUARDS, _is_reduced),
+    **dict.fromkeys(_LIBERTIES, lambda was, now: bool(now) and was is not True),
 }
 
 
@@ -135,7 +140,8 @@ def part_of(agent: Agent[Any], setup: Setup) -> tuple[dict[str, Any], dict[str, 
 
 
 def _skill_part(skill: Skill) -> dict[str, Any]:
-    flags = {name: getattr(skill.table if name == "trusted" else skill, name) for name in (*_FLAGS, "requires")}
+    names = *_GUARDS, *_LIBERTIES, "requires"
+    flags = {name: getattr(skill.table if name == "trusted" else skill, name) for name in names}
     return {"digest": skill.digest(), **{name: _plain(value) for name, value in flags.items() if value}}
 
 
@@ -174,7 +180,7 @@ class Comparison:
             if was[part] != now[part]:
                 self.changes.append(f"{who}{_changed(part, was[part], now[part])}")
         for option in sorted(was["options"].keys() & now["options"].keys()):
-            self._compare(path, who, "", option, was["options"][option], now["options"][option])
+            self._compare(f"{path}{option}", who, option, was["options"][option], now["options"][option])
         self._compare_allowed(path, who, "protocol", was["protocols"], now["protocols"])
         self._compare_allowed(path, who, "skill", was["skills"], now["skills"])
         for name in sorted(was["skills"].keys() & now["skills"].keys()):
@@ -200,26 +206,16 @@ class Comparison:
         elif ("agent" in was) != ("agent" in now):
             self.changes.append(f"{about}it was {'an agent' if 'agent' in was else 'no agent'}")
         for flag in sorted((was.keys() | now.keys()) - {"digest", "agent"}):
-            self._compare(path, about, f"{name}.", flag, was.get(flag, False), now.get(flag, False))
+            self._compare(f"{path}{name}.{flag}", about, flag, was.get(flag, False), now.get(flag, False))
 
-    def _compare(self, path: str, about: str, owner: str, name: str, was: Any, now: Any) -> None:
+    def _compare(self, key: str, about: str, name: str, was: Any, now: Any) -> None:
         if was == now:
             return
-        looser = _LOOSER.get(name) if not owner else partial(_is_looser, _FLAGS.get(name))
         words = f"{about}{_changed(name, was, now)}"
-        if looser is not None and looser(was, now):
-            self.loosened[f"{path}{owner}{name}"] = words
+        if name in _LOOSER and _LOOSER[name](was, now):
+            self.loosened[key] = words
         else:
             self.changes.append(words)
-
-
-def _is_looser(looser_with: bool | None, was: Any, now: Any) -> bool:
-    """Whether a skill's flag protects less: a flag that protects was reduced, or another one was extended."""
-    if looser_with is None:
-        return False
-    if isinstance(was, Sequence) and isinstance(now, Sequence) and not looser_with:
-        return not set(was) <= set(now)
-    return bool(now) and was is not True if looser_with else not now
 
 
 def _changed(name: str, was: Any, now: Any) -> str:
