@@ -274,6 +274,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a store that is not there": (("runs", "no.db"), "cannot open no.db: No such file", "--store STORE` makes one"),
     "a store that is empty": (("runs", "empty"), "empty is empty", "makes one"),
     "a store that is a folder": (("run", "clerk.py", "x", "--store", "."), "not a regular file", "or the name of a new file"),
+    "a store without a name": (("runs", ""), "path must name a file, got ''", "a store that kernai created, in a folder"),
     "a store in memory": (("run", "clerk.py", "x", "--store", ":memory:"), "path must name a file", "or the name of a new file"),
     "a run that is not there": (("resume", "clerk.py", "runs.db", "r43"), "has no run 'r43'", "did you mean r42? `kernai runs runs.db`"),
     "a call that does not wait": ((*RESUME, "--approve", "0.0"), "call '0.0' of run 'r42' waits for no decision", "those that wait: 1.0 refund"),
