@@ -101,17 +101,13 @@ def helper(**options: Any) -> dict[str, Any]:
 MAIL = Protocol("mail", lambda *_: "sent", documentation="Sends mail.")
 #: by the kind of change: the changed options of the clerk, and the message for each rule that is loosened, by its key
 LOOSENED: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
-    "an approval is gone": (
-        replaced("refund", refund()), {"refund.approval": "skill refund: approval was True, is False"},
-    ),
+    "an approval is gone": (replaced("refund", refund()), {"refund.approval": "skill refund: approval was True, is False"}),
     "nobody is asked": ({"approve": None}, {"approve": "approve was True, is False"}),
     "another skill": (
         {"skills": [*(clerk().skills or ()), Skill("wipe", execute=lambda: "x", inputs={})]},
         {"wipe.allowed": "skill wipe is allowed, was not"},
     ),
-    "another protocol": (
-        {"protocols": [MAIL, Protocol("chat", lambda *_: "x")]}, {"chat.allowed": "protocol chat is allowed, was not"},
-    ),
+    "another protocol": ({"protocols": [MAIL, Protocol("chat", lambda *_: "x")]}, {"chat.allowed": "protocol chat is allowed, was not"}),
     "quoted calls": ({"quoted_calls": "confirm"}, {"quoted_calls": "quoted_calls was 'refuse', is 'confirm'"}),
     "more steps": ({"max_steps": 6}, {"max_steps": "max_steps was 5, is 6"}),
     "more tasks": ({"max_tasks": 51}, {"max_tasks": "max_tasks was 50, is 51"}),
