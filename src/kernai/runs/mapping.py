@@ -103,9 +103,7 @@ class Batch:
     # -------------------------------------------------------------------------------------------------- with threads
 
     def run(self) -> RunResults[Any]:
-        if is_async(self._on_progress):
-            raise TypeError("on_progress is an async function: pass a plain one, or use amap_runs")
-        self._options.check_observers_are_plain()
+        self._options.check_observers_are_plain(("on_progress", self._on_progress))
         with self._reporting():
             INTERRUPTS.during(self._to_the_end)
         return RunResults(self._results)

@@ -11,7 +11,7 @@ from kernai.agents.agent import Agent
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.jsonio.json_data import loads
 from kernai.loop.corrections import why_rejected
-from kernai.runs.run_request import RunRequest
+from kernai.runs.run_request import Agents, RunRequest
 from kernai.values.limits import MAX_TASKS
 
 #: the forms in which a plan may be passed
@@ -22,9 +22,7 @@ NO_GOAL = "Run the plan."
 class PlanRequest(RunRequest):
     """The plan replaces the model's first response; the agent, or one of `agents`, runs each task."""
 
-    def __init__(
-        self, agent: Agent[Any], plan: GivenPlan, agents: Mapping[str, Agent[Any]] | None, options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, agent: Agent[Any], plan: GivenPlan, agents: Agents, options: Mapping[str, Any]) -> None:
         self._plan = checked_plan(plan)
         super().__init__(agent, self._plan.goal or NO_GOAL, options)
         self._give_agents(agents)

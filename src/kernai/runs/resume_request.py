@@ -40,7 +40,7 @@ from kernai.middleware.chain import wrap
 from kernai.recording_file import read_recording
 from kernai.registry.skill_context import SkillContext
 from kernai.runs.plan_request import checked_plan
-from kernai.runs.run_request import ResumeOptions, RunRequest, UserInput, check_options, checked_context
+from kernai.runs.run_request import Agents, ResumeOptions, RunRequest, UserInput, check_options, checked_context
 from kernai.values.context import Context
 from kernai.values.message import INPUT_PARTS, as_parts
 from kernai.values.result import Output_co, Result, StopReason
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from kernai.durable.durable_run import InFlight
     from kernai.durable.store import Store
 
-Agents = Mapping[str, Agent[Any]] | None
 Same = Callable[[Any, Any], bool]
 
 

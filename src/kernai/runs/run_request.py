@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from kernai.durable.store import Store
 
 UserInput = str | Media | Outside | Sequence[str | Media | Outside]
+#: those of a plan's tasks, by task id
+Agents = Mapping[str, Agent[Any]] | None
 
 _DEFAULT_LIMITS = Limits()
 #: how many seconds a run stays with its worker if the worker stops renewing its lease
@@ -193,11 +195,11 @@ class RunRequest:
         return ThreadsDelivery(
             self._log, self.recorder, self.cancellation, channel, self._on_event, self._on_task_complete)
 
-    def check_observers_are_plain(self) -> None:
+    def check_observers_are_plain(self, *others: tuple[str, Any]) -> None:
         """Raises `TypeError` for an async function, which only the asyncio driver can call."""
-        for name, observer in (("on_event", self._on_event), ("on_task_complete", self._on_task_complete)):
+        for name, observer in (("on_event", self._on_event), ("on_task_complete", self._on_task_complete), *others):
             if observer is not None and is_async(observer):
-                raise TypeError(f"{name} is an async function: pass a plain one, or use arun, aexecute or astream")
+                raise TypeError(f"{name} is an async function: use a plain one, or the asyncio version, such as arun")
 
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
         """Returns the root run and its loop, ready to be driven. The timeout starts now, or with `Driving.begin`."""
@@ -237,7 +239,7 @@ class RunRequest:
             run.keep(message, "history")
         return run
 
-    def _give_agents(self, agents: Mapping[str, Agent] | None) -> None:
+    def _give_agents(self, agents: Agents) -> None:
         """Sets the agents of the plan's tasks. Raises for one that cannot run; otherwise only its task would fail."""
         assert self._plan is not None
         known = [task.id for task in self._plan.tasks]

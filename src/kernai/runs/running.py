@@ -16,7 +16,7 @@ from kernai.agents.agent import Agent
 from kernai.errors import RunConflictError
 from kernai.events import Event
 from kernai.loop.root import Cancellation, Clock
-from kernai.runs.run_request import MapOptions, ResumeOptions, RunOptions, RunRequest, UserInput
+from kernai.runs.run_request import Agents, MapOptions, ResumeOptions, RunOptions, RunRequest, UserInput
 from kernai.values.context import Context
 from kernai.values.model import Model
 from kernai.values.result import Output_co, Result
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kernai.runs.plan_request import GivenPlan
     from kernai.runs.resume_request import Replay, Same
 
-Agents = Mapping[str, Agent[Any]] | None
 Approvals = Mapping[str, Any] | None
 #: how often a resume checks whether another worker still holds the run, in seconds
 BUSY_POLL = 0.05
