@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from math import inf
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, get_args, overload
 
@@ -19,7 +18,7 @@ from kernai.registry.registry import CHANGES
 from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.registry.skill_registry import REGISTRY as SKILLS
 from kernai.values.context import Context
-from kernai.values.limits import MAX_TASKS, MODEL_MAX_TASKS, Limits
+from kernai.values.limits import MAX_TASKS, MODEL_MAX_TASKS, Limits, check_number
 from kernai.values.message import Outside, instruction_parts
 from kernai.values.model import GenerationOptions, Model, Models
 from kernai.values.result import Output_co
@@ -424,18 +423,6 @@ def _instead(one: object, kind: type[Any]) -> str:
     return "decorate it with @skill" if callable(one) else "put each skill into the list itself"
 
 
-def _count(name: str, least: int, most: float = inf) -> Callable[[object], int]:
-    def check(count: object) -> int:
-        if not isinstance(count, int) or isinstance(count, bool):
-            raise TypeError(f"{name} must be an int, got {count!r}")
-        if not least <= count <= most:
-            bound = f"least {least}" if count < least else f"most {most:,}"
-            raise ValueError(f"{name} must be at {bound}, got {count}")
-        return count
-
-    return check
-
-
 def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else check(value)
 
@@ -483,7 +470,7 @@ def _no_option(name: str) -> str:
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "provider": check_provider,
     "model": check_model,
-    "max_steps": _count("max_steps", 1),
+    "max_steps": partial(check_number, "max_steps", least=1),
     "skills": _optional(lambda skills: "all" if skills == "all" else _named("skills", Skill, "None, 'all',", skills)),
     "protocols": _optional(partial(_named, "protocols", Protocol, "None")),
     "generation": GenerationOptions.coerce,
@@ -492,7 +479,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "parallel_skills": _flag("parallel_skills"),
     "list_skills": _optional(_flag("list_skills")),
     "workflows": _flag("workflows"),
-    "max_tasks": _count("max_tasks", 1, MAX_TASKS),
+    "max_tasks": partial(check_number, "max_tasks", least=1, most=MAX_TASKS),
     "middleware": _optional(_check_middleware),
     "approve": _optional(lambda approve: check_function("approve", approve, "the call", None)),
     "constrain": _flag("constrain"),
@@ -503,7 +490,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "name": _optional(_instance("name", str, "text or None")),
     "output": lambda output: output,  # `_answer_type` checks it
     "output_check": _optional(lambda check: check_function("output_check", check, "(value, context)", None, None)),
-    "output_retries": _count("output_retries", 0),
+    "output_retries": partial(check_number, "output_retries", least=0),
 }
 #: the names of all options
 OPTIONS = ("instructions", *_CHECKS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from itertools import count
+from math import inf
 from sys import float_info, maxsize
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernai._util.api import ForkSafeLock, Value
 from kernai.errors import LimitReachedError
@@ -24,6 +25,16 @@ CALLS_PER_INPUT = 500
 MAX_TASKS, MODEL_MAX_TASKS = 1000, 50
 #: the default of `Limits.max_calls`. A text, so that it survives copying and pickling
 PER_INPUT: Literal["500 per input"] = "500 per input"
+
+
+def check_number(name: str, value: Any, least: int, most: float = inf, *, whole: bool = True) -> Any:
+    """Returns an int, or with ``whole=False`` any number. Raises `TypeError` or, out of bounds, `ValueError`."""
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise TypeError(f"{name} must be {'an int' if whole else 'a number'}, got {value!r}")
+    if not least <= value <= most:
+        bound = f"most {most:,}" if value > most else f"least {least}"
+        raise ValueError(f"{name} must be at {bound}, got {value!r}")
+    return value
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -49,12 +60,8 @@ class Limits(Value):
             if (value is None and one.name != "max_depth") or (value == PER_INPUT and one.name == "max_calls"):
                 continue
             whole = one.name not in ("max_cost", "timeout")
-            kinds = (int,) if whole else (int, float)
-            if isinstance(value, bool) or not isinstance(value, kinds):
-                raise TypeError(f"{one.name} must be {'an int' if whole else 'a number'}, got {value!r}")
             least = 2 if one.name == "repeated_calls" else 0  # one call repeats nothing
-            if not value >= least:
-                raise ValueError(f"{one.name} must be at least {least}, got {value!r}")
+            check_number(one.name, value, least, whole=whole)
             if not whole and isinstance(value, int) and value > float_info.max:
                 raise ValueError(f"{one.name} is larger than a float can be; for no limit, pass None")
 
