@@ -33,7 +33,7 @@ from kernai.errors import (
     SkillInputError,
     error_text,
 )
-from kernai.events import Event, RunResumedRow, RunStartRow, SkillErrorRow, SkillResultRow
+from kernai.events import KINDS, Event, RunResumedRow, RunStartRow, SkillErrorRow, SkillResultRow
 from kernai.loop.effects import CallSkill, Completion, Effect, Raise, Sleep, Work, advance, alone
 from kernai.loop.run_state import Run, recorded_parts
 from kernai.middleware.chain import wrap
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from kernai.durable.store import Store
 
 Same = Callable[[Any, Any], bool]
+#: events that are shown but not recorded; a list of a stream's events has them, too
+LIVE = [kind.type for kind in KINDS.values() if kind.role == "live"]
 
 
 class _RecordedRequest(RunRequest):
@@ -390,7 +392,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
         raise KernaiError(f"{runs.count(wanted)} runs in the recording have the id {wanted!r}: pass the entries of one")
     found: list[Any] = []
     for entry in entries:
-        if entry.get("run_id") == wanted:
+        if entry.get("run_id") == wanted and entry.get("event") not in LIVE:
             if entry.get("event") == RunResumedRow.type and isinstance(data := entry.get("data"), Mapping):
                 since = data.get("from_seq")
                 if type(since) is int and since > 0:
