@@ -13,8 +13,8 @@ from kernai.loop import corrections
 from kernai.loop.builtin_commands import LISTINGS
 from kernai.loop.effects import Cancelled, LimitStop, NotBegun
 from kernai.values.llm_response import LlmResponse
-from kernai.values.media import Media, MediaReference, MediaStore
-from kernai.values.message import Message, Outside
+from kernai.values.media import MediaReference, MediaStore
+from kernai.values.message import Message, Outside, part_from
 from kernai.values.model import Model
 from kernai.values.result import StopReason
 from kernai.values.skill_result import SkillResult
@@ -38,12 +38,9 @@ class RecordedResponse(LlmResponse):
 
 def response(row: events.LlmResponseRow) -> RecordedResponse:
     """The response of a model call."""
-    return RecordedResponse(
-        row.content, row.latency_ms, row.prompt_tokens, row.completion_tokens, row.total_tokens, row.finish_reason,
-        row.metadata or {}, cost=row.cost, model=row.model, cached_tokens=row.cached_tokens,
-        cache_write_tokens=row.cache_write_tokens, ends_turn=row.ends_turn,
-        blocks=None if row.blocks is None else [NativeCall(**block) for block in row.blocks],
-    )
+    recorded: dict[str, Any] = {name: getattr(row, name) for name in LlmResponse.__dataclass_fields__}
+    blocks = None if row.blocks is None else [NativeCall(**block) for block in row.blocks]
+    return RecordedResponse(**{**recorded, "metadata": row.metadata or {}, "blocks": blocks})
 
 
 def model_failure(row: events.ModelFailedRow) -> BaseException:
@@ -127,14 +124,10 @@ def message(recorded: Mapping[str, Any], media: MediaStore) -> Message:
 
 def parts(given: Sequence[Any], media: MediaStore) -> tuple[Any, ...]:
     """Texts and media references as content parts; missing media stay references."""
-    return tuple(part if isinstance(part, str) else _part(part, media) for part in given)
-
-
-def _part(reference: Mapping[str, Any], media: MediaStore) -> Media | Outside:
-    if "outside" in reference:
-        return Outside(reference["outside"])
-    known = media.get(str(reference["id"]))
-    return MediaReference(reference) if known is None else known
+    return tuple(
+        Outside(part["outside"]) if isinstance(part, Mapping) and "outside" in part
+        else part_from(part, media, MediaReference) for part in given
+    )
 
 
 @cache

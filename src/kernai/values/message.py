@@ -189,7 +189,7 @@ class Message(Replaceable):
         role: Role = data["role"]  # type: ignore[assignment]  # the constructor checks it
         extras: dict[str, Any] = {name: data[name] for name in _EXTRAS if name in data}
         if isinstance(content, (list, tuple)):
-            content = [_part_from(part, media_store, on_lost) for part in content]
+            content = [part_from(part, media_store, on_lost) for part in content]
         if native := data.get("native"):  # the second wordings of its texts, by index
             content = [content] if isinstance(content, str) else list(content)
             texts = {str(at): part for at, part in enumerate(content) if isinstance(part, str)}
@@ -228,9 +228,10 @@ def placeholder(kind: object, mime_type: object) -> str:
     return f"[{kind} unavailable: {mime_type}]"
 
 
-def _part_from(
+def part_from(
     part: object, media_store: MediaStore | None, on_lost: Callable[[Mapping[str, object]], object] | None
 ) -> Part:
+    """A part of a message as data; see `Message.from_dict`."""
     if isinstance(part, (str, Media)):
         return part
     if isinstance(part, Mapping) and "id" in part and "kind" in part:
