@@ -260,10 +260,9 @@ def expand(entries: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str
             since, new = entry.pop("since", None), entry.get("data")
             if since is None:
                 known[:] = new if isinstance(new, list) else []
-            elif _continues(known, since, new):
-                entry["data"] = [*known]
             else:
-                raise KernaiError(f'{name}: entry {number}: "since" of messages_sent does not fit what was before')
+                _extend(known, since, new, f"{name}: entry {number}")
+                entry["data"] = [*known]
         yield entry
 
 
@@ -283,8 +282,7 @@ class Shortening:
         if entry.get("event") != MessagesSentRow.type or not isinstance(new, list):
             return entry
         if since is not None:  # it is short already
-            if not _continues(known, since, new) and self._name:
-                raise KernaiError(f'{self._name}: "since" of messages_sent does not fit what was before')
+            _extend(known, since, new, self._name)
             return entry
         count, first = len(known), known[:1]
         is_longer = first and len(new) >= count and new[1:count] == known[1:]
@@ -305,14 +303,14 @@ def _known_to(sent: _Sent, entry: Mapping[str, Any]) -> list[Any]:
     return sent.setdefault(run, {}).setdefault(scope, [])
 
 
-def _continues(known: list[Any], since: object, new: object) -> bool:
-    """Whether `new` can follow the first `since` messages in `known`; if so, puts it there."""
-    if not isinstance(new, list) or not isinstance(since, int) or not 0 <= since <= len(known):
-        return False
-    if new and isinstance(new[0], dict) and new[0].get("role") == "system":  # it replaces the first message
-        known[:1], since, new = new[:1], max(since, 1), new[1:]
-    known[since:] = new
-    return True
+def _extend(known: list[Any], since: object, new: object, where: str) -> None:
+    """Puts `new` after `since` messages in `known`. Raises `KernaiError` if it cannot, unless `where` is empty."""
+    if isinstance(new, list) and isinstance(since, int) and 0 <= since <= len(known):
+        if new and isinstance(new[0], dict) and new[0].get("role") == "system":  # it replaces the first message
+            known[:1], since, new = new[:1], max(since, 1), new[1:]
+        known[since:] = new
+    elif where:
+        raise KernaiError(f'{where}: "since" of messages_sent does not fit what was before')
 
 
 class MessageDelta:

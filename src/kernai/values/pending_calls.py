@@ -55,15 +55,12 @@ class PendingCall(Value):
 
     def to_dict(self) -> dict[str, Any]:
         """The data that `approval_requested` records."""
-        data: dict[str, Any] = {
+        until = {} if self.until is None else {"until": self.until}
+        untrusted = {"untrusted": [one.to_dict() for one in self.untrusted]} if self.untrusted else {}
+        return {
             "call_id": self.call_id, "skill": self.skill, "params": self.params, "reason": self.reason,
-            "metadata": dict(self.metadata),
+            "metadata": dict(self.metadata), **until, **untrusted,
         }
-        if self.until is not None:
-            data["until"] = self.until
-        if self.untrusted:
-            data["untrusted"] = [one.to_dict() for one in self.untrusted]
-        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PendingCall:
