@@ -981,6 +981,8 @@ class ContextSavedRow(_ValueRow, type="context_saved", role="aside"):
 
     #: for a sub-run's context, the attributes that it shares with its parent's
     shared: Sequence[str] | None = None
+    #: of two new states of one scope, the later has the greater number
+    number: int = 0
 
     def entry(self) -> dict[str, Any]:
         return {**super().entry(), "shared": list(self.shared)} if self.shared else super().entry()

@@ -33,13 +33,6 @@ if TYPE_CHECKING:
 LONGEST_WAIT, _PAUSE = 0.1, 0.001
 
 
-class Saved(NamedTuple):
-    """A state to be recorded. Of two states of one scope, the later has the greater `number`."""
-
-    row: ContextSavedRow
-    number: int
-
-
 class Turn(NamedTuple):
     """The call that may change a state now, or the run that is saving it. `what` is the called skill."""
 
@@ -53,12 +46,12 @@ class HostState:
 
     def __init__(self, recorded: Mapping[str, ContextSavedRow]) -> None:
         self._recorded = recorded
-        #: by scope, the last recorded state and its number, at first the initial state and 0
-        self._known: dict[str, tuple[Any, int]] = {}
+        #: by scope, the last recorded state, at first the initial one
+        self._known: dict[str, ContextSavedRow] = {}
         self._saving = threading.Lock()
         self._number = 0
         #: the states to be recorded with a row, by the row's `id()`
-        self._with: dict[int, Sequence[Saved]] = {}
+        self._with: dict[int, Sequence[ContextSavedRow]] = {}
         #: whose turn it is to change a state, by the scope that owns it; the skills that took too long
         self._turns: dict[str, Turn] = {}
         self._slow: set[str] = set()
@@ -79,12 +72,12 @@ class HostState:
     def begin(self, run: Run) -> None:
         """Notes the state with which a run begins or continues. Raises what `save` raises."""
         if not _sharing(run).is_whole:
-            self._known[run.scope] = _saved(run), 0
+            self._known[run.scope] = ContextSavedRow(_saved(run))
 
-    def changes(self, run: Run) -> list[Saved]:
+    def changes(self, run: Run) -> list[ContextSavedRow]:
         """The states changed by an outcome of this run. If its `save` raises, the run ends as if its store had."""
         journal = run.root.journal
-        found: list[Saved] = []
+        found: list[ContextSavedRow] = []
         is_foreign = False
         above: Run | None = run
         while above is not None:
@@ -101,11 +94,12 @@ class HostState:
                     journal.fail(error)
                 break
             is_foreign = True
-            if run.scope not in self._known or data != self._known[run.scope][0]:
+            known = self._known.get(run.scope)
+            if known is None or data != known.value:
                 row = ContextSavedRow(data)
-                row.shared = sharing.names
+                row.shared, row.number = sharing.names, number
                 run.sealed(row)
-                found.append(Saved(row, number))
+                found.append(row)
             if not sharing.names:
                 break
         return found
@@ -150,27 +144,24 @@ class HostState:
 
     # --------------------------------------------------------------------------------------------- with outcomes
 
-    def accompany(self, row: Row, states: Sequence[Saved]) -> None:
+    def accompany(self, row: Row, states: Sequence[ContextSavedRow]) -> None:
         """Makes the journal record these states together with this outcome row."""
         self._with[id(row)] = states
 
-    def recorded_with(self, row: Row) -> list[ContextSavedRow]:
+    def recorded_with(self, row: Row) -> Sequence[ContextSavedRow]:
         """Returns the states to record with this row. Called by one thread at a time."""
-        found = []
         states = self._with.pop(id(row), ())
-        for saved, number in states:
-            scope = saved.place[3]
-            known = self._known.get(scope)
-            if known is not None and number < known[1]:
-                saved.value = known[0]  # a later state of another call was recorded first
+        for saved in states:
+            known = self._known.get(saved.place[3], saved)
+            if known.number > saved.number:
+                saved.value = known.value  # a later state of another call was recorded first
             else:
-                self._known[scope] = saved.value, number
-            found.append(saved)
+                self._known[saved.place[3]] = saved
         if isinstance(row, (CallEndedRow, ApprovalRequestedRow)):
             self.end_turn(row.call_id)
         if states:  # also for the call of an agent, whose state its caller's run saves
             self.end_turn(row.place[3])
-        return found
+        return states
 
 
 class _Sharing(NamedTuple):

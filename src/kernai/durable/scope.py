@@ -24,7 +24,7 @@ from kernai.values.result import Usage
 
 if TYPE_CHECKING:
     from kernai.durable.durable_run import DurableRun
-    from kernai.durable.host_state import HostState, Saved
+    from kernai.durable.host_state import HostState
     from kernai.loop.run_state import Run
 
 #: calls of skills and protocols
@@ -243,7 +243,7 @@ class DurableScope:
         if state is not None:
             state.begin(run)
         while self.ended is None:
-            changed: list[Saved] = []
+            changed: list[events.ContextSavedRow] = []
             if effect is not None:
                 try:
                     value = yield from self._performed(effect)
@@ -266,12 +266,12 @@ class DurableScope:
                 waiting.insert(at + 1, run.sealed(added))
             if state is not None and changed:
                 for after, saved in enumerate(changed, at + 1):
-                    waiting.insert(after, saved.row)
+                    waiting.insert(after, saved)
                 state.accompany(waiting[at], changed)  # the loop writes the outcome first
 
     def _changed(
         self, state: HostState, effect: Effect, value: Any
-    ) -> Generator[Effect, Any, tuple[list[Saved], BaseException | None]]:
+    ) -> Generator[Effect, Any, tuple[list[events.ContextSavedRow], BaseException | None]]:
         """The changes of an outcome to the host's state, without half-finished changes by other calls; or a Ctrl-C that
         came meanwhile.
         """
