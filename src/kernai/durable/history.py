@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernai import events
-from kernai.durable.recorded_run import Facts, Recorded, RecordedRun, model_call, reading
+from kernai.durable.recorded_run import Facts, Recorded, RecordedRun, Resumes, model_call, reading
 from kernai.durable.store import check_store
 from kernai.errors import INTERRUPTED, ReplayDivergenceError
 from kernai.values.result import StopReason, Usage
@@ -30,7 +30,7 @@ class History:
     """`scopes` has the rows that count; `left_out` are the rows that a resume ignores. A new run has neither."""
 
     rows: Sequence[Recorded] = ()
-    resumes: Sequence[Recorded] = ()
+    resumes: Resumes = ()
 
     def __init__(
         self, recorded: RecordedRun | None = None, scopes: Mapping[str, Sequence[Recorded]] | None = None,
@@ -51,7 +51,7 @@ class History:
             self._note(recorded, left_out)
 
     def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:
-        since = max((one.seq for one in recorded.resumes), default=-1)
+        since = max((one.seq for one, _ in recorded.resumes), default=-1)
         approved = [row.call_id for _, row in recorded.all[since + 1:] if isinstance(row, events.ApprovalGivenRow)]
         for one in left_out:
             row = one.row

@@ -56,6 +56,9 @@ class Recorded(NamedTuple):
         return getattr(self.row, "call_id", "")
 
 
+Resumes = Sequence[tuple[Recorded, events.RunResumedRow]]
+
+
 def reading(one: Recorded, make: Callable[..., T], *given: Any) -> T:
     """Calls `make` on data from the row. Raises `KernaiError` if the row does not contain what kernai writes."""
     try:
@@ -143,12 +146,11 @@ class RecordedRun:
                 raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is not an event")
         format_2 = self._check_formats(entries)
         self.all = [Recorded(seq, self._row(seq, entry)) for seq, entry in enumerate(entries)]
-        resumes = [one for one in self.all if isinstance(one.row, events.RunResumedRow)]
-        self.dropped = dropped = {seq for one in resumes for seq in _dropped_by(one)}
+        self.resumes = [(one, one.row) for one in self.all if isinstance(one.row, events.RunResumedRow)]
+        self.dropped = dropped = {seq for one, row in self.resumes for seq in reading(one, _dropped_by, one.seq, row)}
         for _, row in self.all[:format_2]:
             if isinstance(row, events.ApprovalGivenRow) and isinstance(row.decision, dict):
                 row.decision = {**row.decision, REPLACES: True}
-        self.resumes = resumes
         self.facts = Facts()
         self.scopes: dict[str, list[Recorded]] = {}
         for one in self.all:
@@ -191,8 +193,7 @@ class RecordedRun:
     @property
     def definition(self) -> Mapping[str, Any] | None:
         """The definition of the agent that wrote the end of the recording; None if not recorded, as in format 1."""
-        resumes = (row for _, row in reversed(self.resumes) if isinstance(row, events.RunResumedRow) and row.definition)
-        return next(resumes, self.start).definition
+        return next((row for _, row in reversed(self.resumes) if row.definition), self.start).definition
 
     def repair(self, default: Repair) -> Repair:
         """The recorded `repair` rule; `default` if not recorded, as in format 1."""
@@ -280,9 +281,8 @@ class RecordedRun:
         sent: dict[str, tuple[int, Any, object]] = {}
         for scope, rows in self.scopes.items():
             if messages := sent_messages(rows):
-                kinds = (one.row for one in reversed(rows) if isinstance(one.row, events.MessagesSentRow))
-                system = next((row.messages[0] for row in kinds if has_system(row)), None)
-                sent[scope] = len(messages) + 1, system, None
+                systems = (found for one in reversed(rows) if (found := system_in(one.row)) is not None)
+                sent[scope] = len(messages) + 1, next(systems, None), None
         return {self.run_id: sent}
 
     def seconds(self) -> float:
@@ -320,13 +320,9 @@ def _outcomes(calls: Iterable[events.CallBegunRow | Outcome]) -> list[tuple[int,
     ]
 
 
-def _dropped_by(one: Recorded) -> Sequence[int]:
-    """The numbers of the entries that a resume left out."""
-    seq, resume = one
-    assert isinstance(resume, events.RunResumedRow)
+def _dropped_by(seq: int, resume: events.RunResumedRow) -> Sequence[int]:
     if not all(type(one) is int and 0 <= one < seq for one in resume.dropped):
-        wrong = ValueError("its 'dropped' is not a list of the numbers of earlier events")
-        raise _damage(resume.place[4], seq, resume.type, wrong)
+        raise ValueError("its 'dropped' is not a list of the numbers of earlier events")
     return resume.dropped
 
 
@@ -350,12 +346,13 @@ def sent_messages(rows: Iterable[Recorded]) -> list[tuple[Recorded, Mapping[str,
 
 def without_system(row: events.MessagesSentRow) -> Sequence[Any]:
     """The row's messages without the system message."""
-    return row.messages[1:] if has_system(row) else row.messages
+    return row.messages if system_in(row) is None else row.messages[1:]
 
 
-def has_system(row: events.MessagesSentRow) -> bool:
-    """Whether the row has the system message. A row with only new messages has it only if it changed."""
-    return bool(row.messages) and row.messages[0].get("role") == "system"
+def system_in(row: events.Row) -> Mapping[str, Any] | None:
+    """The system message in the row, if any. A row with only new messages has it only if it changed."""
+    first = next(iter(row.messages), None) if isinstance(row, events.MessagesSentRow) else None
+    return first if first is not None and first.get("role") == "system" else None
 
 
 _PERHAPS_RUNTIME = ('<block type="error"', *(f'<block type="result" name="{name}"' for name in sorted(LISTINGS)))

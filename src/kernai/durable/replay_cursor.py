@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kernai import events
 from kernai.agents.setup import NO_SYSTEM, System
 from kernai.durable import outcomes
-from kernai.durable.recorded_run import Recorded, has_system, reading, sent_messages, without_system
+from kernai.durable.recorded_run import Recorded, Resumes, reading, sent_messages, system_in, without_system
 from kernai.errors import ReplayDivergenceError, RunStoppedError, stopped
 from kernai.jsonio.json_data import dumps, jsonable
 from kernai.loop.effects import Cancelled
@@ -131,9 +131,9 @@ class ReplayCursor(Gate):
         """The recorded system message. A stored recording has it only in rows where it changed."""
         if not self.is_on_record():
             return super().system(run)
-        one = next((one for one in self.rows[self.at:] if isinstance(one.row, events.MessagesSentRow)), None)
-        if one is not None and isinstance(one.row, events.MessagesSentRow) and has_system(one.row):
-            message = reading(one, outcomes.message, one.row.messages[0], run.context.media_store)
+        one = self.rows[self._written()]
+        if (sent := system_in(one.row)) is not None:
+            message = reading(one, outcomes.message, sent, run.context.media_store)
             self._system = System("", "", message, may_quote=True)
         return self._system
 
@@ -176,7 +176,7 @@ class ReplayCursor(Gate):
         return [jsonable(sent[at]) for at in range(from_here, len(sent))], without_system(recorded)
 
 
-def _rules(run: Run, rows: Sequence[Recorded], resumes: Sequence[Recorded]) -> list[tuple[int, Rules]]:
+def _rules(run: Run, rows: Sequence[Recorded], resumes: Resumes) -> list[tuple[int, Rules]]:
     """The rules for checking responses, each with the number of the first row to which they apply."""
     start = rows[0].row if rows else None
     if not isinstance(start, events.RunStartRow):
@@ -184,8 +184,8 @@ def _rules(run: Run, rows: Sequence[Recorded], resumes: Sequence[Recorded]) -> l
     return [
         (0, reading(rows[0], run.setup.rules.recorded, start.rules)),
         *[
-            (one.seq, reading(one, run.setup.rules.recorded, one.row.rules[run.scope])) for one in resumes
-            if isinstance(one.row, events.RunResumedRow) and one.row.rules and run.scope in one.row.rules
+            (one.seq, reading(one, run.setup.rules.recorded, row.rules[run.scope])) for one, row in resumes
+            if row.rules and run.scope in row.rules
         ],
     ]
 
