@@ -37,6 +37,7 @@ from kernai.events import KINDS, Event, RunResumedRow, RunStartRow, SkillErrorRo
 from kernai.loop.effects import CallSkill, Completion, Effect, Raise, Sleep, Work, advance, alone
 from kernai.loop.run_state import Run, recorded_parts
 from kernai.middleware.chain import wrap
+from kernai.recording.recorder import expand
 from kernai.recording_file import read_recording
 from kernai.registry.skill_context import SkillContext
 from kernai.runs.plan_request import checked_plan
@@ -390,14 +391,21 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
         raise KernaiError(f"the recording has no run {wanted!r}; it has {known}")
     if runs.count(wanted) > 1:
         raise KernaiError(f"{runs.count(wanted)} runs in the recording have the id {wanted!r}: pass the entries of one")
+    own = [entry for entry in entries if entry.get("run_id") == wanted and entry.get("event") not in LIVE]
+    found = _stored(own)
+    # messages recorded in short may follow some that were lost
+    return found if len(found) == len(own) else _stored(expand(own, "the recording"))
+
+
+def _stored(entries: Iterable[Any]) -> list[Any]:
+    """The entries without those that were recorded, but lost before they were stored."""
     found: list[Any] = []
     for entry in entries:
-        if entry.get("run_id") == wanted and entry.get("event") not in LIVE:
-            if entry.get("event") == RunResumedRow.type and isinstance(data := entry.get("data"), Mapping):
-                since = data.get("from_seq")
-                if type(since) is int and since > 0:
-                    del found[since:]  # recorded, but the process died before they were stored
-            found.append(entry)
+        if entry.get("event") == RunResumedRow.type and isinstance(data := entry.get("data"), Mapping):
+            since = data.get("from_seq")
+            if type(since) is int and since > 0:
+                del found[since:]
+        found.append(entry)
     return found
 
 
