@@ -71,7 +71,7 @@ class HostState:
 
     def begin(self, run: Run) -> None:
         """Notes the state with which a run begins or continues. Raises what `save` raises."""
-        if not _sharing(run).is_whole:
+        if _shared(run) is not None:
             self._known[run.scope] = ContextSavedRow(_saved(run))
 
     def changes(self, run: Run) -> list[ContextSavedRow]:
@@ -81,26 +81,24 @@ class HostState:
         is_foreign = False
         above: Run | None = run
         while above is not None:
-            run, sharing, above = above, _sharing(above), _parent(above)
-            if sharing.is_whole:
+            run, shared, above = above, _shared(above), _parent(above)
+            if shared is None:
                 continue
             try:
                 with self._saving:
-                    data = _saved(run)
-                    self._number += 1
-                    number = self._number
+                    row = ContextSavedRow(_saved(run))
+                    self._number = row.number = self._number + 1
             except Exception as error:  # noqa: BLE001 - a state that cannot be saved ends only its own run
                 if not is_foreign and journal is not None:
                     journal.fail(error)
                 break
             is_foreign = True
             known = self._known.get(run.scope)
-            if known is None or data != known.value:
-                row = ContextSavedRow(data)
-                row.shared, row.number = sharing.names, number
+            if known is None or row.value != known.value:
+                row.shared = shared
                 run.sealed(row)
                 found.append(row)
-            if not sharing.names:
+            if not shared:
                 break
         return found
 
@@ -108,7 +106,7 @@ class HostState:
 
     def owner(self, run: Run) -> str:
         """The highest scope with which this run shares state."""
-        while (parent := _parent(run)) is not None and any(_sharing(run)):
+        while (parent := _parent(run)) is not None and _shared(run) != []:
             run = parent
         return run.scope
 
@@ -164,26 +162,19 @@ class HostState:
         return states
 
 
-class _Sharing(NamedTuple):
-    """What a sub-run's context shares with its parent's; a root run's shares nothing."""
-
-    is_whole: bool = False
-    #: the shared attributes with mutable values
-    names: list[str] | None = None
-
-
 #: immutable types: two contexts may hold the same object by chance
 _PLAIN = (str, int, float, complex, bytes, bool, type(None), frozenset)
 _NOT_THE_HOSTS = frozenset(Context.__annotations__)
 
 
-def _sharing(run: Run) -> _Sharing:
+def _shared(run: Run) -> list[str] | None:
+    """The attributes with mutable values that a sub-run's context shares with its parent's; None if it shares all."""
     parent = _parent(run)
     if parent is None:
-        return _Sharing()
+        return []
     mine, theirs = _attributes(run.context), _attributes(parent.context)
     same = {name for name, value in mine.items() if name in theirs and theirs[name] is value}
-    return _Sharing(len(same) == len(mine), sorted(name for name in same if not isinstance(mine[name], _PLAIN)))
+    return None if len(same) == len(mine) else sorted(name for name in same if not isinstance(mine[name], _PLAIN))
 
 
 def _attributes(context: Context) -> dict[str, Any]:
