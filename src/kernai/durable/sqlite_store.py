@@ -18,8 +18,8 @@ import sqlite3
 import stat
 import threading
 from binascii import crc32
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep, time
@@ -167,14 +167,15 @@ class SqliteStore(LeasedStore):
         def work(connection: sqlite3.Connection) -> list[Entry]:
             found: list[Entry] = []
             try:
-                with _noticing_damage():
-                    for seq, text, checksum in connection.execute(_ENTRIES, (key, from_seq, most)):
-                        if seq != from_seq + len(found):
-                            raise _DamageError("it is missing")
-                        found.append(_intact(self._opened, text, checksum))
-                    if len(found) not in (max(self._file.latest(connection, key).entries - from_seq, 0), most):
+                for seq, text, checksum in connection.execute(_ENTRIES, (key, from_seq, most)):
+                    if seq != from_seq + len(found):
                         raise _DamageError("it is missing")
-            except _DamageError as damage:
+                    found.append(_intact(self._opened, text, checksum))
+                if len(found) not in (max(self._file.latest(connection, key).entries - from_seq, 0), most):
+                    raise _DamageError("it is missing")
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as damage:
+                if _code(damage) not in _DAMAGE:
+                    raise
                 raise RunDamagedError(
                     f"cannot load entry {from_seq + len(found)} of run {run_id!r} in {self.path!r}: {damage}. The "
                     f"{len(found)} before it are in this error's `entries`: append them to a new run to continue there",
@@ -193,17 +194,18 @@ class SqliteStore(LeasedStore):
             found: list[Media] = []
             lost: list[str] = []
             try:
-                with _noticing_damage():
-                    for media_id, about, payload, checksum in connection.execute(_MEDIA, {"run": key, "ids": wanted}):
-                        try:
-                            found.append(_intact(self._opened_media, about, checksum, payload, actual=_media_checksum))
-                        except _DamageError as damage:
-                            lost.append(f"{media_id} ({damage})")
-                    head = self._file.latest(connection, key)
-                    # count ids: a damaged index may return one row twice
-                    if wanted is None and len({one.id for one in found}) + len(lost) != head.media:
-                        raise _DamageError("not all of them are there")
-            except _DamageError as damage:
+                for media_id, about, payload, checksum in connection.execute(_MEDIA, {"run": key, "ids": wanted}):
+                    try:
+                        found.append(_intact(self._opened_media, about, checksum, payload, actual=_media_checksum))
+                    except _DamageError as damage:
+                        lost.append(f"{media_id} ({damage})")
+                head = self._file.latest(connection, key)
+                # count ids: a damaged index may return one row twice
+                if wanted is None and len({one.id for one in found}) + len(lost) != head.media:
+                    raise _DamageError("not all of them are there")
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as damage:
+                if _code(damage) not in _DAMAGE:
+                    raise
                 lost.append(str(damage))
             if lost:
                 raise RunDamagedError(
@@ -260,7 +262,7 @@ class SqliteStore(LeasedStore):
                 where += " AND updated_at <= ? AND (updated_at < ? OR run_id > ?)"
                 given += [after.updated_at, after.updated_at, self._key(after.run_id)]
             rows = connection.execute(f"{where} ORDER BY updated_at DESC, run_id", given)
-            infos = (_listed(*row) for row in rows)
+            infos = (_head_of(*row).shown() for row in rows)
             return list(islice((one for one in infos if wanted.matches(one)), limit))
 
         return self._file.perform("list the runs", work, "BEGIN")
@@ -293,7 +295,7 @@ class _File:
             while True:
                 try:
                     return self._attempt(work, begin)
-                except (sqlite3.Error, _DamageError, UnicodeDecodeError, OverflowError, OSError) as error:
+                except (sqlite3.Error, UnicodeDecodeError, OverflowError, OSError) as error:
                     if _code(error) != sqlite3.SQLITE_BUSY or monotonic() > until:
                         hint = _HINTS.get(_code(error) or 0)
                         why = (isinstance(error, OSError) and error.strerror) or error
@@ -369,37 +371,23 @@ class _File:
 # counts the entries, so a loss is noticed.
 
 
-def _head_of(key: str, text: object, checksum: object) -> Head:
+def _head_of(key: str, text: object, checksum: object, *listed_by: str) -> Head:
     data = _intact(json.loads, text, checksum)
     if isinstance(data[0], str):  # written in format 1
         run_id, agent, status, updated_at, entries, media = data
         data = [RunInfo(run_id, agent, status, updated_at).to_dict(), entries, media]
     head = Head.from_data(data)
     head.now = time()
-    if head.info.run_id != key.rpartition("/")[2]:
-        raise _DamageError(f"the row of run {head.info.run_id!r} is damaged")
+    info = head.info
+    if info.run_id != key.rpartition("/")[2] or listed_by not in ((), (info.status, info.updated_at)):
+        raise _DamageError(f"the row of run {info.run_id!r} is damaged")
     return head
 
 
-def _listed(key: str, text: object, checksum: object, *listed_by: str) -> RunInfo:
-    head = _head_of(key, text, checksum)
-    if listed_by != (head.info.status, head.info.updated_at):
-        raise _DamageError(f"the row of run {head.info.run_id!r} is damaged")
-    return head.shown()
-
-
-class _DamageError(Exception):
+class _DamageError(sqlite3.DatabaseError):
     """A row cannot be read; the message says why."""
 
-
-@contextmanager
-def _noticing_damage() -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        if _code(error) not in _DAMAGE:
-            raise
-        raise _DamageError(str(error)) from error
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
 def _code(error: Exception) -> int | None:
