@@ -279,9 +279,8 @@ class _File:
         self._connection: sqlite3.Connection | None = None
         #: closes the connection, also of a store that was never closed: Python 3.13 would issue a ResourceWarning
         self._close: Callable[[], object] = lambda: None
-        self._identity: tuple[int, int, int] | None = None
-        #: whether the connection is read-only and immutable; see `_frozen`
-        self._is_frozen = False
+        #: of the connection's file; empty if the connection cannot see changes, so that each call makes a new one
+        self._identity: tuple[int, ...] | None = None
         self._closed = False
         #: the run last read or written, the file's version then, the run's head, its row's `status` (None: no row)
         self._last: tuple[str, int, Head, str | None] | None = None
@@ -310,17 +309,13 @@ class _File:
             raise KernaiError(f"the store on {self.path!r} is closed")
         if self._connection is not None and self._connection.in_transaction:
             raise KernaiError(f"the store on {self.path!r} is in the middle of a call: let signal handlers set a flag")
-        if self._connection is not None and (
-            _identity(self.path, self._is_frozen) != self._identity or (self._is_frozen and _has_log(self.path))
-        ):
-            # the file was removed or replaced, so appends to the old one would be lost; or a frozen file was changed
-            self.disconnect()
+        if self._connection is not None and _identity(self.path) != self._identity:
+            self.disconnect()  # the file was removed or replaced, so appends to the old one would be lost
         if self._connection is None:
-            connection, self._is_frozen = _connected(self.path, self.durability)
+            connection, self._identity = _connected(self.path, self.durability)
             self._close = finalizer = finalize(self, connection.close)
             finalizer.atexit = False  # at exit, a daemon thread may still use it
             self._connection = connection
-            self._identity = _identity(self.path, self._is_frozen)
         connection = self._connection
         try:
             connection.execute(begin)
@@ -398,8 +393,8 @@ def _code(error: Exception) -> int | None:
     return code & 0xFF if isinstance(code, int) else None
 
 
-def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, bool]:
-    """Opens a connection. Also returns whether it is read-only and immutable (see `_frozen`)."""
+def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, tuple[int, ...] | None]:
+    """Opens a connection. Also returns the file's identity; empty for a read-only and immutable one (see `_frozen`)."""
     with _CONNECTING:
         _make(path)
         connection = _connection(path)
@@ -414,11 +409,11 @@ def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, b
             may_write = os.access(folder, os.W_OK, effective_ids=as_user)
             if may_write or _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
                 raise
-            return _frozen(path), True
+            return _frozen(path), ()
         except BaseException:
             connection.close()
             raise
-        return connection, False
+        return connection, _identity(path)
 
 
 def _connection(path: str, *, uri: bool = False) -> sqlite3.Connection:
@@ -426,18 +421,12 @@ def _connection(path: str, *, uri: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=0.1, isolation_level=None, check_same_thread=False, uri=uri)
 
 
-def _has_log(path: str) -> bool:
-    """Whether a write-ahead log holds data that is not yet in the file."""
-    with suppress(OSError):
-        return os.stat(f"{path}-wal").st_size > 0  # noqa: PTH116 - text in, text out
-    return False
-
-
 def _frozen(path: str) -> sqlite3.Connection:
     """Opens the file read-only and immutable: this user may not create SQLite's -wal and -shm files in the folder."""
-    if _has_log(path):
+    log = Path(f"{path}-wal")
+    if log.exists() and log.stat().st_size > 0:  # it holds data that is not yet in the file
         raise KernaiError(
-            f"{path!r} can only be read together with {path + '-wal'!r}, and this user may not write to their folder: "
+            f"{path!r} can only be read together with {str(log)!r}, and this user may not write to their folder: "
             "copy both into another one, and open them there"
         )
     connection = _connection(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True)
@@ -452,12 +441,12 @@ def _frozen(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _identity(path: str, is_frozen: bool) -> tuple[int, int, int] | None:
+def _identity(path: str) -> tuple[int, int] | None:
     try:
         found = os.stat(path)  # noqa: PTH116 - text in, text out
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns if is_frozen else 0
+    return found.st_dev, found.st_ino
 
 
 def _make(path: str) -> None:
