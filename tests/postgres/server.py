@@ -1,4 +1,4 @@
-"""`Server`: a PostgreSQL server in a temporary folder, to be stopped, killed and started again."""
+"""`Server`: a PostgreSQL server in a temporary folder, to be killed and started again."""
 
 from __future__ import annotations
 
@@ -68,11 +68,6 @@ class Server:
                 if self._process.poll() is not None:  # processes of the killed server have not ended yet
                     self._process = _begun(command)
                 time.sleep(0.02)
-
-    def stop(self) -> None:
-        """Stop the server without waiting for clients, as `pg_ctl stop -m fast` does."""
-        self._process.send_signal(signal.SIGINT)
-        self._process.wait(PATIENCE)
 
     def kill(self) -> None:
         """Kill the server and the processes that serve connections."""

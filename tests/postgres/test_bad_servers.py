@@ -45,15 +45,10 @@ def opened(server: Server, **options: Any) -> PostgresStore:
     return PostgresStore(server.dsn, create=True, **options)
 
 
-def test_a_server_that_is_down_at_the_start_is_an_error_at_once(own_server: Server) -> None:
-    own_server.stop()
-    with pytest.raises(KernaiError, match=r"(?s)cannot open the store in /tmp/kernai-pg-.*\(kernai\): connection .*\(is the server running"):
-        opened(own_server)
-
-
-def test_no_password_is_shown() -> None:
-    with pytest.raises(KernaiError) as caught:
-        PostgresStore("postgresql://ann:s3cret@/nowhere?host=/tmp/kernai-nowhere")
+def test_a_server_that_is_down_at_the_start_is_an_error_at_once_which_shows_no_password() -> None:
+    why = r"(?s)cannot open the store in /tmp/kernai-nowhere/app \(kernai\): connection .*\(is the server running"
+    with pytest.raises(KernaiError, match=why) as caught:
+        PostgresStore("postgresql://ann:s3cret@/app?host=/tmp/kernai-nowhere", create=True)
     assert "s3cret" not in f"{caught.value!r} {caught.value.__cause__!r}"
 
 

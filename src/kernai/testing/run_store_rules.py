@@ -278,8 +278,8 @@ class RunStoreRules:
         for number, run_id in enumerate(expected):  # three of each time
             store.append(run_id, 0, [started(at=f"2026-11-{20 - number // 3}")], [])
         for limit in range(1, 11):
-            found: list[RunInfo] = []
-            while page := self.reopen(store).runs().page(limit, found[-1] if found else None):
+            runs, found = self.reopen(store).runs(), list[RunInfo]()
+            while page := runs.page(limit, found[-1] if found else None):
                 _same(len(page) <= limit, True, f"whether a page of {limit} runs has {len(page)}")
                 found += page
             _same([info.run_id for info in found], expected, f"the runs in pages of {limit}")
