@@ -184,13 +184,23 @@ def test_runs_are_cancelled_from_elsewhere_and_the_worker_asks_for_all_of_them_a
     assert [(one.stop_reason, str(one.error)) for one in results] == [("cancelled", "the run was cancelled: the customer has left")] * 2
 
 
-@pytest.mark.parametrize("act, most, ends", [
-    (sys.exit, None, ("cancelled", kernai.RunCancelledError, "the run was interrupted", 1)),
-    (print, 2, ("max_calls", kernai.LimitReachedError, "max_calls=2 is used up: allow more with Limits(max_calls=...)", 2)),
+def waits_or_sleeps(ctx: SkillContext) -> None:
+    if ctx.call_id == "0.0":
+        raise Pause("later", until=datetime.now(UTC))
+    while not ctx.cancelled:
+        threading.Event().wait(0.01)
+
+
+@pytest.mark.parametrize("given, act, limits, ends", [
+    ("go", sys.exit, {}, ("cancelled", kernai.RunCancelledError, "the run was interrupted", 1)),
+    ("go", print, {"max_calls": 2}, ("max_calls", kernai.LimitReachedError, "max_calls=2 is used up: allow more with Limits(max_calls=...)", 2)),
+    ("twice", waits_or_sleeps, {"timeout": 0.4}, ("timeout", kernai.LimitReachedError, "timeout=0.4 s has passed", 2)),
 ])
-def test_a_run_that_an_exit_or_a_limit_ends_has_a_result_whatever_its_agent_is_now(store: PostgresStore, act: Any, most: Any, ends: Any) -> None:
-    own = Workers(store, {"clerk": acting(act)}, options=lambda _: {"limits": kernai.Limits(max_calls=most)})
-    handle = own.submit("clerk", "go")
+def test_a_run_that_an_exit_or_a_limit_ends_has_a_result_whatever_its_agent_is_now(
+    store: PostgresStore, given: str, act: Any, limits: Any, ends: Any
+) -> None:
+    own = Workers(store, {"clerk": acting(act).replace(parallel_skills=True)}, options=lambda _: {"limits": kernai.Limits(**limits)})
+    handle = own.submit("clerk", given)
     own.run(wait=False)
     for it in (own.agents, {"clerk": Agent(instructions="another")}):
         result = Workers(store, it).handle(handle.run_id).result(0)

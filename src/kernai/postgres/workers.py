@@ -34,7 +34,7 @@ from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.run_head import TIMEOUT, Head
-from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, Entry, RunInfo, check_load
+from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, WAITING, Entry, RunInfo, check_load
 from kernai.errors import (
     InFlightError,
     KernaiError,
@@ -402,9 +402,11 @@ def _unknown(agent: str | None, known: Iterable[str]) -> str:
 
 def _is_for_workers(info: RunInfo) -> bool:
     """Whether a worker has the run, or will claim it."""
-    if info.status != BLOCKED:
-        return bool(info.status in (QUEUED, RUNNING, ABANDONED) or info.decisions or info.due)
-    return any(one.metadata.get("in_flight") and one.call_id in info.decisions for one in info.pending)
+    if info.status == WAITING:
+        return bool(info.decisions or info.due)
+    if info.status == BLOCKED:
+        return any(one.metadata.get("in_flight") and one.call_id in info.decisions for one in info.pending)
+    return info.status in (QUEUED, RUNNING, ABANDONED)
 
 
 def _block(store: PostgresStore, run_id: str, why: str, error: Exception | None = None) -> None:
