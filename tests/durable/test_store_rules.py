@@ -12,7 +12,6 @@ import pytest
 
 import kernai
 from kernai import Agent, Media, MemoryStore, MockProvider, RunInfo, RunStore, SqliteStore, Store
-from kernai.durable.sqlite_store import Durability
 from kernai.durable.store import Entry
 from kernai.testing import RunStoreRules, StoreRules
 
@@ -110,8 +109,6 @@ class TestLeasesInMemory(RunStoreRules):
 
 
 class _InSqlite:
-    durability: Durability = "process"
-
     @pytest.fixture(autouse=True)
     def _files(self, tmp_path: Path) -> Iterator[None]:
         self.folder = tmp_path
@@ -128,15 +125,11 @@ class _InSqlite:
         return self._opened(Path(store.path))
 
     def _opened(self, path: Path) -> SqliteStore:
-        self.stores.append(SqliteStore(path, durability=self.durability))
+        self.stores.append(SqliteStore(path, durability="process"))
         return self.stores[-1]
 
 
-class TestSqliteStoreThatSurvivesAPowerCut(_InSqlite, StoreRules):
-    durability = "power"
-
-
-class TestSqliteStoreThatSurvivesAKill(_InSqlite, StoreRules):
+class TestSqliteStore(_InSqlite, StoreRules):
     pass
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from kernai.command_line import main
 from kernai.postgres import PostgresStore, Workers
+from kernai.testing.run_store_rules import asked, ended
 from tests.postgres.server import Server
 from tests.warm_python import WarmPython
 
@@ -113,7 +114,9 @@ def test_a_worker_runs_what_another_program_has_submitted(shop: Shop, python: Wa
         status, _, errors = shop("worker", "agents.py", "--store", "STORE", "--queue", "")
         assert (status, "--queue: queue must be a name, got ''" in errors) == (2, True)
         own = Workers(store, dict.fromkeys(("clerk", "gone"), agents["clerk"]))
-        handle, _ = own.submit("clerk", "Pay 3"), own.submit("gone", "Pay 3", run_id="r")
+        handle, _, over = own.submit("clerk", "Pay 3"), own.submit("gone", "Pay 3", run_id="r"), own.submit("clerk", "", run_id="s")
+        store.append("s", 1, [asked(), ended("timeout")], [])
+        assert (over.info().status, "kernai resume AGENT" in shop("approve", "STORE", "s", "0.0")[2]) == ("timeout", True)
         with python.run(program, "worker", str(shop.folder / "agents.py"), "--store", shop.address) as worker:
             assert handle.result(PATIENCE).stop_reason == "interrupt"
             status, _, note = shop("approve", "STORE", handle.run_id, "0.0")

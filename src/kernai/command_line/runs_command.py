@@ -128,8 +128,9 @@ def _approve(options: Namespace) -> int:
         if (earlier := info.decisions.get(options.call)) is not None:
             value = one_line(earlier["decision"], _LONGEST_WHY)
             output.note(f"this replaces the decision of {earlier['by'] or 'somebody'}: {value}")
-        # a worker of a PostgreSQL store continues the run if it was submitted
-        if not (output.is_address(options.store) and store.store.enqueue(options.run)):  # type: ignore[union-attr]
+        # a worker of a PostgreSQL store continues the run if it was submitted, and no limit has ended it
+        is_continued = output.is_address(options.store) and info.status in UNFINISHED
+        if not (is_continued and store.store.enqueue(options.run)):  # type: ignore[union-attr]
             output.note(f"to continue the run: {stores.command('resume', 'AGENT', store.path, options.run)}")
     return OK
 
