@@ -130,9 +130,8 @@ def is_dead(worker: str) -> bool:
 
 def shown_worker(worker: str) -> str:
     """A worker's name in readable form."""
-    host, _, rest = worker.partition(":")
-    pid = rest.partition(":")[0]
-    return f"process {pid} on {host}" if worker.count(":") == 4 else worker  # noqa: PLR2004 - as `new_worker` makes it
+    parts = worker.split(":")
+    return f"process {parts[1]} on {parts[0]}" if len(parts) == 5 else worker  # noqa: PLR2004 - as `new_worker` makes it
 
 
 def end_run(store: RunStore, run_id: str, reason: str = "") -> bool:

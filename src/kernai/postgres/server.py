@@ -181,23 +181,20 @@ class Server:
                 self._listener.start()
 
     def _listen(self) -> None:
-        """Listens for notifications until nobody has watched for a while."""
+        """Listens for notifications until nobody watches."""
         try:
             with self.connect() as connection:
                 connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
-                with self._lock:
-                    for news in self._watchers:
-                        news.set()  # the run may have been written to before LISTEN
+                heard: set[str] | None = None  # any run may have been written to before LISTEN
                 while True:
-                    for notify in connection.notifies(timeout=LOOKS, stop_after=1):
-                        with self._lock:
-                            for news, note in self._watchers.items():
-                                if note == notify.payload:
-                                    news.set()
                     with self._lock:
+                        for news, note in self._watchers.items():
+                            if heard is None or note in heard:
+                                news.set()
                         if not self._watchers or self._closed:
                             self._listener = None
                             return
+                    heard = {one.payload for one in connection.notifies(timeout=LOOKS, stop_after=1)}
         except psycopg.Error:  # watchers also poll, and restart the listener
             with self._lock:
                 self._listener = None
