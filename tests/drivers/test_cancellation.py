@@ -771,4 +771,4 @@ def test_a_skill_that_awaits_something_cancelled_has_failed(way: Way) -> None:
         agent={"skills": [Skill("gone", execute=lambda: gone())]}, recorder=recorder,
     )
     assert result.text == "done"
-    assert recorder.for_event("skill_error")[0].data["error"].endswith("a skill awaited something that was cancelled")
+    assert recorder.for_event("skill_error")[0].data["error"].endswith("it awaited something that was cancelled")

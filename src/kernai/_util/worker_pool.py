@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kernai.errors import as_failure
 
@@ -193,6 +193,24 @@ async def in_worker(
     if cancelled is not None:
         raise cancelled
     return value
+
+
+async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """Returns the result and the exception, one of them None. If SystemExit or Ctrl-C were raised, asyncio would let
+    them end the whole event loop.
+    """
+    import asyncio
+
+    try:
+        return await awaitable, None
+    except asyncio.CancelledError as error:
+        this = asyncio.current_task()
+        if this is not None and this.cancelling():
+            raise
+        # this task was not cancelled, but something that it awaited
+        return None, error if error.args else asyncio.CancelledError("it awaited something that was cancelled")
+    except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+        return None, error
 
 
 class _Call(Generic[T]):

@@ -18,9 +18,8 @@ from time import perf_counter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from kernai._util.worker_pool import WorkerPool, in_worker
+from kernai._util.worker_pool import WorkerPool, in_worker, outcome_of
 from kernai.drivers.asyncio_delivery import AsyncioDelivery, CaughtUp
-from kernai.drivers.background_loop import outcome_of
 from kernai.drivers.driver import POLL, Driver, Stack
 from kernai.loop.effects import (
     CallModel,

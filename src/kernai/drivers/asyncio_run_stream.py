@@ -8,8 +8,8 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.worker_pool import outcome_of
 from kernai.drivers.answer_stream import AnswerText, EventStream, PartialAnswer
-from kernai.drivers.background_loop import outcome_of
 from kernai.values.result import Output_co
 
 if TYPE_CHECKING:

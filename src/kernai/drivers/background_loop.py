@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from kernai._util.worker_pool import outcome_of
 from kernai.drivers.driver import GRACE, POLL
 from kernai.errors import KernaiError
 from kernai.interrupts import INTERRUPTS
@@ -151,20 +152,3 @@ class BackgroundLoop:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()  # does not wait for work in threads that a skill started, whose result nobody needs any more
-
-
-async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """Returns the result and the exception, one of them None. If SystemExit or Ctrl-C were raised, asyncio would let
-    them end the whole event loop.
-    """
-    import asyncio
-
-    try:
-        return await awaitable, None
-    except asyncio.CancelledError:
-        this = asyncio.current_task()
-        if this is not None and this.cancelling():
-            raise
-        return None, asyncio.CancelledError("a skill awaited something that was cancelled")
-    except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
-        return None, error

@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from kernai._util.api import check_count, check_function
-from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool
+from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool, outcome_of
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.errors import DeadlockError, error_text
 
@@ -71,16 +71,16 @@ class TaskScheduler:
         An empty list means that a running task has to finish first. Raises `DeadlockError` if tasks are left, but none
         is running or can start.
         """
-        started: list[Task] = []
-        while self._free and len(self.running) < self._max_running:
-            started.append(self._begin(heappop(self._free)))
-        single_runs = any(self._is_single(task) for task in self.running.values())
-        if self._single and not single_runs and len(self.running) < self._max_running:
-            started.append(self._begin(heappop(self._single)))
+        room = self._max_running - len(self.running)
+        started = [heappop(self._free) for _ in range(min(room, len(self._free)))]
+        if self._single and len(started) < room and not any(map(self._is_single, self.running.values())):
+            started.append(heappop(self._single))
         if not started and not self.running and not self.done:
             left = [task.id for task in self.tasks if task.id not in self.results]
             raise DeadlockError(f"tasks wait for one another or for tasks that do not exist: {', '.join(left[:10])}")
-        return sorted(started, key=lambda task: self._order[task.id])
+        tasks = [self.tasks[at] for at in sorted(started)]
+        self.running.update((task.id, task) for task in tasks)
+        return tasks
 
     def finish(self, task_id: str, result: Any) -> None:
         """Records a running task's result. Raises `KeyError` if the task is not running."""
@@ -150,11 +150,6 @@ class TaskScheduler:
             if at is not None:  # otherwise no task has that id, and those that depend on it never run
                 heappush(self._single if self._is_single(self.tasks[at]) else self._free, at)
 
-    def _begin(self, at: int) -> Task:
-        task = self.tasks[at]
-        self.running[task.id] = task
-        return task
-
 
 def failure(error: BaseException) -> str:
     """Returns the result of a task that failed."""
@@ -162,16 +157,9 @@ def failure(error: BaseException) -> str:
 
 
 async def _outcome(execute: Execute, task: Task, inputs: dict[str, Any]) -> Any:
-    import asyncio
-
-    try:
+    async def perform() -> Any:
         result = execute(task, inputs)
         return await result if hasattr(result, "__await__") else result
-    except Exception as error:  # noqa: BLE001 - a failed task does not affect the others
-        return failure(error)
-    except asyncio.CancelledError as error:
-        this = asyncio.current_task()
-        if this is not None and this.cancelling():
-            raise
-        # this task was not cancelled, but something that it awaited
-        return failure(error)
+
+    result, error = await outcome_of(perform())
+    return result if error is None else failure(error)

@@ -25,9 +25,9 @@ from mcp.server.mcpserver import MCPServer
 
 import kernai
 from kernai._util.api import check_texts, check_type, is_async, likely
-from kernai._util.worker_pool import WorkerPool, in_worker
+from kernai._util.worker_pool import WorkerPool, in_worker, outcome_of
 from kernai.blocks.block import Block
-from kernai.drivers.background_loop import BackgroundLoop, outcome_of
+from kernai.drivers.background_loop import BackgroundLoop
 from kernai.errors import Control, KernaiError, RunCancelledError
 from kernai.loop.effects import Cancelled
 from kernai.mcp.configuration import ServerConfig, read_file, read_servers

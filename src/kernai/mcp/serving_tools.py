@@ -32,10 +32,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 import kernai
 from kernai._util.api import check_count, check_type, close_matches
-from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool, in_worker
+from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool, in_worker, outcome_of
 from kernai.agents.agent import Agent
 from kernai.blocks.parser import parse
-from kernai.drivers.background_loop import outcome_of
 from kernai.errors import SkillInputError, as_failure, described, error_text
 from kernai.events import Event, ProgressRow, SkillExecuteRow
 from kernai.inputs.annotations import Namespace, TypeBuilder
