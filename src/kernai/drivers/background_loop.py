@@ -35,9 +35,8 @@ class BackgroundLoop:
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopped: asyncio.Event | None = None
-        self._thread: threading.Thread | None = None
+        #: the loop, the event that ends it, and its thread
+        self._serving: tuple[asyncio.AbstractEventLoop, asyncio.Event, threading.Thread] | None = None
         self._ending: Future[object] | None = None
         self.closed = False
 
@@ -49,17 +48,17 @@ class BackgroundLoop:
             # under the lock, so that nothing is submitted to a loop that is being closed
             if self.closed:
                 raise KernaiError(f"{self._name}: this event loop is closed, because its run has ended")
-            if self._loop is None:
-                self._loop, self._stopped = loop, stopped = asyncio.new_event_loop(), asyncio.Event()
+            if self._serving is None:
+                loop, stopped = asyncio.new_event_loop(), asyncio.Event()
                 try:
-                    self._thread = threading.Thread(
-                        target=self._serve, args=(loop, stopped), name=self._name, daemon=True)
-                    self._thread.start()
+                    thread = threading.Thread(target=self._serve, args=(loop, stopped), name=self._name, daemon=True)
+                    self._serving = loop, stopped, thread
+                    thread.start()
                 except RuntimeError as error:
                     loop.close()
-                    self._loop = self._stopped = self._thread = None
+                    self._serving = None
                     raise KernaiError(f"{self._name}: async work needs a thread here, and {error}") from error
-            return asyncio.run_coroutine_threadsafe(work(), self._loop)
+            return asyncio.run_coroutine_threadsafe(work(), self._serving[0])
 
     def run(self, awaitable: Awaitable[Any], cancelled: Callable[[], bool] = lambda: False) -> Any:
         """Returns the awaitable's result. When `cancelled()` is true, it is cancelled and `Cancelled` raised."""
@@ -93,8 +92,7 @@ class BackgroundLoop:
         return value
 
     def serves_here(self) -> bool:
-        thread = self._thread
-        return thread is not None and thread.ident == threading.get_ident()
+        return self._serving is not None and self._serving[2] is threading.current_thread()
 
     def close(self, timeout: float = TIMEOUT, last: Callable[[], Coroutine[Any, Any, object]] | None = None) -> None:
         """Performs `last`, if given, then cancels all remaining work and ends the thread.
@@ -105,9 +103,9 @@ class BackgroundLoop:
 
         with self._lock:
             self.closed = True
-            loop, stopped, thread = self._loop, self._stopped, self._thread
-            if loop is None or stopped is None or thread is None:
+            if self._serving is None:
                 return
+            loop, stopped, thread = self._serving
             if self._ending is None:
                 self._ending = asyncio.run_coroutine_threadsafe(asyncio.sleep(0) if last is None else last(), loop)
                 self._ending.add_done_callback(lambda _: loop.call_soon_threadsafe(stopped.set))
@@ -129,8 +127,8 @@ class BackgroundLoop:
                 awaitable.close()
 
         with suppress(RuntimeError):  # the loop is closed, so nothing is left on it
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(drop)
+            assert self._serving is not None
+            self._serving[0].call_soon_threadsafe(drop)
 
     def _serve(self, loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
         import asyncio
