@@ -197,6 +197,6 @@ def parts(value: object) -> Iterator[object]:
 
 def test_no_effect_holds_a_generator_a_function_or_a_live_object() -> None:
     hand = run_of_every_kind()
-    assert {type(effect).__name__ for effect in hand.effects} == {"CallModel", "CallSkill", "CallProtocol", "CallBuiltin", "Spawn", "Join"}
+    assert {type(effect).__name__ for effect in hand.effects} == {"CallModel", "CallSkill", "CallProtocol", "Spawn", "Join"}
     live = (FunctionType, MethodType, GeneratorType, SkillContext, MockProvider)
     assert [part for effect in hand.effects for part in parts(effect) if isinstance(part, live)] == []

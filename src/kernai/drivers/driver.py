@@ -31,9 +31,7 @@ from kernai.errors import (
 )
 from kernai.events import ModelWaitingRow
 from kernai.interrupts import INTERRUPTS, calls_out
-from kernai.loop.builtin_commands import run_builtin
 from kernai.loop.effects import (
-    CallBuiltin,
     CallModel,
     CallProtocol,
     CallSkill,
@@ -232,8 +230,6 @@ class Driver:
             return self.root.journal.commit()
         if isinstance(effect, SubRun):
             return stack.enter(*work_of(self.root, effect))
-        if isinstance(effect, CallBuiltin):
-            return run_builtin(self.root.runs[effect.scope], effect.command)
         if isinstance(effect, Raise):
             raise effect.error
         assert isinstance(effect, Spawn)

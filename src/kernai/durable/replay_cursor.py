@@ -110,6 +110,10 @@ class ReplayCursor(Gate):
                 raise failed
         return super().child_context(run, scope, task_id)
 
+    def builtin(self, run: Run, command: str) -> str:
+        row = self.rows[self._written()].row if self.is_on_record() else None
+        return row.result if isinstance(row, events.BuiltinResultRow) else super().builtin(run, command)
+
     def output_check(self, run: Run, value: Any) -> str | None:
         if not self.is_decided():
             return super().output_check(run, value)

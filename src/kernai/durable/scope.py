@@ -18,7 +18,6 @@ from kernai.durable.recorded_run import Recorded, reading
 from kernai.durable.replay_cursor import ReplayCursor, divergence
 from kernai.errors import Control, LimitReachedError, Pause, Stop
 from kernai.loop import effects
-from kernai.loop.builtin_commands import run_builtin
 from kernai.loop.effects import CallModel, Cancelled, Completion, Effect, NotPerformed, Parked, Spawn, SubRun
 from kernai.values.result import Usage
 
@@ -112,9 +111,9 @@ class DurableScope:
                 self.cursor.spent = next(budget.calls)
                 self.run.meter.add(used)
                 budget.spend_usage(used, self.run.model)
-        if isinstance(effect, (CallModel, effects.CallBuiltin)) and following is not None:
-            return reading(following, self._answer, effect, following)
-        assert isinstance(effect, (effects.CallBuiltin, *_COMMITTED, SubRun))
+            if following is not None:
+                return reading(following, self._answer, effect, following)
+        assert isinstance(effect, (*_COMMITTED, SubRun))
         return self._end_of(effect)
 
     def _recorded_end(self) -> Completion | None:
@@ -140,7 +139,7 @@ class DurableScope:
                 self._to_spawn.append(spawn)
         self._spawned.clear()
 
-    def _end_of(self, effect: Call | effects.CallBuiltin) -> Completion | None:
+    def _end_of(self, effect: Call) -> Completion | None:
         """How a call or a sub-run ended, if it did. If a sub-run failed, only its parent's row says exactly how."""
         if not isinstance(effect, SubRun) or not self._durable.has_begun(effect.scope):
             return self._outcome_of(effect)
@@ -150,22 +149,20 @@ class DurableScope:
             return child.ended
         return self._failure(recorded, f"the run {child.run.scope} continues")
 
-    def _answer(self, effect: CallModel | effects.CallBuiltin, following: Recorded) -> Completion:
+    def _answer(self, effect: CallModel, following: Recorded) -> Completion:
         row, stream = following.row, self.run.stream
-        if isinstance(effect, effects.CallBuiltin) and isinstance(row, events.BuiltinResultRow):
-            return Completion(None, row.result)
-        if isinstance(effect, CallModel) and isinstance(row, events.LlmResponseRow):
+        if isinstance(row, events.LlmResponseRow):
             if stream is not None and row.given_up is not None:
                 stream.give_up(Usage(**row.given_up))
             return Completion(None, outcomes.response(row))
-        if isinstance(effect, CallModel) and isinstance(row, events.ModelFailedRow):
+        if isinstance(row, events.ModelFailedRow):
             if stream is not None:
                 stream.pieces[:] = [row.content]
                 stream.give_up(row.usage() or (Usage(model_calls=row.model_calls) if row.model_calls else None))
             return Completion(None, error=outcomes.model_failure(row))
         raise divergence(following, row.type, f"{type(effect).__name__} {effect.call_id}")
 
-    def _outcome_of(self, effect: Call | effects.CallBuiltin) -> Completion | None:
+    def _outcome_of(self, effect: Call) -> Completion | None:
         """The outcome of a call; None if it is to be performed, or waits."""
         durable, history = self._durable, self._durable.history
         recorded = history.outcomes.get(effect.call_id)
@@ -174,8 +171,6 @@ class DurableScope:
                 durable.check_skill(self.run, effect, recorded)
             return reading(recorded, self._completion, recorded)
         if durable.closes:
-            if isinstance(effect, effects.CallBuiltin):
-                return Completion(None, run_builtin(self.run, effect.command))
             return Completion(None, error=durable.broken_off(effect.call_id))
         if isinstance(effect, _CALLS) and effect.call_id in history.announced:
             return durable.settle(self.run, effect)

@@ -1,19 +1,21 @@
 """Commands that the runtime answers itself: ``/skills /protocols /workflow /tasks /read``. New ones go in `BUILTINS`.
 
-Their output depends on what is registered at the time, so the loop yields a `CallBuiltin`, as for other calls.
+Their output depends on what is registered at the time, so the loop asks its gate for it: a replay has the recorded one.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernai.agents.instruction_builder import WORKFLOW_HELP
 from kernai.blocks.block import neutralize
 from kernai.jsonio.json_data import value_in
-from kernai.loop.run_state import Run
 from kernai.registry.skill_registry import listing_of
+
+if TYPE_CHECKING:
+    from kernai.loop.run_state import Run
 
 
 def _explain_workflows(run: Run) -> str:

@@ -30,7 +30,6 @@ from kernai.jsonio.json_data import dumps
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import LISTINGS, builtin_command
 from kernai.loop.effects import (
-    CallBuiltin,
     CallProtocol,
     CallSkill,
     Cancelled,
@@ -61,6 +60,8 @@ MAX_CALLS = 100
 
 #: what the model reads about one call
 Payload = Part | list[Part] | Message
+#: the same, and who writes it
+Reply = tuple[Payload, By]
 
 
 def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
@@ -72,9 +73,9 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
         for index, block in enumerate(blocks[:MAX_CALLS]):
             prepared = _prepare(run, index, block)
             if isinstance(prepared, _Call):
-                run.inject((yield from _perform(prepared, block)), block, by=prepared.by)
+                run.inject((yield from _perform(prepared, block)), block, by="tool")
             else:
-                run.inject(prepared, block)
+                run.inject(prepared[0], block, by=prepared[1])
     if len(blocks) > MAX_CALLS:
         run.inject(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
 
@@ -133,7 +134,7 @@ def _keeps_outcomes(run: Run) -> bool:
 
 def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
     calls: dict[int, _Call] = {}
-    payloads: dict[int, tuple[Payload, By]] = {}
+    payloads: dict[int, Reply] = {}
     running: set[int] = set()
 
     def join_all() -> Generator[Effect, Any, None]:
@@ -142,7 +143,7 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             running.discard(ended.key)
             call = calls[ended.key]
             payload = call.end(ended.value) if ended.error is None else call.fail(ended.error)
-            payloads[ended.key] = payload, call.by
+            payloads[ended.key] = payload, "tool"
 
     def inject_all() -> None:
         for index, (payload, by) in sorted(payloads.items()):
@@ -151,12 +152,10 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
     try:
         for index, block in enumerate(blocks):
             prepared = _prepare(run, index, block)
-            if not isinstance(prepared, _Call):
-                payloads[index] = prepared, "runtime"
-            elif isinstance(prepared, _BuiltinCall):
-                payloads[index] = prepared.end((yield prepared.effect)), prepared.by
-            else:
+            if isinstance(prepared, _Call):
                 calls[index] = prepared
+            else:
+                payloads[index] = prepared
         for index, call in calls.items():
             assert isinstance(call.effect, (CallSkill, CallProtocol, SubRun))
             yield Spawn(index, call.effect)
@@ -184,8 +183,8 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
         raise stops[0]
 
 
-def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
-    """Prepares a block's call. If it cannot be made, returns what the model reads instead."""
+def _prepare(run: Run, index: int, block: Block) -> _Call | Reply:
+    """Prepares a block's call. If it cannot be made, or is a built-in command, returns what the model reads."""
     call_id = run.call_id(index)
     if block.type != "command":
         return _prepare_protocol(run, call_id, block)
@@ -196,11 +195,15 @@ def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
     run.check_repeats("skill", name, block.content)
     command = builtin_command(run, name, block.content)
     if command is not None:
-        return _BuiltinCall(run, call_id, command, CallBuiltin(run.scope, call_id, command))
+        output = run.gate.builtin(run, command)
+        run.write(BuiltinResultRow(command, output))
+        run.quoted.record_untrusted(command, passed_on(output))
+        # text by others in it is neutralised, the runtime's own examples are not
+        return result_block(command, output), "runtime" if command in LISTINGS else "tool"
     if name.startswith("/"):
         error = f"Unknown command '{name}'"
         run.write(BuiltinErrorRow(name, error))
-        return error_block(name, neutralize(error))
+        return error_block(name, neutralize(error)), "runtime"
     if not name:
         return _refused(run, call_id, None, "Command block missing skill name")
     return _refused(run, call_id, name, f"Skill '{name}' " + ("not found" if skill is None else "is not allowed"))
@@ -208,16 +211,16 @@ def _prepare(run: Run, index: int, block: Block) -> _Call | Payload:
 
 def _refused(
     run: Run, call_id: str, name: str | None, error: str, *, exception: str | None = None, payload: str | None = None
-) -> str:
+) -> Reply:
     run.write(SkillErrorRow(call_id, name, error, exception))
-    return error_block(name, neutralize(error)) if payload is None else payload
+    return error_block(name, neutralize(error)) if payload is None else payload, "runtime"
 
 
-def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Payload:
+def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call | Reply:
     name = skill.name
     quoted = refuse_quoted(run, block, call_id, skill_keys(run, skill))
     if quoted is not None:
-        return quoted
+        return quoted, "runtime"
     run.held[name] = skill
     table, repair = skill.table, run.root.repair
     params = skill.read(block.content, repair=repair)
@@ -245,20 +248,20 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     try:
         child = run.child(skill.agent, call_id)
     except Exception as error:  # noqa: BLE001 - `Context.child` is user code: if it fails, this call fails
-        return call.fail(error)
+        return call.fail(error), "runtime"
     return _AgentCall(run, call_id, name, SubRun(child.scope, child.agent, (str(arguments["input"]),), name))
 
 
-def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Payload:
+def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Reply:
     quoted = refuse_quoted(run, block, call_id)
     if quoted is not None:
-        return quoted
+        return quoted, "runtime"
     protocol = run.protocols.find(block.type)
     run.check_repeats("protocol", block.type, [block.name, block.content])
     if protocol is None or not run.protocols.allows(protocol):
         error = f"Protocol '{block.type}' is not allowed"
         run.write(ProtocolErrorRow(call_id, block.type, error, None, 0))
-        return error_block(block.type, error)
+        return error_block(block.type, error), "runtime"
     name = protocol.name
     run.gate.spend_call()
     run.write(ProtocolExecuteRow(call_id, name, block.content))
@@ -298,11 +301,9 @@ _STOPPED = {
 
 
 class _Call:
-    """One call, from its `*_execute` event to its outcome. `by` is who writes the message about it."""
+    """One call, from its `*_execute` event to its outcome."""
 
     __slots__ = ("_started", "call_id", "effect", "name", "run", "stop")
-
-    by: By = "tool"
 
     def __init__(self, run: Run, call_id: str, name: str, effect: Effect) -> None:
         self.run = run
@@ -381,21 +382,6 @@ class _Call:
         run.quoted.record_untrusted(name, text)
         is_answer = self.stop is not None and self.stop.is_final
         return (result_block if is_answer else error_block)(name, neutralize(text))
-
-
-class _BuiltinCall(_Call):
-    """A call of a built-in command. Text by others in its output is neutralised, the runtime's own examples are not."""
-
-    __slots__ = ()
-
-    @property
-    def by(self) -> By:  # type: ignore[override]  # nothing sets it
-        return "runtime" if self.name in LISTINGS else "tool"
-
-    def end(self, value: Any) -> Payload:
-        self.run.write(BuiltinResultRow(self.name, value))
-        self.run.quoted.record_untrusted(self.name, passed_on(value))
-        return result_block(self.name, value)
 
 
 class _AgentCall(_Call):

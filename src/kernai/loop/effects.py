@@ -10,7 +10,6 @@ effect          sent back                                  may be thrown
 `CallModel`     the `LlmResponse`                          whatever the provider raises
 `CallSkill`     what the skill returned                    whatever it raises
 `CallProtocol`  what the handler returned                  whatever it raises
-`CallBuiltin`   the text to show                           nothing
 `SubRun`        its `Result`                               what the host's own code raised in it
 `Spawn`         None, at once                              nothing
 `Join`          the `Completion` of one spawned piece      nothing: the error is in the `Completion`
@@ -196,15 +195,6 @@ class CallProtocol(Effect):
     def __init__(self, scope: str, call_id: str, protocol: str, block: Block, approval: Any = None) -> None:
         self.scope, self.call_id, self.protocol = scope, call_id, protocol
         self.block, self.approval = block, approval
-
-
-class CallBuiltin(Effect):
-    """One of the runtime's own commands. It is an effect because its output depends on what is registered now."""
-
-    __slots__ = ("call_id", "command", "scope")
-
-    def __init__(self, scope: str, call_id: str, command: str) -> None:
-        self.scope, self.call_id, self.command = scope, call_id, command
 
 
 class SubRun(Effect):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kernai._util.api import check_methods
 from kernai.errors import LimitReachedError, RunCancelledError, RunStoppedError, Stop, described
 from kernai.interrupts import calls_out
+from kernai.loop.builtin_commands import run_builtin
 from kernai.loop.effects import Cancelled
 from kernai.values.context import child_of
 from kernai.values.result import StopReason
@@ -154,6 +155,10 @@ class Gate:
         """Returns a sub-run's context. Raises what `Context.child` raises; in a replay, what it raised."""
         del scope
         return child_of(run.context, task_id)
+
+    def builtin(self, run: Run, command: str) -> str:
+        """Returns the output of a built-in command; in a replay, what it was then."""
+        return run_builtin(run, command)
 
     @calls_out
     def output_check(self, run: Run, value: Any) -> str | None:
