@@ -47,7 +47,7 @@ class AsyncioDelivery(EventDelivery):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        if self._observed:
+        if self.observed:
             #: held while an event is delivered, so that callbacks are called one at a time
             self._order = asyncio.Lock()
         #: the tasks that deliver to observers what was emitted during an effect
@@ -57,7 +57,7 @@ class AsyncioDelivery(EventDelivery):
 
     async def flush(self, outbox: Outbox) -> None:
         """Delivers the waiting rows. If cancelled, the rest stays in the outbox."""
-        if not self._observed:
+        if not self.observed:
             self.write_all(outbox)
             return
         async with self._order:
@@ -91,7 +91,7 @@ class AsyncioDelivery(EventDelivery):
 
     def _deliver_soon(self, event: Row, outbox: Outbox) -> asyncio.Task[None] | None:
         """Delivers an event in order: at once, or in a task if there are observers, for it may have to await them."""
-        if not self._observed:
+        if not self.observed:
             self.write_all(outbox)
             self.write(event)
             return None

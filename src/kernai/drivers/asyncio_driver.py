@@ -38,7 +38,7 @@ from kernai.loop.effects import (
 from kernai.registry.provider import Provider
 
 if TYPE_CHECKING:
-    from kernai.loop.root import Cancellation, Outbox
+    from kernai.loop.root import Outbox
 
 #: a sync skill's call is brief if it takes less than this, in seconds. Waking the event loop takes a quarter of it
 BRIEF = 0.0002
@@ -57,7 +57,10 @@ class AsyncioDriver(Driver):
     _store: WorkerPool | None = None
     #: the tasks of spawned work, each with the stack that waits for it
     _tasks: dict[asyncio.Task[None], Stack] = {}  # noqa: RUF012 - never changed
-    _watch: _Watch | None = None
+    #: None unless it is polled whether the run must stop
+    _next_poll: asyncio.TimerHandle | None = None
+    #: then, the tasks with a call in progress, and whether the poll has cancelled it
+    _calling: dict[asyncio.Task[Any], bool]
     _hold = 0.0  # how long the event loop may wait for the next sync skill
     _root_task: asyncio.Task[Any] | None = None
     _root_is_cancelled = False
@@ -67,8 +70,9 @@ class AsyncioDriver(Driver):
     async def run(self, stack: Stack) -> Any:
         self._root_task = asyncio.current_task()
         self._cancelled_before = 0 if self._root_task is None else self._root_task.cancelling()
-        if not self.root.cancellation.is_quiet:
-            self._watch = _Watch(self.root.cancellation, self._cancellations)
+        if not self.root.cancellation.is_quiet or self._delivery.observed:  # an observer may end the run, too
+            self._calling = {}
+            self._poll()
         value = None
         try:
             value = await self._drive(stack)
@@ -79,10 +83,11 @@ class AsyncioDriver(Driver):
                 if self.root.journal is not None and self.root.journal.held.may_hold:
                     await self._in_store(self.root.journal.close)
             finally:  # also if the event loop was closed, and this coroutine is closed by the garbage collector
-                for used in (self._watch, self._pool, self._store):
+                if self._next_poll is not None:
+                    self._next_poll.cancel()
+                for used in (self._pool, self._store):
                     if used is not None:
                         used.close()
-            self._watch = None  # it refers to this driver; without the cycle no garbage collector is needed
             self.root.runs.clear()
             await self._delivery.settle()
         if self.failure is not None:
@@ -93,12 +98,33 @@ class AsyncioDriver(Driver):
 
     def stop(self) -> None:
         super().stop()
-        if self._watch is not None:
-            self._watch.cancel_calls()
         for task in [*self._tasks]:
             if not task.cancelling():
                 task.cancel()
         self._delivery.interrupt()
+
+    def _poll(self) -> None:
+        """Cancels the calls of a run that must stop, if nothing else reports that."""
+        if self.root.cancellation.is_set():
+            for task in self._calling:
+                if not self._cancellations(task):
+                    self._calling[task] = task.cancel()
+        self._next_poll = asyncio.get_running_loop().call_later(POLL, self._poll)
+
+    async def _polled(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Returns the result of the call. Raises `Cancelled` if it was cancelled because the run must stop."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._calling[task] = False
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if self._calling[task] and self._cancellations(task) == 1:
+                raise Cancelled from None
+            raise
+        finally:
+            if self._calling.pop(task):
+                task.uncancel()
 
     async def _drive(self, stack: Stack) -> Any:
         """Performs each effect of the stack and sends back its outcome, until the last loop has ended."""
@@ -162,7 +188,7 @@ class AsyncioDriver(Driver):
         kind = type(effect)
         if kind is CallModel or kind is CallSkill or kind is CallProtocol:
             call = self._call_model(effect) if kind is CallModel else self._call(effect)  # type: ignore[arg-type]
-            return call if self._watch is None else self._watch.during(call)
+            return call if self._next_poll is None else self._polled(call)
         if kind is Sleep:
             return self._sleep(effect)  # type: ignore[arg-type]
         if kind is Commit:
@@ -266,48 +292,6 @@ class AsyncioDriver(Driver):
                 await asyncio.wait(left)
             except asyncio.CancelledError as again:
                 self.failure = self.failure or again
-
-
-class _Watch:
-    """Polls whether the run must stop, if nothing reports that, and then cancels its calls.
-
-    `cancellations(task)` is how often one of the run's tasks was cancelled since the run began.
-    """
-
-    def __init__(self, cancellation: Cancellation, cancellations: Callable[[asyncio.Task[Any]], int]) -> None:
-        self._cancellation = cancellation
-        self._cancellations = cancellations
-        #: tasks with a call in progress, and whether this watch has cancelled it
-        self._calling: dict[asyncio.Task[Any], bool] = {}
-        self._look()
-
-    def close(self) -> None:
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        if self._cancellation.is_set():
-            self.cancel_calls()
-        self._timer = asyncio.get_running_loop().call_later(POLL, self._look)
-
-    def cancel_calls(self) -> None:
-        for task in [task for task, is_cancelled in self._calling.items() if not is_cancelled]:
-            self._calling[task] = True
-            task.cancel()
-
-    async def during(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Returns the result of the call. Raises `Cancelled` if this watch has cancelled it."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._calling[task] = False
-        try:
-            return await call
-        except asyncio.CancelledError:
-            if self._calling[task] and self._cancellations(task) == 1:
-                raise Cancelled from None
-            raise
-        finally:
-            if self._calling.pop(task):
-                task.uncancel()
 
 
 def _involves_a_group(error: BaseException | None) -> bool:

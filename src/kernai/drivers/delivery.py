@@ -57,10 +57,10 @@ class EventDelivery:
             self._callbacks += (stream,)
         self._on_task_complete = on_task_complete
         self.listening = bool(self._callbacks)
-        self._observed = self.listening or on_task_complete is not None
+        self.observed = self.listening or on_task_complete is not None
         #: where rows are written directly, if nobody observes the run and no more than warnings are logged
         self.kept: list[Row] | deque[Row] | None = None
-        if not self._observed and self._loud is not None:
+        if not self.observed and self._loud is not None:
             self.kept = _NOWHERE if recorder is None else self._entries
 
     def record_nothing(self) -> None:
@@ -142,7 +142,7 @@ class ThreadsDelivery(EventDelivery):
 
     def flush(self, outbox: Outbox) -> None:
         """Delivers the waiting rows. If an observer raises, the rest stays in the outbox."""
-        if self._observed:
+        if self.observed:
             self._deliver(outbox.waiting)
             return
         with self._lock:
