@@ -150,7 +150,6 @@ class _Channel:
         self._there, self._room = asyncio.Event(), asyncio.Event()
 
     async def give(self, event: Event) -> None:
-        """Passes on an event once the previous one was taken."""
         while self._event is not None and not self._left:
             self._room.clear()
             await self._room.wait()

@@ -104,7 +104,6 @@ class EventDelivery:
                 self.observer_failed("recorder", event, error)
 
     def calls_for(self, event: Row) -> Iterator[Callable[[], Any]]:
-        """Yields a function for each callback that is to be called with the event."""
         for callback in self._callbacks:
             yield partial(callback, Event.of(event))
         if self._on_task_complete is not None and isinstance(event, TaskEndedRow):

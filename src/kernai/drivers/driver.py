@@ -185,7 +185,7 @@ class Driver:
         if effect.tools is not None and provider.calls_natively:
             stream.tools = effect.tools
         if effect.timeout is not None:
-            stream.set_timeout(effect.timeout)
+            stream.own_deadline = self.root.clock.monotonic() + effect.timeout
         generation = effect.generation
         if type(generation) is not GenerationOptions or generation.extra or generation.thinking or generation.stop:
             generation = replace(GenerationOptions.coerce(generation))  # a copy: a provider may change what it gets

@@ -139,7 +139,6 @@ class Driving:
         return self._thread is not None and self._process != os.getpid()
 
     def begin(self) -> None:
-        """Starts the thread on the first call."""
         if self.is_elsewhere:
             raise KernaiError("this run belongs to another process, which began it: begin one here with stream()")
         with self._beginning:

@@ -303,7 +303,6 @@ def _call_model(run: Run, step: int) -> CallModel:
 
 
 def _check_answer(run: Run, answer: object) -> None:
-    """Raises an error if the outcome of a model call cannot be used."""
     run.gate.check()
     if not isinstance(answer, LlmResponse):
         raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
@@ -422,7 +421,6 @@ def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> Non
 
 
 def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None:
-    """Corrects the model after a response that asked for nothing."""
     if correction.kind == "incomplete" and response.incomplete is not None:
         run.inject(corrections.incomplete(response.incomplete, cut=response.is_cut))
     elif correction.kind == "uncertain":

@@ -96,15 +96,16 @@ class ModelStream:
     """
 
     __slots__ = (
-        "_calls", "_cancellation", "_deadline", "_ended", "_last_call", "_parser", "_show", "answer",
-        "asked", "caught_up", "earlier", "effect", "failure", "given_up", "pieces", "reported", "run", "tools",
+        "_calls", "_cancellation", "_ended", "_last_call", "_parser", "_show", "answer", "asked",
+        "caught_up", "earlier", "effect", "failure", "given_up", "own_deadline", "pieces", "reported", "run", "tools",
     )
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._cancellation = run.root.cancellation
         self._ended = False
-        self._deadline: float | None = None
+        #: the call's own, in the clock's monotonic seconds
+        self.own_deadline: float | None = None
         self._parser: StreamParser | None = None
         #: the call, once it has begun
         self.effect: CallModel | None = None
@@ -149,10 +150,6 @@ class ModelStream:
         if any(self.pieces):
             run.write_now(ModelRestartedRow("the model is called again"))
         return stream
-
-    def set_timeout(self, seconds: float) -> None:
-        """Sets the call's own deadline, `seconds` from now."""
-        self._deadline = self.run.clock.monotonic() + seconds
 
     def answered(self, answer: object, provider: Provider) -> LlmResponse:
         """Checks a provider's response. If another model than the run's was called, adds that model and its price."""
@@ -251,7 +248,7 @@ class ModelStream:
     @property
     def deadline(self) -> float | None:
         """The earlier of the run's and the call's own deadline."""
-        run_s, own = self._cancellation.deadline, self._deadline
+        run_s, own = self._cancellation.deadline, self.own_deadline
         return run_s if own is None else own if run_s is None else min(run_s, own)
 
     def cancelled(self) -> bool:
@@ -259,7 +256,7 @@ class ModelStream:
 
     def is_late(self) -> bool:
         """Whether the call's own deadline has passed."""
-        return self._deadline is not None and self.run.clock.monotonic() >= self._deadline
+        return self.own_deadline is not None and self.run.clock.monotonic() >= self.own_deadline
 
     def timed_out(self) -> ProviderError:
         """Returns the error of a call whose own deadline has passed."""
@@ -267,7 +264,7 @@ class ModelStream:
         return ProviderError(f"the model call took longer than {seconds} s", code="timeout", retryable=True)
 
     def __call__(self, text: str) -> Any:
-        if self._ended or self._deadline is not None or not self._cancellation.is_quiet:
+        if self._ended or self.own_deadline is not None or not self._cancellation.is_quiet:
             self._check_wanted()
         if not isinstance(text, str):
             raise TypeError(f"on_chunk takes str, got {type(text).__name__}")

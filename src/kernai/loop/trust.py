@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
@@ -178,20 +179,20 @@ class Trust:
         yield from self._outer
 
     def _brought_in(
-        self, before: int | None = None, user_texts: Iterable[SourcedText] | None = None
+        self, before: float = inf, user_texts: Iterable[SourcedText] | None = None
     ) -> Iterator[SourcedText]:
         """Yields what was brought into this scope: everything, or only what it had `before` a step.
 
         `user_texts` are the texts that must have a key before its value counts.
         """
-        yield from (text for step, text in self._added if before is None or step < before)
+        yield from (text for step, text in self._added if step < before)
         for row in self._decided:
             source = f"what {row.by or 'a person'} wrote about call {row.call_id}"
             written = _written_with(row.decision, self.sent.get(row.call_id, ()))
             yield from (SourcedText(text, source) for text in written)
         words = None
         for step, text, key in self._results:
-            if before is None or step < before:
+            if step < before:
                 if key is not None:
                     words = words or SourcedTexts(self._from_user() if user_texts is None else user_texts)
                 if words is None or key is None or words.source_of(key):
