@@ -57,10 +57,9 @@ class AsyncioDriver(Driver):
     _store: WorkerPool | None = None
     #: the tasks of spawned work, each with the stack that waits for it
     _tasks: dict[asyncio.Task[None], Stack] = {}  # noqa: RUF012 - never changed
-    #: None unless it is polled whether the run must stop
+    #: unless nothing but its task ends the run: tasks with a call in progress, and whether `_cancel_calls` cancelled it
+    _calling: dict[asyncio.Task[Any], bool] | None = None
     _next_poll: asyncio.TimerHandle | None = None
-    #: then, the tasks with a call in progress, and whether the poll has cancelled it
-    _calling: dict[asyncio.Task[Any], bool]
     _hold = 0.0  # how long the event loop may wait for the next sync skill
     _root_task: asyncio.Task[Any] | None = None
     _root_is_cancelled = False
@@ -70,8 +69,9 @@ class AsyncioDriver(Driver):
     async def run(self, stack: Stack) -> Any:
         self._root_task = asyncio.current_task()
         self._cancelled_before = 0 if self._root_task is None else self._root_task.cancelling()
-        if not self.root.cancellation.is_quiet or self._delivery.observed:  # an observer may end the run, too
+        if not self.root.cancellation.is_quiet or self._delivery.observed:
             self._calling = {}
+        if not self.root.cancellation.is_quiet:
             self._poll()
         value = None
         try:
@@ -104,26 +104,30 @@ class AsyncioDriver(Driver):
         self._delivery.interrupt()
 
     def _poll(self) -> None:
-        """Cancels the calls of a run that must stop, if nothing else reports that."""
-        if self.root.cancellation.is_set():
-            for task in self._calling:
-                if not self._cancellations(task):
-                    self._calling[task] = task.cancel()
+        self._cancel_calls()
         self._next_poll = asyncio.get_running_loop().call_later(POLL, self._poll)
 
-    async def _polled(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Returns the result of the call. Raises `Cancelled` if it was cancelled because the run must stop."""
+    def _cancel_calls(self) -> None:
+        """Cancels the calls in progress if the run must stop, because of its limits, its caller or an observer."""
+        calling = self._calling
+        if calling and self.root.cancellation.is_set():
+            for task in calling:
+                if not self._cancellations(task):
+                    calling[task] = task.cancel()
+
+    async def _cancellable(self, call: Coroutine[Any, Any, Any], calling: dict[asyncio.Task[Any], bool]) -> Any:
+        """Returns the result of the call. Raises `Cancelled` if `_cancel_calls` has cancelled it."""
         task = asyncio.current_task()
         assert task is not None
-        self._calling[task] = False
+        calling[task] = False
         try:
             return await call
         except asyncio.CancelledError:
-            if self._calling[task] and self._cancellations(task) == 1:
+            if calling[task] and self._cancellations(task) == 1:
                 raise Cancelled from None
             raise
         finally:
-            if self._calling.pop(task):
+            if calling.pop(task):
                 task.uncancel()
 
     async def _drive(self, stack: Stack) -> Any:
@@ -181,6 +185,7 @@ class AsyncioDriver(Driver):
                 if isinstance(failure, asyncio.CancelledError):
                     self._delivery.hurry()
                 failed = failed or self.delivery_failed(failure)
+        self._cancel_calls()
         return failed
 
     def _performed(self, effect: Effect, stack: Stack) -> Any:
@@ -188,7 +193,7 @@ class AsyncioDriver(Driver):
         kind = type(effect)
         if kind is CallModel or kind is CallSkill or kind is CallProtocol:
             call = self._call_model(effect) if kind is CallModel else self._call(effect)  # type: ignore[arg-type]
-            return call if self._next_poll is None else self._polled(call)
+            return call if self._calling is None else self._cancellable(call, self._calling)
         if kind is Sleep:
             return self._sleep(effect)  # type: ignore[arg-type]
         if kind is Commit:
