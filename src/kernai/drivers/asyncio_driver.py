@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 #: a sync skill's call is brief if it takes less than this, in seconds. Waking the event loop takes a quarter of it
 BRIEF = 0.0002
+#: how often a run is polled that only its timeout can end, in seconds: thousands may wait at once
+TIMED_POLL = 1.0
 #: how many causes of an error are followed; they may form a cycle
 _MOST_CAUSES = 100
 
@@ -105,7 +107,9 @@ class AsyncioDriver(Driver):
 
     def _poll(self) -> None:
         self._cancel_calls()
-        self._next_poll = asyncio.get_running_loop().call_later(POLL, self._poll)
+        others = self._delivery.observed or self.root.journal is not None
+        left = 0.0 if others else self.root.cancellation.left()
+        self._next_poll = asyncio.get_running_loop().call_later(max(min(left, TIMED_POLL), POLL), self._poll)
 
     def _cancel_calls(self) -> None:
         """Cancels the calls in progress if the run must stop, because of its limits, its caller or an observer."""

@@ -100,6 +100,12 @@ class Cancellation:
                 self.stop(Stop("error", f"cancel.is_set() raised {described(error)}"))
         return self._set or (self.deadline is not None and self.clock.monotonic() >= self.deadline)
 
+    def left(self) -> float:
+        """How many seconds the run has left if only its timeout can end it, else 0."""
+        if self.deadline is None or self._outer is not None or self._set:
+            return 0.0
+        return self.deadline - self.clock.monotonic()
+
     def check(self) -> None:
         """Raises `Cancelled` if the run must stop."""
         if not self.is_quiet and self.is_set():
