@@ -82,6 +82,12 @@ def test_a_task_that_has_not_run_is_pending() -> None:
     assert state["tasks"][0]["status"] == "pending"
 
 
+def test_a_result_that_the_host_added_need_not_be_json() -> None:
+    context = Context()
+    context.plan, context.task_results = Plan.parse({"tasks": [task("a")]}), {"a": 1j}
+    assert json.loads(ask("/tasks", context=context))["tasks"][0]["result"] == "1j"
+
+
 def test_built_in_commands_in_a_task_show_its_own_run_and_not_its_parents() -> None:
     provider = Script(
         {"Go.": [Turn(plan(task("a"))), Turn("done")], "Do a.": [Turn(command("/tasks")), Turn("A!")]}, None

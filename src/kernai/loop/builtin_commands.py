@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.agents.instruction_builder import WORKFLOW_HELP
 from kernai.blocks.block import neutralize
-from kernai.jsonio.json_data import value_in
+from kernai.jsonio.json_data import jsonable, value_in
 from kernai.registry.skill_registry import listing_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _list_tasks(run: Run) -> str:
         "tasks": [{**task.to_dict(), **_state(results, task.id)} for task in context.tasks],
         "task_results": {task.id: results[task.id] for task in context.tasks if task.id in results},
     }
-    return neutralize(json.dumps(shown, ensure_ascii=False))
+    return neutralize(json.dumps(jsonable(shown), ensure_ascii=False))  # the host may have added any results
 
 
 def _state(results: dict[str, Any], task_id: str) -> dict[str, Any]:
