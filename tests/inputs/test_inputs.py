@@ -290,7 +290,7 @@ def test_the_tag_selects_the_member_of_a_union_even_if_another_has_fewer_errors(
 AS_STRINGS: list[tuple[Any, object, object]] = [
     (int, "3", 3), (int, " -12\n", -12), (float, "5", 5.0), (float, "1.5e3", 1500.0), (bool, "true", True),
     (int | None, "3", 3), (float | int, "3", 3), (list[int], ["1", 2], [1, 2]), (dict[str, bool], {"a": "false"}, {"a": False}),
-    (tuple[int, str], ["1", "1"], (1, "1")), (Literal[1, 2], "2", 2), (list[int | None], ["1", None], [1, None]), (int | Literal["all"], "3", 3), (date | bool, "true", True),
+    (tuple[int, str], ["1", "1"], (1, "1")), (Literal[1, 2], "2", 2), (Literal[1, "all"], "1", 1), (Level, "2", Level.HIGH), (list[int | None], ["1", None], [1, None]), (int | Literal["all"], "3", 3), (date | bool, "true", True),
     # strings wherever they are allowed
     (str, "3", "3"), (int | str, "3", "3"), (Any, "3", "3"), (list[int] | list[str], ["1"], ["1"]),
     (Literal[1, "1"], "1", "1"), (dict[str, int] | dict[str, str], {"a": "1"}, {"a": "1"}),

@@ -175,10 +175,10 @@ class InputType:
 
     def _from_string(self, value: object, validation: Validation) -> Any:
         """The number or boolean in a string, if repair allows it; any other value is a fault."""
-        if validation.repair and isinstance(value, str) and str not in self.natural:
+        if validation.repair and isinstance(value, str):
             made = self.from_text(value)
             if made is not value:
-                return made
+                return self.convert(made, validation)
         return validation.refuse(self.label, value)
 
 

@@ -14,10 +14,10 @@ from mcp_types import Tool
 from kernai._util.api import likely
 from kernai.blocks.block import neutralize
 from kernai.inputs.annotations import TypeBuilder
-from kernai.inputs.schema import NO_VALUE, REQUIRED, WORDS, Schema, label_of
+from kernai.inputs.schema import NO_VALUE, REQUIRED, Schema, alternatives, label_of
 from kernai.inputs.table import Input, InputTable
 from kernai.inputs.trusted import marked
-from kernai.inputs.types import Fault, InputType, Validation
+from kernai.inputs.types import ANY, PLAIN, Fault, InputType, Validation
 from kernai.jsonio.json_data import copy_of
 from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError
@@ -26,20 +26,29 @@ from kernai.mcp.schemas import example, found_faults, inputs_of, value_faults, w
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 
-_PYTHON: Mapping[str, tuple[type, ...]] = {"integer": (int,), "number": (float,), "boolean": (bool,)}
+#: the class of a JSON value that the core's type for it takes without conversion
+_CLASSES = {one.schema["type"]: kind for kind, one in PLAIN.items()} | {"object": dict, "array": list}
 
 
 class SchemaType(InputType):
     """The type of one input: a property of a tool's schema, written out."""
 
     def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-        self.schema = {**schema, WORDS: plain_line(label_of(schema))}
-        self.natural = frozenset(_PYTHON.get(str(schema.get("type")), ()))
+        self.schema = schema
+        self.label = plain_line(label_of(schema))
+        self.natural = _natural(schema)
 
     def convert(self, value: object, validation: Validation) -> Any:
-        validation.faults.extend(Fault(*one) for one in value_faults(self._schema, value))
+        validation.faults.extend(Fault(*one) for one in value_faults(self.schema, value))
         return copy_of(value)
+
+
+def _natural(schema: Schema) -> frozenset[type]:
+    if "anyOf" in schema:
+        return frozenset().union(*map(_natural, alternatives(schema)))
+    values = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    kind = _CLASSES.get(str(schema.get("type")))
+    return frozenset(map(type, values) if values else ANY.natural if kind is None else [kind])
 
 
 class SchemaTable(InputTable):
