@@ -165,7 +165,7 @@ def test_a_listing_shows_the_arguments_of_a_tool(schema: dict[str, Any], line: s
 
 
 @pytest.mark.parametrize("schema, kind", [
-    ({"type": ["string", "null"]}, "string or null"),
+    ({"type": ["string", "null"], "format": "date"}, "string (date) or null"),
     ({"oneOf": [{"type": "integer", "minimum": 1}, {"const": "a"}]}, 'integer, at least 1 or "a"'),
     ({"type": "array", "items": {"type": "integer"}, "minItems": 1}, "list of integer"),
     ({"enum": ["x" * 300]}, f'"{"x" * 80}…" (300 characters)'),
@@ -205,7 +205,7 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     assert example({"type": "object", "additionalProperties": False}, {"other": 1}) == {}  # it takes none
     rows = {"properties": {"rows": {"items": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}}, "minProperties": 2}
     assert example(rows, {"rows": [{"n": "3", "s": 4}]}) == {"rows": [{"n": 3, "s": "4"}]}
-    assert example(FILE, {"path": 3, "head": "2"}) == {"path": "3", "head": 2}
+    assert [example(FILE, {"path": 3, **one}) for one in ({"head": "2"}, {"Head": 2})] == [{"path": "3", "head": 2}] * 2
     nested = {"properties": {"os": {"items": deep}}, "required": ["os"]}
     assert example(nested, {"os": [{"x": "2"}, {"y": 3}, {"xs": 4}]}) == {"os": [{"x": 2}, {"y": 3, "x": 1}, {"x": 4}]}
     assert example(FILE, {"path": "a", "mode": None, "head": 0}) == {"path": "a"}

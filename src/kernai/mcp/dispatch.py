@@ -321,7 +321,7 @@ def _arguments_of(request: Request, tool: Tool) -> dict[str, Any]:
     if "arguments" not in known and isinstance(inner, Mapping):
         del given["arguments"]
         given = {**given, **inner}
-    return {**example(tool.input_schema, given), **given}
+    return example(tool.input_schema, given) if faults(tool.input_schema, given) else given
 
 
 def _joined(reasons: Iterable[object]) -> McpError:

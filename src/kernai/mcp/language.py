@@ -139,7 +139,7 @@ def _faults(found: Mapping[str, Any]) -> Iterator[str]:
         for key in [key for key in params if key not in known]:
             meant = _ALIASES.get(key)
             close = [meant] if meant in known else close_matches(key, known)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}"
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known) or 'none'}."
             yield f"{method} has no parameter {key!r}; {hint}"
         for key in required:
             if not isinstance(params.get(key), str) or not params[key]:

@@ -38,7 +38,7 @@ Found = tuple[tuple[str | int, ...], str]
 #: limit for the parts of a schema that is written out; one with very many keys or items in lists counts as several
 MAX_PARTS, SIZE_OF_PART = 5000, 20
 _MOST_INSIDE = 100  # references that lead to one another
-_KIND = ("type", "enum", "const", "items", "anyOf", "oneOf")
+_KIND = ("type", "format", "enum", "const", "items", "anyOf", "oneOf")
 #: limit for checking data, about half a second; a keyword is one step, plus one for each item that it looks at
 MAX_STEPS = 50_000
 #: limit for checking a schema itself, which is done once: a second or two, enough for 200 KB of schema
@@ -130,8 +130,8 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     """Arguments that fit the schema, based on those given.
 
     Numbers in quotes and the like are corrected. Arguments that fit are kept; so are lists and objects with a fault in
-    them, because most of their content is right. What is required and missing, also in an object, gets the value given
-    under a similar name, or a placeholder.
+    them, because most of their content is right. A name that is not known becomes a similar one. What is required and
+    missing, also in an object, gets a placeholder.
     """
     full = resolved(schema)
     known = {name: {} for name in needed_names(full, given)} | inputs_of(full)
@@ -144,7 +144,7 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     own = {**schema, "properties": known}  # what is needed may be unlisted
     wrong = {path[0] for path, _ in found_faults(own, made) if len(path) == 1}
     made = {name: value for name, value in made.items() if name not in known or name not in wrong}
-    made = _completed({**full, "properties": known}, made)
+    made = _completed({**full, "properties": known, "additionalProperties": takes_any}, made)
     return {name: value for name, value in made.items() if takes_any or name in known or name not in given}
 
 
@@ -154,7 +154,7 @@ def value_faults(schema: Any, value: Any) -> list[Found]:
 
 
 def _completed(schema: Any, value: Any) -> Any:
-    """The value with everything that it lacks, at any depth: the value given under a similar name, or a placeholder."""
+    """The value with similar names for unknown ones, and placeholders for all that it lacks, at any depth."""
     if isinstance(schema, Mapping) and isinstance(value, list):
         return [_completed(schema.get("items"), one) for one in value]
     if not isinstance(schema, Mapping) or not isinstance(value, dict):
@@ -162,9 +162,10 @@ def _completed(schema: Any, value: Any) -> Any:
     known = properties_of(schema)
     made = {name: _completed(known.get(name), one) for name, one in value.items()}
     lacking = [name for name in needed_names(schema, made) if name not in made]
+    wanted = known if schema.get("additionalProperties") is False else lacking
     for one in islice((one for one in value if one not in known), MAX_FAULTS):
         for name in close_matches(one, known):
-            if name in lacking and name not in made and all(path for path, _ in value_faults(known[name], made[one])):
+            if name in wanted and name not in made and all(path for path, _ in value_faults(known[name], made[one])):
                 made[name] = made.pop(one)
     return {**made, **{name: _placeholder(known.get(name)) for name in lacking if name not in made}}
 
