@@ -164,6 +164,7 @@ def test_a_mistake_is_answered_with_a_corrected_request(two: Adapter, request_: 
     ("", "the block must hold one JSON object and only that, but this is not valid JSON: "),
     ("```json\n{'method': 'tools/call', 'params': {'name': 'price'},}\n```",
      'this is not valid JSON: Expecting value at line 1, column 1 (character 0). Write: {"method": "tools/call", "params": {"name": "price"'),
+    ('{"method": "tools/list", "method": "servers/list"}', 'but this cannot be used: the key "method" is given twice'),
     ("[]", "the block must hold one JSON object"),
     ('{"method": "tools/list", "params": []}', "params must be an object"),
     ('{"method": 3}', "the request has no method"),

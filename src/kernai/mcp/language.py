@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from mcp import types
 
 from kernai._util.api import close_matches
-from kernai.jsonio.json_data import loads, value_in
+from kernai.jsonio.json_data import JsonSyntaxError, loads, value_in
 from kernai.jsonio.tolerant_json import read_tolerantly
 from kernai.mcp.errors import McpError
 from kernai.mcp.schemas import example, inputs_of, missing, one_line, resolved, type_of
@@ -103,15 +103,14 @@ def read_request(text: str) -> Request:
     """Reads the request in a block. Raises `McpError`, which says what is wrong and shows the right request."""
     simple = request_text("tools/list", {})
     try:
-        found = loads(text)
+        found = loads(text, unique_keys=True)
     except ValueError as error:
         meant = None
         with suppress(ValueError):  # if it cannot be repaired
             meant, _ = read_tolerantly(text)
         right = corrected(meant) if isinstance(meant, dict) else simple
-        raise McpError(
-            f"the block must hold one JSON object and only that, but this is not valid JSON: {error}. Write: {right}"
-        ) from None
+        why = f"is not valid JSON: {error}" if isinstance(error, JsonSyntaxError) else f"cannot be used: {error}"
+        raise McpError(f"the block must hold one JSON object and only that, but this {why}. Write: {right}") from None
     if not isinstance(found, dict):
         raise McpError(f"the block must hold one JSON object, such as {simple}")
     fault = next(_faults(found), None)
