@@ -287,8 +287,10 @@ def folded(text: str) -> str:
 
 
 def _holds(text: str, value: object) -> bool:
-    text = text.lower() if isinstance(value, UUID) else text
-    if any(_occurs_in(form, text) for form in _forms_of(value)):
+    forms = _forms_of(value)
+    if isinstance(value, (UUID, date, time)):  # users also write "3 march" and "2 PM"
+        text, forms = text.lower(), map(str.lower, forms)
+    if any(_occurs_in(form, text) for form in forms):
         return True
     if not isinstance(value, datetime) or value.tzinfo is not None:
         return False
@@ -410,7 +412,7 @@ def _forms_of_time(at: time) -> Iterator[str]:
     yield f"{at.hour:02}:{at.minute:02}"
     yield f"{at.hour}:{at.minute:02}"
     half, hour = ("am", "pm")[at.hour >= 12], at.hour % 12 or 12  # noqa: PLR2004 - the clock
-    for shown in (half, f" {half}", half.upper(), f" {half.upper()}"):
+    for shown in (half, f" {half}"):
         yield f"{hour}:{at.minute:02}{shown}"
         if not at.minute:
             yield f"{hour}{shown}"
