@@ -28,6 +28,10 @@ REFERS = {
     "allOf": [{"properties": {"color": {"$ref": "#/$defs/Color"}, "at": {"$ref": "#/$defs/At"}}, "required": ["color", "at"]}],
 }
 
+PAIR = {
+    "$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"on": {"type": "boolean"}}, "required": ["at"],
+    "properties": {"at": {"type": "array", "items": [{"type": "number"}, {"$ref": "#/definitions/on"}]}},
+}
 PATTERN = {"pattern": "^x"}
 TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     (REFERS, {"at": {"x": 1}}, ['arguments.color: required, but missing (one of "red", "blue")']),
@@ -159,6 +163,7 @@ def test_each_thread_has_its_own_budget_of_work() -> None:
     (REFERS, 'color: one of "red", "blue", at: any value'),
     ({"properties": {"\x1bof": {"enum": [*range(99)]}}}, f"of?: one of {', '.join(map(str, range(16)))}…"),
     ({"properties": {"a": {"$ref": "#/gone"}}}, "a?: any value"),
+    (PAIR, "at: list of 2: (number, boolean)"),
 ])
 def test_a_listing_shows_the_arguments_of_a_tool(schema: dict[str, Any], line: str) -> None:
     assert tool_line(Tool(name="shoot", input_schema={"type": "object", **schema})) == f"- shoot({line})"
@@ -199,7 +204,7 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     deep = {"type": "object", "required": ["x"], "properties": {"x": {"type": ["integer", "null"]}}}
     assert example({"properties": {"o": deep, "u": 3}, "required": ["o", "u"]}, {}) == {"o": {"x": 1}, "u": "..."}
     many = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x"]}, "c": {"default": [1]}}, "required": ["a", "b", "c"]}
-    assert example(many, {}) == {"a": 1, "b": "x", "c": [1]}
+    assert [example(one, {}) for one in (many, PAIR)] == [{"a": 1, "b": "x", "c": [1]}, {"at": [1.5, True]}]
     assert faults(many, example(many, {})) == []
     assert example(REFERS, {"at": {"x": "1"}}) == {"at": {"x": 1}, "color": "red"}
     assert example({"type": "object", "additionalProperties": False}, {"other": 1}) == {}  # it takes none

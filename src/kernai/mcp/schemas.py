@@ -38,7 +38,7 @@ Found = tuple[tuple[str | int, ...], str]
 #: limit for the parts of a schema that is written out; one with very many keys or items in lists counts as several
 MAX_PARTS, SIZE_OF_PART = 5000, 20
 _MOST_INSIDE = 100  # references that lead to one another
-_KIND = ("type", "format", "enum", "const", "items", "anyOf", "oneOf")
+_KIND = ("type", "format", "enum", "const", "items", "prefixItems", "anyOf", "oneOf")
 #: limit for checking data, about half a second; a keyword is one step, plus one for each item that it looks at
 MAX_STEPS = 50_000
 #: limit for checking a schema itself, which is done once: a second or two, enough for 200 KB of schema
@@ -219,6 +219,8 @@ class _Writer:
         made = {key: one for key, one in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
         if "properties" in made:
             made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
+        if isinstance(made.get("items"), list):  # as earlier drafts write a tuple
+            made["prefixItems"] = made.pop("items")
         for key in ("items", "additionalProperties"):
             if isinstance(made.get(key), Mapping):
                 made[key] = self.written(made[key], inside)
