@@ -211,6 +211,8 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     rows = {"properties": {"rows": {"items": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}}, "minProperties": 2}
     assert example(rows, {"rows": [{"n": "3", "s": 4}]}) == {"rows": [{"n": 3, "s": "4"}]}
     assert [example(FILE, {"path": 3, **one}) for one in ({"head": "2"}, {"Head": 2})] == [{"path": "3", "head": 2}] * 2
+    strict = {"properties": {"o": {**STRICT, "required": ["mode"]}}}  # a wrong value in an object, and unknown names
+    assert example(strict, {"o": {"mode": "x", "Head": 2, "tail": 1}}) == {"o": {"head": 2, "mode": "r"}}
     nested = {"properties": {"os": {"items": deep}}, "required": ["os"]}
     assert example(nested, {"os": [{"x": "2"}, {"y": 3}, {"xs": 4}]}) == {"os": [{"x": 2}, {"y": 3, "x": 1}, {"x": 4}]}
     assert example(FILE, {"path": "a", "mode": None, "head": 0}) == {"path": "a"}

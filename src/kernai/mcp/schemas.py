@@ -12,8 +12,9 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from itertools import islice
+from operator import getitem
 from typing import Any
 
 from jsonschema import Draft202012Validator, ValidationError, validators  # type: ignore[import-untyped]  # has no types
@@ -129,23 +130,24 @@ def type_of(schema: Any) -> str:
 def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments that fit the schema, based on those given.
 
-    Numbers in quotes and the like are corrected. Arguments that fit are kept; so are lists and objects with a fault in
-    them, because most of their content is right. A name that is not known becomes a similar one. What is required and
-    missing, also in an object, gets a placeholder.
+    Numbers in quotes and the like are corrected, and unknown names become similar ones. What still does not fit is left
+    out, at any depth, and what is required and missing gets a placeholder.
     """
     full = resolved(schema)
     known = {name: {} for name in needed_names(full, given)} | inputs_of(full)
     takes_any = not properties_of(full) and full.get("additionalProperties") is not False
-    made = copy_of(dict(islice(given.items(), MAX_SHOWN)))
-    for path, _ in found_faults(schema, made):
-        with suppress(LookupError, TypeError, ValueError):  # for any other fault
-            if takes_any or path[0] in known:
-                change_form(made, path)
-    own = {**schema, "properties": known}  # what is needed may be unlisted
-    wrong = {path[0] for path, _ in found_faults(own, made) if len(path) == 1}
-    made = {name: value for name, value in made.items() if name not in known or name not in wrong}
-    made = _completed({**full, "properties": known, "additionalProperties": takes_any}, made)
-    return {name: value for name, value in made.items() if takes_any or name in known or name not in given}
+    whole = {**full, "properties": known, "additionalProperties": takes_any}  # what is needed may be unlisted
+    made = _completed(whole, copy_of(dict(islice(given.items(), MAX_SHOWN))))
+    for mend in (change_form, _leave_out):
+        for path, _ in reversed(found_faults({**schema, "properties": known}, made)):
+            with suppress(LookupError, TypeError, ValueError):  # it cannot mend this fault
+                mend(made, path)
+    completed: dict[str, Any] = _completed(whole, made)
+    return completed
+
+
+def _leave_out(data: Any, path: tuple[str | int, ...]) -> None:
+    reduce(getitem, path[:-1], data).pop(path[-1])
 
 
 def value_faults(schema: Any, value: Any) -> list[Found]:
@@ -154,7 +156,10 @@ def value_faults(schema: Any, value: Any) -> list[Found]:
 
 
 def _completed(schema: Any, value: Any) -> Any:
-    """The value with similar names for unknown ones, and placeholders for all that it lacks, at any depth."""
+    """The value with similar names for unknown ones, and placeholders for all that it lacks, at any depth.
+
+    Unknown names that are not allowed and have no similar one are left out.
+    """
     if isinstance(schema, Mapping) and isinstance(value, list):
         return [_completed(schema.get("items"), one) for one in value]
     if not isinstance(schema, Mapping) or not isinstance(value, dict):
@@ -162,12 +167,14 @@ def _completed(schema: Any, value: Any) -> Any:
     known = properties_of(schema)
     made = {name: _completed(known.get(name), one) for name, one in value.items()}
     lacking = [name for name in needed_names(schema, made) if name not in made]
-    wanted = known if schema.get("additionalProperties") is False else lacking
+    is_closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+    wanted = known if is_closed else lacking
     for one in islice((one for one in value if one not in known), MAX_FAULTS):
         for name in close_matches(one, known):
             if name in wanted and name not in made and all(path for path, _ in value_faults(known[name], made[one])):
                 made[name] = made.pop(one)
-    return {**made, **{name: _placeholder(known.get(name)) for name in lacking if name not in made}}
+    made |= {name: _placeholder(known.get(name)) for name in lacking if name not in made}
+    return {name: one for name, one in made.items() if name in known or not is_closed}
 
 
 def _placeholder(schema: Any) -> Any:
