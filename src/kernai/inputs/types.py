@@ -195,9 +195,6 @@ class WrapperType(InputType):
     def convert(self, value: object, validation: Validation) -> Any:
         return self.inner.convert(value, validation)
 
-    def from_text(self, text: str) -> Any:
-        return self.inner.from_text(text)
-
 
 def underlying(kind: InputType) -> InputType:
     """The type inside all wrappers. An alias that is still being built has none."""

@@ -81,8 +81,7 @@ class MediaObject(InputType):
         if isinstance(data, str) and isinstance(mime, str):
             with suppress(ValueError):  # invalid base64 or MIME type
                 return Media.from_bytes(b64decode("".join(data.split()), validate=True), mime_type=mime)
-        validation.refuse(self.label, value)
-        return None
+        return validation.refuse(self.label, value)
 
 
 def served_table(skill: Skill) -> InputTable:

@@ -7,6 +7,7 @@ as one tree of limited size. Arguments are checked against the original schema.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from mcp_types import Tool
@@ -145,12 +146,11 @@ class ToolSkill(Skill):
             idempotent=is_repeatable(tool), acts=acts,
         )
         self.table = table
-        self._perform = perform
-        self._tool = tool.name
+        self._perform = partial(perform, tool.name)
         self.wants_context = True
 
     def invoke(self, arguments: Mapping[str, object], context: SkillContext[Any] | None = None) -> Returned:
-        return self._perform(self._tool, arguments, SkillContext(self) if context is None else context)
+        return self._perform(arguments, SkillContext(self) if context is None else context)
 
 
 def tool_skill(
