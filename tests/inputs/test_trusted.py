@@ -35,7 +35,6 @@ def words(*texts: str) -> SourcedTexts:
     ("王伟", "付给 王伟 吧"),
     *((50, text) for text in ("pay $50 now", "pay 50% of it", "支付50元")),
     (1000, "1,000.00 dollars"),
-    (Decimal("1234.5"), "1,234.50"),
     (Decimal("1234567.5"), "1'234'567.50 Franken"),
     (Decimal("1234.5"), "1.234,50 €"),
     (12.5, "12,50 Euro"),
