@@ -142,8 +142,7 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
         for path, _ in reversed(found_faults({**schema, "properties": known}, made)):
             with suppress(LookupError, TypeError, ValueError):  # it cannot mend this fault
                 mend(made, path)
-    completed: dict[str, Any] = _completed(whole, made)
-    return completed
+    return dict(_completed(whole, made))
 
 
 def _leave_out(data: Any, path: tuple[str | int, ...]) -> None:
