@@ -248,13 +248,17 @@ def test_a_truncated_answer_is_an_error_if_the_agent_says_so() -> None:
     assert run(("Whole.", "stop"), on_truncated="fail")[0].text == "Whole."
 
 
-def test_a_truncated_call_is_not_run_and_the_model_reads_why() -> None:
+@pytest.mark.parametrize("reason, how, instead", [
+    ("length", "reached its limit", "smaller steps"), ("context", "reached its limit", "smaller steps"),
+    ("content_filter", "stopped by a filter", "in another way"), ("refusal", "stopped by a filter", "in another way"),
+])  # fmt: skip
+def test_a_truncated_call_is_not_run_and_the_model_reads_why(reason: str, how: str, instead: str) -> None:
     result, script = run(
-        ('<block type="command" name="note">{"text": "lo', "length"), ("<final>ok</final>", "stop"), skills=[note],
+        ('<block type="command" name="note">{"text": "lo', reason), ("<final>ok</final>", "stop"), skills=[note],
     )  # fmt: skip
     text = script.calls[1].messages[-1].text
-    assert "reached its limit" in text
-    assert "smaller steps" in text
+    assert how in text
+    assert instead in text
     assert "was not closed" not in text
     assert (result.text, result.truncated) == ("ok", False)
 

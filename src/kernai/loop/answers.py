@@ -141,13 +141,13 @@ def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
             )
         except SkillInputError as error:
             faults = "\n".join(f"{path}: {message}" if path else message for path, message in error.faults)
-            _reject(run, faults, why_cut, corrections.rejected_answer(error, cut=bool(why_cut)), answer)
+            _reject(run, faults, why_cut, corrections.rejected_answer(error, cut=answer.cut), answer)
             return False
     why = None if run.output_check is None else run.gate.output_check(run, run.output)
     if why is not None:
         _reject(run, why, "", corrections.refused_answer(why), answer)
         return False
-    run.truncated = answer.cut
+    run.truncated = bool(answer.cut)
     if why_cut:
         run.root.warn("answer.truncated", agent=run.agent.name, reason=why_cut)
     if answer.final is not None:

@@ -33,17 +33,23 @@ def _error(name: str | None, text: str, native: str) -> str:
     return Wording(error_block(name, text), error_block(name, native))
 
 
-def incomplete(block: Block, *, cut: bool) -> str:
-    """For a response that ends inside a block; `cut`: the vendor cut it off there."""
+def _how_cut(reason: str) -> tuple[str, str]:
+    """How the vendor cut off a response, and what the model is to do instead."""
+    if reason in ("content_filter", "refusal"):
+        return "was stopped by a filter of the vendor", "Say it in another way"
+    return "reached its limit and was cut off", "Make it shorter, or work in smaller steps"
+
+
+def incomplete(block: Block, *, cut: str) -> str:
+    """For a response that ends inside a block; `cut`: why the vendor cut it off there."""
     tag = str(Block(block.type, block.name)).removesuffix("</block>")
     call = f"call of {block.name}" if block.name else block.type
     if cut:
-        shorter = "The same text would be cut off again: make it shorter, or work in smaller steps."
+        how, instead = _how_cut(cut)
         return _error(
             block.type,
-            f"Your response reached its limit and was cut off inside your block {tag}, so that block was ignored. "
-            f"{shorter}",
-            f"Your response reached its limit and was cut off inside your {call}, which was ignored. {shorter}",
+            f"Your response {how} inside your block {tag}, so that block was ignored. {instead}.",
+            f"Your response {how} inside your {call}, which was ignored. {instead}.",
         )
     return _error(
         block.type,
@@ -83,9 +89,9 @@ def dialect(calls: DialectCalls) -> str:
     )
 
 
-def rejected_answer(error: SkillInputError, *, cut: bool = False) -> str:
-    """For an answer that is not of the agent's output type; `cut`: the vendor cut it off."""
-    why = "Your response reached its limit and was cut off. Make it shorter. " if cut else ""
+def rejected_answer(error: SkillInputError, *, cut: str = "") -> str:
+    """For an answer that is not of the agent's output type; `cut`: why the vendor cut it off."""
+    why = "Your response {}. {}. ".format(*_how_cut(cut)) if cut else ""
     return invalid_call("final", error, f"Your answer cannot be used. {why}")
 
 
@@ -168,15 +174,15 @@ def continue_answer() -> str:
     return _error("response", f"{message}. Close the block that is still open, if there is one.", f"{message}.")
 
 
-def stall(*, cut: bool = False) -> str:
-    """For prose from an agent that must use blocks; `cut`: the vendor cut it off."""
+def stall(*, cut: str = "") -> str:
+    """For prose from an agent that must use blocks; `cut`: why the vendor cut it off."""
     if cut:
+        how, instead = _how_cut(cut)
         return _error(
             "response",
-            "Your response reached its limit and was cut off before it contained a block, so nothing was done. "
-            f"{_HOW_TO_CONTINUE} Begin with the block.",
-            "Your response reached its limit and was cut off before it called a tool, so nothing was done. Be shorter. "
-            f"{_HOW_TO_CONTINUE_NATIVELY}",
+            f"Your response {how} before it contained a block, so nothing was done. {_HOW_TO_CONTINUE} Begin with the "
+            "block.",
+            f"Your response {how} before it called a tool, so nothing was done. {instead}. {_HOW_TO_CONTINUE_NATIVELY}",
         )
     return _error(
         "response",

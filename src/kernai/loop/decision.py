@@ -62,12 +62,12 @@ class Calls(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer: a final's content or prose (no `final`). `cut`: the vendor cut it off; `dialect` as in `Calls`."""
+    """The answer: a final's content or prose (no `final`). `cut` as in `ParsedResponse`; `dialect` as in `Calls`."""
 
     text: str
     final: Block | None
     extras: Extras
-    cut: bool = False
+    cut: str = ""
     dialect: str | None = None
 
     @property
@@ -145,12 +145,12 @@ def decide(
     if final is not None:
         checks_close = checks_close and rules.on_prose != "accept" and rules.answers >= CHECKED_CLOSE
         # a final at the end of a response may continue after its first closing tag
-        is_end = final is response.blocks[-1] and response.incomplete is None and not response.is_cut
+        is_end = final is response.blocks[-1] and response.incomplete is None and not response.cut
         is_stray = checks_close and is_end and text_with_stray_close(response.content) is not None
         return Correction("stray", extras) if is_stray else Answer(final.content.strip(ASCII_SPACE), final, extras)
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
-        return Answer(response.content, None, extras, cut=response.is_cut)
-    is_over = rules.on_prose == "correct_once" and (was_corrected or response.is_cut)
+        return Answer(response.content, None, extras, cut=response.cut)
+    is_over = rules.on_prose == "correct_once" and (was_corrected or response.cut)
     corrects_prose = corrects_prose and rules.on_prose != "accept" and not is_over
     return _without_a_request(response, extras, rules, can_call, corrects_prose, was_corrected)
 
@@ -162,14 +162,14 @@ def _without_a_request(
     if extras.uncertain and can_call:
         return Correction("uncertain", extras)
     incomplete = response.incomplete
-    if incomplete is not None and incomplete.type == "final" and response.is_cut:
-        return Answer(incomplete.content.strip(ASCII_SPACE), incomplete, extras, cut=True)
+    if incomplete is not None and incomplete.type == "final" and response.cut:
+        return Answer(incomplete.content.strip(ASCII_SPACE), incomplete, extras, cut=response.cut)
     if incomplete is not None and (can_call or incomplete.type not in (*INFORMATIONAL, *FORGED)):
         return Correction("incomplete", extras)
     if response.blocks and (can_call or (rules.answers > 1 and not was_corrected and _is_only_a_draft(response))):
         return Correction("informational", extras, list(dict.fromkeys(block.type for block in response.blocks)))
     if response.answer.ends_turn and not response.blocks and response.content.strip(ASCII_SPACE):
-        return Answer(response.content, None, extras, cut=response.is_cut)
+        return Answer(response.content, None, extras, cut=response.cut)
     if can_call and not response.blocks:
         from kernai.blocks.dialects import recognise  # most responses have blocks
 
@@ -180,7 +180,7 @@ def _without_a_request(
             return Correction("dialect", extras, calls=found)
     if (corrects_prose or response.is_unfinished) and can_call:
         return Correction("stall", extras)
-    return Answer(response.content, None, extras, cut=response.is_cut)
+    return Answer(response.content, None, extras, cut=response.cut)
 
 
 def _is_only_a_draft(response: ParsedResponse) -> bool:

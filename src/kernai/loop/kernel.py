@@ -415,14 +415,14 @@ def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> Non
     if open_block is not None:
         run.write(BlockIncompleteRow(open_block.type, open_block.name, open_block.content))
         if isinstance(decision, (Calls, Workflow)):
-            run.warnings += (corrections.incomplete(open_block, cut=response.is_cut),)
+            run.warnings += (corrections.incomplete(open_block, cut=response.cut),)
     if extras.uncertain:
         run.warnings += (corrections.uncertain(extras.uncertain),)
 
 
 def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None:
     if correction.kind == "incomplete" and response.incomplete is not None:
-        run.inject(corrections.incomplete(response.incomplete, cut=response.is_cut))
+        run.inject(corrections.incomplete(response.incomplete, cut=response.cut))
     elif correction.kind == "uncertain":
         run.inject_warnings()  # the warnings say why
     elif correction.kind == "dialect" and correction.calls is not None:
@@ -435,7 +435,7 @@ def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None
         run.inject(corrections.informational(correction.kinds, can_call=run.setup.can_call))
     else:
         run.write(NoBlocksStallRow(response.content[:PROSE_PREVIEW]))
-        run.inject(corrections.stall(cut=response.is_cut))
+        run.inject(corrections.stall(cut=response.cut))
 
 
 def _provider_error(run: Run, error: Exception) -> ProviderError:

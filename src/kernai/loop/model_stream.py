@@ -57,8 +57,10 @@ class ParsedResponse:
         return self.answer.content
 
     @property
-    def is_cut(self) -> bool:
-        return self.answer.finish_reason in CUT
+    def cut(self) -> str:
+        """The finish reason of a response that the vendor cut off, else an empty string."""
+        reason = self.answer.finish_reason
+        return reason if reason in CUT else ""
 
     @property
     def is_unfinished(self) -> bool:
