@@ -71,10 +71,8 @@ def test_stop_from_a_callback_or_cancel_set_by_one_ends_the_run_before_the_next_
             raise next(stops, Stop("loop", "too late"))
 
     result = way(model, on_event=on_event, recorder=recorder, store=store, run_id="r")
-    assert (result.stop_reason, str(result.error), result.text) == ("guardrail", "not that", None)
-    assert len(SEEN) == calls
-    assert recorder.entries[-1].type == "result"
-    assert recorder.entries[-1].data["stop_reason"] == "guardrail"
+    assert (result.stop_reason, str(result.error), result.text, len(SEEN)) == ("guardrail", "not that", None, calls)
+    assert (recorder.entries[-1].type, recorder.entries[-1].data["stop_reason"]) == ("result", "guardrail")
     assert store.load("r")[-1]["data"]["stop_reason"] == "guardrail"
     resumed = kernai.resume(model.replace(provider=MockProvider("<final>done</final>")), "r", store=store, in_flight="retry")
     assert resumed.text == "done"
@@ -108,12 +106,13 @@ def test_a_callback_that_would_fail_each_time_is_an_error_before_the_run(
 
 
 @WAYS
-def test_stop_from_on_task_complete_or_at_the_result_of_a_sub_run_ends_the_run(way: Way) -> None:
+def test_stop_from_on_task_complete_or_from_an_event_meanwhile_ends_the_calls_in_progress(way: Way) -> None:
     def stop(**task: Any) -> None:
         raise Stop("guardrail", f"after {task['task_id']}")
 
-    async def hang() -> None:
+    async def hang(ctx: SkillContext[Any]) -> None:
         done.append("begun")
+        ctx.emit({})
         await asyncio.sleep(PATIENCE)
         done.append("ended")
 
@@ -122,14 +121,15 @@ def test_stop_from_on_task_complete_or_at_the_result_of_a_sub_run_ends_the_run(w
             await asyncio.sleep(0)
 
     three = plan(task("a"), task("b", depends_on=["a"]), task("c"), strategy="parallel")
-    says = {"go": three, "Do a.": command("wait"), "Do c.": command("hang")}
+    says, said = {"go": three, "Do a.": command("wait"), "Do c.": command("hang")}, Stop("guardrail", "after a")
     model = agent().replace(skills=[Skill("wait", execute=wait), Skill("hang", execute=hang)])
-    for options in ({"on_task_complete": stop}, {"on_event": raising("result", Stop("guardrail", "after a"), "0.a")}):
+    at_its_result, meanwhile = raising("result", said, "0.a"), raising("progress", said)
+    for text, hook, observer in (("go", None, at_its_result), ("go", stop, None), ("Do c.", None, meanwhile)):
         done: list[str] = []
         provider = MockProvider().on_call(lambda sent, _: says.get(sent[-1].text, "<final>A!</final>"))
-        result = way(model, provider=provider, **options)
+        result = way(model, text, provider=provider, on_event=observer, on_task_complete=hook)
         assert (result.stop_reason, str(result.error)) == ("guardrail", "after a")
-        assert done == ["begun"], "the other task's call is cancelled"
+        assert done == ["begun"], "the call in progress is cancelled"
 
 
 @WAYS

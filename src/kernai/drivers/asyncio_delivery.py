@@ -44,6 +44,8 @@ class AsyncioDelivery(EventDelivery):
     _closed = False
     #: when to stop awaiting callbacks, by the event loop's clock; None unless the run was cancelled
     _deadline: float | None = None
+    #: called soon after an observer has failed, when no task is at work
+    on_failure: Callable[[], None] | None = None
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -73,6 +75,11 @@ class AsyncioDelivery(EventDelivery):
             _ = self._deliver_soon(event, run.outbox)
         elif not self._closed:
             self._deliver_and_wait(event, run)
+
+    def observer_failed(self, who: str, event: Row, error: BaseException) -> None:
+        super().observer_failed(who, event, error)
+        if self.on_failure is not None:
+            self._loop.call_soon(self.on_failure)
 
     def hurry(self) -> None:
         """Sets a deadline for callbacks, because the run was cancelled. They still get all events."""

@@ -73,6 +73,7 @@ class AsyncioDriver(Driver):
         self._cancelled_before = 0 if self._root_task is None else self._root_task.cancelling()
         if not self.root.cancellation.is_quiet or self._delivery.observed:
             self._calling = {}
+            self._delivery.on_failure = self._cancel_calls  # an observer may have ended the run
         if not self.root.cancellation.is_quiet:
             self._poll()
         value = None
@@ -92,6 +93,7 @@ class AsyncioDriver(Driver):
                         used.close()
             self.root.runs.clear()
             await self._delivery.settle()
+            self._delivery.on_failure = None  # without this cycle no garbage collector is needed
         if self.failure is not None:
             raise self.failure
         if self._root_is_cancelled:
@@ -189,7 +191,6 @@ class AsyncioDriver(Driver):
                 if isinstance(failure, asyncio.CancelledError):
                     self._delivery.hurry()
                 failed = failed or self.delivery_failed(failure)
-        self._cancel_calls()
         return failed
 
     def _performed(self, effect: Effect, stack: Stack) -> Any:
