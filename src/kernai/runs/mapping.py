@@ -121,8 +121,8 @@ class Batch:
                 for _, driving in running.values():
                     if driving.has_thread:
                         driving.look_after()
-                with suppress(Empty):  # none ends for a while
-                    at = ended.get(timeout=POLL)
+                with suppress(Empty):  # none ends for a while, or none is running
+                    at = ended.get(bool(running), POLL)
                     self._end(at, *running.pop(at))
         except BaseException:
             for _, driving in running.values():
