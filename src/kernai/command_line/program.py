@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program with these arguments (by default the process's own) and returns its exit status."""
     output.prepare()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    end = given.index("--") if "--" in given else len(given)
+    end = given.index("--", 1) if "--" in given[1:] else len(given)  # not before the command
     # found before the command line is parsed, so that errors in it can show a traceback, too
     debug = "--debug" in given[:end]
     given = [*(one for one in given[:end] if one != "--debug"), *map(_Word, given[end + 1 :])]
