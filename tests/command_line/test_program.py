@@ -60,6 +60,7 @@ WRONG = {
     "an unknown command": (["prase"], "kernai: error: unknown command 'prase'", "hint: did you mean `kernai parse`?"),
     "one like no other": (["zzz"], "kernai: error: unknown command 'zzz'", "hint: there are run, chat, runs, resume, approve, cancel, worker, store, replay, skills, parse, view, diff, doctor"),
     "an option without a command": (["--json"], "kernai: error: unknown option --json", "hint: options of a command come after it: kernai COMMAND --help"),
+    "-- before a command": (["--", "run"], "kernai: error: unknown option --\n", "hint: options of a command come after it: kernai COMMAND --help"),
     "nothing to run": (["run"], "kernai: error: there is no agent", "hint: name one first, as FILE.py, FILE.py:NAME or MODULE:NAME, or make one"),
     "an unknown option": (["run", "a.py", "x", "--modle", "m"], "kernai: error: unknown option --modle", "hint: did you mean --model? `kernai run --help` lists the options"),
     "an abbreviated option": (["parse", "x", "--ful"], "kernai: error: unknown option --ful", "hint: did you mean --full? `kernai parse --help`"),
@@ -142,9 +143,7 @@ def test_a_deleted_working_directory_is_reported(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert main(arguments) == 2
-    assert error_lines(capsys.readouterr().err) == [
-        "kernai: error: the working directory has been removed", "hint: change to one that exists",
-    ]
+    assert error_lines(capsys.readouterr().err) == ["kernai: error: the working directory has been removed", "hint: change to one that exists"]
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "prase"], ["parse", "nowhere", "--debug"], ["run", "--debug"], ["chat", "a.py", "--debug"]])
