@@ -204,20 +204,20 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     many = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x"]}, "c": {"default": [1]}}, "required": ["a", "b", "c"]}
     assert [example(one, {}) for one in (many, PAIR)] == [{"a": 1, "b": "x", "c": [1]}, {"at": [1.5, True]}]
     assert example(REFERS, {"at": {"x": "1"}}) == {"at": {"x": 1}, "color": "red"}
-    assert example({"type": "object", "additionalProperties": False}, {"other": 1}) == {}  # it takes none
     rows = {"properties": {"rows": {"items": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}}, "minProperties": 2}
     assert example(rows, {"rows": [{"n": "3", "s": 4}]}) == {"rows": [{"n": 3, "s": "4"}]}
     assert [example(FILE, {"path": 3, **one}) for one in ({"head": "2"}, {"Head": 2})] == [{"path": "3", "head": 2}] * 2
+    tens = {"properties": {"tens": {"type": "array", "items": {"type": "integer", "minimum": 5, "multipleOf": 10}, "minItems": 1}}}
+    assert [example(tens, {"tens": given}) for given in ([3, 10], [4])] == [{"tens": [10]}, {}]  # two faults in one place
     strict = {"properties": {"o": {**STRICT, "required": ["mode"]}}}  # a wrong value in an object, and unknown names
     assert example(strict, {"o": {"mode": "x", "Head": 2, "tail": 1}}) == {"o": {"head": 2, "mode": "r"}}
     nested = {"properties": {"os": {"items": deep}}, "required": ["os"]}
     assert example(nested, {"os": [{"x": "2"}, {"y": 3}, {"xs": 4}]}) == {"os": [{"x": 2}, {"y": 3, "x": 1}, {"x": 4}]}
-    assert example(FILE, {"path": "a", "mode": None, "head": 0}) == {"path": "a"}
-    assert example(FILE, {"path": ["a"], "head": {"n": 1}}) == {"path": "..."}
+    assert [example(FILE, one) for one in ({"path": "a", "mode": None, "head": 0}, {"path": ["a"], "head": {"n": 1}})] == [{"path": "a"}, {"path": "..."}]
     assert example({"properties": {"a": {}}, "required": ["a", "z"]}, {"z": 1}) == {"z": 1, "a": "..."}
     assert example({"required": ["a"], "anyOf": [{"required": [one]} for one in "yz"]}, {"z": [1]}) == {"z": [1], "a": "..."}
     ways = {"properties": {"a": {}, "b": {"type": "integer"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
     assert [example(ways, one) for one in ({}, {"b": 1}, {"b": "x"})] == [{"a": "..."}, {"b": 1}, {"a": "..."}]
     broken = {"properties": {"n": {"$ref": "#/$defs/n"}, "gone": {"$ref": "#/gone"}}, "$defs": {"n": {"type": "integer"}}}
     above = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"n": {"type": "integer", "minimum": 0, "exclusiveMinimum": True}}}
-    assert [example(broken, {"n": "x"}), example(above, {"n": 0})] == [{}, {}]
+    assert [example(broken, {"n": "x"}), example(above, {"n": 0}), example({"additionalProperties": False}, {"other": 1})] == [{}, {}, {}]

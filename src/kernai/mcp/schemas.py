@@ -138,8 +138,9 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     takes_any = not properties_of(full) and full.get("additionalProperties") is not False
     whole = {**full, "properties": known, "additionalProperties": takes_any}  # what is needed may be unlisted
     made = _completed(whole, copy_of(dict(islice(given.items(), MAX_SHOWN))))
-    for mend in (change_form, _leave_out):
-        for path, _ in reversed(found_faults({**schema, "properties": known}, made)):
+    for mend in (change_form, _leave_out, _leave_out):  # twice: a list may be too short then
+        # once for each place, and the last items of a list first, so that the others keep their numbers
+        for path in sorted({path for path, _ in found_faults({**schema, "properties": known}, made)}, reverse=True):
             with suppress(LookupError, TypeError, ValueError):  # it cannot mend this fault
                 mend(made, path)
     return dict(_completed(whole, made))
