@@ -85,7 +85,8 @@ class OpenAIProvider(HttpProvider):
         self._done_marker = done_marker
         if type(self) is OpenAIProvider or self.vendor == "azure":  # other subclasses may have a body of their own
             self._responses = object.__new__(ResponsesProvider)
-            vars(self._responses).update(vars(self), _responses=None)
+            url = self.base_url.removesuffix(ResponsesProvider.endpoint)
+            vars(self._responses).update(vars(self), _responses=None, base_url=url)
 
     def _exchange(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None

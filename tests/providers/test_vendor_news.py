@@ -54,9 +54,9 @@ def test_models_that_only_the_responses_api_has_are_sent_there(name: str, adapte
 ])  # fmt: skip
 def test_native_calls_of_models_that_think_go_where_openai_accepts_them(id: str, effort: Any, calls: Any, path: str) -> None:
     server, generation = MemoryTransport(MemoryReply(404), MemoryReply(404)), {"thinking": {"effort": effort}} if effort else {}
-    for provider in (OpenAIProvider("k", transport=server), resolve("azure/x", resource="r", api_key="k", transport=server)[0]):
+    for provider in (OpenAIProvider("k", base_url=f"https://h/v1/{path}", transport=server), resolve("azure/x", resource="r", api_key="k", transport=server)[0]):
         agent = Agent(instructions="", provider=provider, model=Model(id), skills=[], calls=calls, generation=generation)
-        url = f"{provider.base_url}/{path}"
+        url = f"{provider.base_url.removesuffix('/responses')}/{path}"
         assert f"check the model's name and base_url: the request went to {url}" in str(kernai.execute(agent, "Hi").error)
         assert server.requests[-1].url == url
     assert [request.headers[name] for request, name in zip(server.requests, ("Authorization", "api-key"), strict=True)] == ["Bearer k", "k"]
