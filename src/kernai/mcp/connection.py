@@ -373,7 +373,7 @@ class Connection:
             other = "streamable_http" if self.config.transport == "sse" else "sse"
             seems_other = session.status in OTHER_TRANSPORT or "content type" in reason
             hint = f"; check its url, or set its transport to {other}" if seems_other else ""
-            raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason}{hint}")
+            raise McpUnavailableError(f"server {self.name!r} cannot be reached: {reason.removesuffix('.')}{hint}")
         return await self._open()  # some servers, such as those of rmcp 1, end at the request for their revision
 
     def _lost(self, attempt: Attempt, error: Exception, what: str, *, repeatable: bool) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import httpx2
+from anyio import move_on_after
 from anyio.abc import AsyncResource
 from mcp.client.sse import sse_client
 from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 MAX_STDERR, LEAST_STDERR = 65536, 16384
 #: characters and lines of standard error that an error shows
 STDERR_CHARACTERS, STDERR_LINES = 4096, 8
-#: how many characters of an HTTP error's text are shown
-MAX_SAID = 300
+#: how many characters of an HTTP error's text are shown, and how long it is waited for
+MAX_SAID, SAYING_SECONDS = 300, 1
 _GUARD = Path(__file__).with_name("guard.py")
 # a text that is not closed ends with the message; looking for its end from each quote in it would be quadratic
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
@@ -238,10 +239,13 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
             said = ""
             try:
                 response = await super().send(request, **options)
-                read = ("application/json", "text/plain") if response.is_error else "application/json"
-                if (is_message or is_sse) and response.headers.get("Content-Type", "").lower().startswith(read):
+                kind = response.headers.get("Content-Type", "").lower()
+                if is_message and kind.startswith("application/json"):
                     await response.aread()
-                    said = response.text if response.is_error and '"jsonrpc"' not in response.text else ""
+                if response.is_error and (is_message or is_sse) and kind.startswith(("application/json", "text/plain")):
+                    with suppress(Exception), move_on_after(SAYING_SECONDS):  # without a text that cannot be read
+                        await response.aread()
+                        said = "" if '"jsonrpc"' in response.text else response.text
             except Exception as error:
                 if task is None or not is_message or not (is_sse or session.is_open):
                     raise
@@ -260,11 +264,12 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
     timeout = httpx2.Timeout(config.timeout, read=None)  # a stream may be silent, and each call has its own timeout
     limits = httpx2.Limits(max_keepalive_connections=20)  # by default, calls after the hundredth wait for a connection
     # httpx2 has its own rules for proxies, by which even this machine has one; signing in may go to other hosts
-    direct = None if auth is not None or proxy_url(config.url or "") else httpx2.AsyncHTTPTransport(limits=limits)
+    has_proxy, origin = bool(proxy_url(config.url or "")), httpx2.URL(config.url or "").netloc.decode()
+    direct = None if has_proxy or auth is not None else httpx2.AsyncHTTPTransport(limits=limits)
     try:
         return Client(
             headers=dict(config.headers), timeout=timeout, limits=limits, auth=auth, transport=direct,
-            event_hooks={"request": [on_request]},
+            mounts=None if has_proxy else {f"all://{origin}": None}, event_hooks={"request": [on_request]},
         )
     except (httpx2.InvalidURL, ValueError):  # whose text may show a part of a password
         raise McpError("the environment's proxy is not a URL like http://host:port") from None
