@@ -203,16 +203,16 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     assert example({"properties": {"o": deep, "u": 3}, "required": ["o", "u"]}, {}) == {"o": {"x": 1}, "u": "..."}
     many = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x"]}, "c": {"default": [1]}}, "required": ["a", "b", "c"]}
     assert [example(one, {}) for one in (many, PAIR)] == [{"a": 1, "b": "x", "c": [1]}, {"at": [1.5, True]}]
-    assert example(REFERS, {"at": {"x": "1"}}) == {"at": {"x": 1}, "color": "red"}
     rows = {"properties": {"rows": {"items": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}}, "minProperties": 2}
-    assert example(rows, {"rows": [{"n": "3", "s": 4}]}) == {"rows": [{"n": 3, "s": "4"}]}
+    assert [example(rows, {"rows": [{"n": "3", "s": 4}]}), example(REFERS, {"at": {"x": "1"}})] == [{"rows": [{"n": 3, "s": "4"}]}, {"at": {"x": 1}, "color": "red"}]
     assert [example(FILE, {"path": 3, **one}) for one in ({"head": "2"}, {"Head": 2})] == [{"path": "3", "head": 2}] * 2
     tens = {"properties": {"tens": {"type": "array", "items": {"type": "integer", "minimum": 5, "multipleOf": 10}, "minItems": 1}}}
     assert [example(tens, {"tens": given}) for given in ([3, 10], [4])] == [{"tens": [10]}, {}]  # two faults in one place
     strict = {"properties": {"o": {**STRICT, "required": ["mode"]}}}  # a wrong value in an object, and unknown names
     assert example(strict, {"o": {"mode": "x", "Head": 2, "tail": 1}}) == {"o": {"head": 2, "mode": "r"}}
-    nested = {"properties": {"os": {"items": deep}}, "required": ["os"]}
-    assert example(nested, {"os": [{"x": "2"}, {"y": 3}, {"xs": 4}]}) == {"os": [{"x": 2}, {"y": 3, "x": 1}, {"x": 4}]}
+    for items in (deep, {"anyOf": [{"type": "null"}, deep]}):
+        nested = {"properties": {"os": {"items": items}}, "required": ["os"]}
+        assert example(nested, {"os": [{"x": "2"}, {"y": 3}, {"xs": 4}]}) == {"os": [{"x": 2}, {"y": 3, "x": 1}, {"x": 4}]}
     assert [example(FILE, one) for one in ({"path": "a", "mode": None, "head": 0}, {"path": ["a"], "head": {"n": 1}})] == [{"path": "a"}, {"path": "..."}]
     assert example({"properties": {"a": {}}, "required": ["a", "z"]}, {"z": 1}) == {"z": 1, "a": "..."}
     assert example({"required": ["a"], "anyOf": [{"required": [one]} for one in "yz"]}, {"z": [1]}) == {"z": [1], "a": "..."}

@@ -164,7 +164,7 @@ def _completed(schema: Any, value: Any) -> Any:
         return [_completed(schema.get("items"), one) for one in value]
     if not isinstance(schema, Mapping) or not isinstance(value, dict):
         return value
-    known = properties_of(schema)
+    known = {**properties_of(_way_of(schema, value)), **properties_of(schema)}
     made = {name: _completed(known.get(name), one) for name, one in value.items()}
     lacking = [name for name in needed_names(schema, made) if name not in made]
     is_closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
@@ -174,7 +174,7 @@ def _completed(schema: Any, value: Any) -> Any:
             if name in wanted and name not in made and all(path for path, _ in value_faults(known[name], made[one])):
                 made[name] = made.pop(one)
     made |= {name: _placeholder(known.get(name)) for name in lacking if name not in made}
-    return {name: one for name, one in made.items() if name in known or not is_closed}
+    return {name: one for name, one in made.items() if name in known or name in lacking or not is_closed}
 
 
 def _placeholder(schema: Any) -> Any:
@@ -294,11 +294,16 @@ def defaults_of(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def needed_names(schema: Mapping[str, Any], given: Collection[str] = ()) -> list[str]:
-    """The required properties, and those of one of several ways to fit: one that `given` fits, or else the first."""
+    """The required properties, and those of one of several ways to fit."""
+    return [*_required_names(schema), *_required_names(_way_of(schema, given))]
+
+
+def _way_of(schema: Mapping[str, Any], given: Collection[str]) -> Mapping[str, Any]:
+    """Returns one of several ways for an object to fit: the first whose needs are in `given`, or else the first."""
     listed = schema.get("anyOf")
-    ways = [_required_names(one) for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-    way = next((one for one in ways if set(one) <= {*given}), ways[0]) if ways else []
-    return [*_required_names(schema), *way]
+    ways = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    ways = [one for one in ways if one.get("type", "object") == "object"]
+    return next((one for one in ways if {*_required_names(one)} <= {*given}), ways[0] if ways else {})
 
 
 def _required_names(schema: Mapping[str, Any]) -> list[str]:
