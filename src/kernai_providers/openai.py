@@ -471,6 +471,8 @@ class ResponsesReader(UsageReader):
             raise failure_in_stream({"error": response.get("error") or {}}, self.vendor, secrets=self.secrets)
         # how it has ended, or else why it is incomplete
         self.end_with(str(at(response, "incomplete_details", "reason") or "") if how == "incomplete" else how)
+        if how == "incomplete" and self.finish_reason == "stop":  # whatever a gateway gives as the reason
+            self.finish_reason = "other"
         output = objects(response.get("output"))
         text = self._output(output)
         ids = {key: call.id for key, call in self._calls.items()}

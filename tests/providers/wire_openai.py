@@ -136,7 +136,7 @@ class ResponsesWire(OpenAIWire):
 
     name = "openai-responses"
     model = "gpt-5-pro"
-    finish_reasons: ClassVar = {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"}
+    finish_reasons: ClassVar = {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter", "end": "other"}
 
     def path(self, model: str) -> str:
         return "/v1/responses"
