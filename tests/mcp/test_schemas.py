@@ -61,7 +61,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b", "c"]}]}, {}, ["arguments: needs a or b and c"]),
     ({"properties": {"a": {}}, "required": ["a", "z"]}, {"z": 1}, ["arguments.a: required, but missing (any value)"]),
     ({"oneOf": [{"required": ["a"]}, {"required": ["a", "b"]}]}, {"c": 1}, [
-        "arguments: needs a or a and b", "arguments.c: there is no such argument; it takes none",
+        "arguments: needs a or a and b", "arguments.c: there is no such argument; there are a",
     ]),
     *[
         ({"properties": {"price": {"multipleOf": of}}}, {"price": price}, wrong) for price, of, wrong in [
@@ -218,6 +218,7 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     assert example({"required": ["a"], "anyOf": [{"required": [one]} for one in "yz"]}, {"z": [1]}) == {"z": [1], "a": "..."}
     ways = {"properties": {"a": {}, "b": {"type": "integer"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
     assert [example(ways, one) for one in ({}, {"b": 1}, {"b": "x"})] == [{"a": "..."}, {"b": 1}, {"a": "..."}]
+    assert example({"properties": {"k": {}}, "anyOf": [{"properties": {"k": {"const": 2}}, "required": ["k"]}]}, {"k": "x"}) == {"k": 2}
     broken = {"properties": {"n": {"$ref": "#/$defs/n"}, "gone": {"$ref": "#/gone"}}, "$defs": {"n": {"type": "integer"}}}
     above = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"n": {"type": "integer", "minimum": 0, "exclusiveMinimum": True}}}
     assert [example(broken, {"n": "x"}), example(above, {"n": 0}), example({"additionalProperties": False}, {"other": 1})] == [{}, {}, {}]

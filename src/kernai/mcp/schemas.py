@@ -77,7 +77,7 @@ def found_faults(schema: Mapping[str, Any], data: Any) -> list[Found]:
                 break
         else:
             if found and root and isinstance(data, Mapping):  # an unknown name may be that of a missing argument
-                found |= dict.fromkeys(islice(_unknown((), data, inputs_of(root)), MAX_FAULTS))
+                found |= dict.fromkeys(islice(_unknown((), data, inputs_of(_in_one_way(root, data))), MAX_FAULTS))
         return list(found)[:MAX_FAULTS]
     return []
 
@@ -134,13 +134,12 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     out, at any depth, and what is required and missing gets a placeholder.
     """
     full = resolved(schema)
-    known = {name: {} for name in needed_names(full, given)} | inputs_of(full)
     takes_any = not properties_of(full) and full.get("additionalProperties") is not False
-    whole = {**full, "properties": known, "additionalProperties": takes_any}  # what is needed may be unlisted
+    whole = {**full, "additionalProperties": takes_any}
     made = _completed(whole, copy_of(dict(islice(given.items(), MAX_SHOWN))))
     for mend in (change_form, _leave_out, _leave_out):  # twice: a list may be too short then
         # once for each place, and the last items of a list first, so that the others keep their numbers
-        for path in sorted({path for path, _ in found_faults({**schema, "properties": known}, made)}, reverse=True):
+        for path in sorted({path for path, _ in found_faults(schema, made)}, reverse=True):
             with suppress(LookupError, TypeError, ValueError):  # it cannot mend this fault
                 mend(made, path)
     return dict(_completed(whole, made))
@@ -164,9 +163,10 @@ def _completed(schema: Any, value: Any) -> Any:
         return [_completed(schema.get("items"), one) for one in value]
     if not isinstance(schema, Mapping) or not isinstance(value, dict):
         return value
-    known = {**properties_of(_way_of(schema, value)), **properties_of(schema)}
+    schema = _in_one_way(schema, value)
+    known = inputs_of(schema)
     made = {name: _completed(known.get(name), one) for name, one in value.items()}
-    lacking = [name for name in needed_names(schema, made) if name not in made]
+    lacking = [name for name in _required_names(schema) if name not in made]
     is_closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
     wanted = known if is_closed else lacking
     for one in islice((one for one in value if one not in known), MAX_FAULTS):
@@ -174,7 +174,7 @@ def _completed(schema: Any, value: Any) -> Any:
             if name in wanted and name not in made and all(path for path, _ in value_faults(known[name], made[one])):
                 made[name] = made.pop(one)
     made |= {name: _placeholder(known.get(name)) for name in lacking if name not in made}
-    return {name: one for name, one in made.items() if name in known or name in lacking or not is_closed}
+    return {name: one for name, one in made.items() if name in known or not is_closed}
 
 
 def _placeholder(schema: Any) -> Any:
@@ -293,17 +293,13 @@ def defaults_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {name: one["default"] for name, one in properties if isinstance(one, Mapping) and "default" in one}
 
 
-def needed_names(schema: Mapping[str, Any], given: Collection[str] = ()) -> list[str]:
-    """The required properties, and those of one of several ways to fit."""
-    return [*_required_names(schema), *_required_names(_way_of(schema, given))]
-
-
-def _way_of(schema: Mapping[str, Any], given: Collection[str]) -> Mapping[str, Any]:
-    """Returns one of several ways for an object to fit: the first whose needs are in `given`, or else the first."""
+def _in_one_way(schema: Mapping[str, Any], given: Collection[str]) -> Schema:
+    """Combines a schema with one of its ways for an object: the first whose needs are in `given`, or else the first."""
     listed = schema.get("anyOf")
-    ways = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    ways = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
     ways = [one for one in ways if one.get("type", "object") == "object"]
-    return next((one for one in ways if {*_required_names(one)} <= {*given}), ways[0] if ways else {})
+    way = next((one for one in ways if {*_required_names(one)} <= {*given}), ways[0] if ways else {})
+    return merged({**schema}, way)
 
 
 def _required_names(schema: Mapping[str, Any]) -> list[str]:
