@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 import httpx2
 import mcp_types
@@ -41,9 +41,6 @@ from kernai.mcp.transports import transport_of, watched
 from kernai.registry.protocol_registry import REGISTRY, Protocol
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
-
-if TYPE_CHECKING:
-    from typing import Self, Unpack
 
 #: What `client=` may have for a server: an in-memory server of the SDK, a client that has not been entered, or a
 #: function without arguments that makes one of these, or a transport, each time the server is started.

@@ -11,16 +11,13 @@ from asyncio.events import _get_running_loop
 from collections.abc import Callable, Iterable
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import Literal, Self, TypedDict, Unpack
 
 from kernai._util.api import check_type
 from kernai.mcp.errors import checked_options
 from kernai.mcp.serving_tools import AgentAs, Source, Tools
 from kernai.mcp.serving_transports import Address, Serving, serve_http, serve_stdio
 from kernai.values.context import Context
-
-if TYPE_CHECKING:
-    from typing import Self, Unpack
 
 _HTTP_OPTIONS = signature(Address).parameters
 

@@ -23,7 +23,7 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from functools import partial
 from io import FileIO
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import uvicorn
 from mcp.server.auth.provider import AccessToken
@@ -38,11 +38,7 @@ from kernai._util.api import check_texts, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.errors import KernaiError
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from kernai.mcp.serving_tools import Tools
+from kernai.mcp.serving_tools import Tools
 
 #: seconds that cancelled work has to clean up
 GRACE = 2.0
