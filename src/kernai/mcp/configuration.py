@@ -66,10 +66,7 @@ class ServerConfig:
 
 
 def read_servers(mapping: Mapping[str, Any], given: Collection[str] = ()) -> dict[str, ServerConfig]:
-    """Reads the servers of a configuration, and those in `given`, which come from `client=`.
-
-    The latter need no entry and have no transport.
-    """
+    """Reads the servers of a configuration, and those in `given`, which come from `client=` and need no entry."""
     if not isinstance(mapping, Mapping):
         hint = "; kernai.mcp.load reads a file" if isinstance(mapping, str) else ""
         raise McpConfigError(f"the configuration must be a mapping with the key 'servers', got {_kind(mapping)}{hint}")

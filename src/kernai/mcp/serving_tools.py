@@ -341,12 +341,7 @@ class Progress:
                 await self._send(*self._read(_sendable(data)))
 
     def _read(self, data: Any) -> tuple[float, float | None, str | None]:
-        """Converts emitted data to progress, total and message.
-
-        The specification requires that the number increases each time. A number, or ``{"progress": n, "total": m,
-        "message": text}``, is used unchanged, or increased to just above the last number if it is not larger. Anything
-        else becomes a message.
-        """
+        """Converts emitted data to progress, total and message. By the specification, the number always increases."""
         fields = data if isinstance(data, Mapping) else {"progress": data}
         number, total, message = fields.get("progress"), fields.get("total"), fields.get("message")
         least = -math.inf if self._last is None else math.nextafter(self._last, math.inf)
