@@ -59,10 +59,10 @@ class RunStoreRules:
         """Returns a store with the same runs, as another process would open it. By default the store itself."""
         return store
 
-    def _begun(self) -> RunStore:
-        """A store with a run that nobody works on."""
+    def _begun(self, *following: Entry) -> RunStore:
+        """A store with a run that nobody works on. `following` are its entries after the first."""
         store = self.make()
-        store.append("r", 0, [started()], [])
+        store.append("r", 0, [started(), *following], [])
         return store
 
     def _claimed(self) -> tuple[RunStore, Lease]:
@@ -71,9 +71,6 @@ class RunStoreRules:
         lease = store.append("r", 0, [started()], [], claim=("first", AN_HOUR))
         assert lease is not None
         return store, lease
-
-    def _waiting(self, store: RunStore, run_id: str = "r", **more: Any) -> None:
-        store.append(run_id, 0, [started(), asked(**more), ended("interrupt")], [])
 
     # -------------------------------------------------------------------------------------------------- leases
 
@@ -331,8 +328,7 @@ class RunStoreRules:
     # -------------------------------------------------------------------------------------------------- people
 
     def test_a_decision_is_kept_until_it_is_recorded(self) -> None:
-        store = self.make()
-        self._waiting(store)
+        store = self._begun(asked(), ended("interrupt"))
         store.decide("r", "0.0", "too little")
         store.decide("r", "0.0", "too much")
         kept = {"0.0": {"decision": "too much", "by": None}}
@@ -357,8 +353,7 @@ class RunStoreRules:
         _same(_info(store), before, "what is listed of the run")
 
     def test_a_decision_that_cannot_be_made_is_refused(self) -> None:
-        store = self.make()
-        self._waiting(store)
+        store = self._begun(asked(), ended("interrupt"))
         for call_id, decision in (("0.1", "too much"), ("0.0", "yes"), ("0.0", {"amount": "3"})):
             _raises(ValueError, partial(store.decide, "r", call_id, decision), f"the decision {decision} on {call_id}")
         _raises(KernaiError, partial(store.decide, "never-there", "0.0", "too much"), "a decision without a run")
@@ -392,8 +387,7 @@ class RunStoreRules:
         _same(store.claim("r", "second", AN_HOUR).cancel, None, "what is left of it when the run has ended")
 
     def test_a_run_is_closed_unless_somebody_works_on_it_and_none_of_its_calls_waits_then(self) -> None:
-        store = self.make()
-        self._waiting(store)
+        store = self._begun(asked(), ended("interrupt"))
         lease = store.claim("r", "first", AN_HOUR)
         _busy(partial(store.close, "r", "old"))
         store.release(lease)
@@ -464,10 +458,9 @@ class RunStoreRules:
         _same([one["data"] for one in store.watch("r", 3, timeout=0.001)], ["d"], "the last one, and then nothing")
 
     def test_waits_that_end_on_their_own_are_found(self) -> None:
-        store = self.make()
+        store = self._begun(asked(), ended("interrupt"))
         for run_id, until in (("past", "2026-01-01T00:00:00.000Z"), ("future", "2999-01-01T00:00:00.000Z")):
-            self._waiting(store, run_id, until=until)
-        self._waiting(store, "never")
+            store.append(run_id, 0, [started(), asked(until=until), ended("interrupt")], [])
         _same([info.run_id for info in self.reopen(store).runs(due=True)], ["past"], "the runs that are due")
         future = datetime.max.replace(tzinfo=timezone.utc)  # noqa: UP017 - as users write it
         _same(len(list(store.runs(updated_before=future))), 3, "the runs that were changed before then")
