@@ -24,7 +24,7 @@ class Rules:
     """The rules of one grammar, by name, in the order of their creation."""
 
     def __init__(self) -> None:
-        self._bodies: dict[str, str] = {}
+        self._bodies: dict[str, str] = {ROOT: ""}
         self._names: dict[str, str] = {}  # by body: equal bodies share a rule
 
     def add(self, wanted: str, body: str) -> str:
@@ -47,8 +47,9 @@ class Rules:
         self._bodies[name] = body
         self._names.setdefault(body, name)
 
-    def text(self) -> str:
-        """The grammar: its root, then every rule that it needs, in the order of their use."""
+    def text(self, root: str) -> str:
+        """The grammar of `root`, then every rule that it needs, in the order of their use."""
+        self._bodies[ROOT] = root
         order, known = [ROOT], {ROOT}
         for name in order:
             needed = dict.fromkeys(_NAME.findall(_QUOTED.sub("", self._bodies[name])))

@@ -18,7 +18,7 @@ from typing import Any
 
 from kernai.blocks.block import Block
 from kernai.errors import SkillInputError
-from kernai.grammars.gbnf import ROOT, Rules, decimals, integers, literal, one_of, optional, repeated
+from kernai.grammars.gbnf import Rules, decimals, integers, literal, one_of, optional, repeated
 from kernai.inputs.answer_type import AnswerType
 from kernai.inputs.schema import Definition, Schema, alternatives, merged, resolved
 from kernai.inputs.types import DECIMAL_PATTERN, MEDIA_PATTERN
@@ -48,7 +48,6 @@ def response_grammar(
     `answer_type`, or text. Text with a bounded length has no "<".
     """
     rules = Rules()
-    rules.reserve(ROOT)
     json_grammar = JsonGrammar(rules)
     text = rules.add("text", f"{json_grammar.rule(_DOCUMENT, 'document')} | {_TEXT_START} {_TEXT}")
     calls = [_around(Block("command", name), "") for name in builtins]
@@ -67,8 +66,7 @@ def response_grammar(
     if calls:
         call = rules.add("call", one_of(calls))
         final = rf'{final} | {call} ("\n"? {call}){{0,{MOST_CALLS - 1}}}'
-    rules.fill(ROOT, final)
-    return rules.text()
+    return rules.text(final)
 
 
 def _parameters(json_grammar: JsonGrammar, skill: Skill) -> str:
