@@ -44,8 +44,7 @@ def skills_in(files: list[str]) -> Iterator[tuple[dict[str, FoundSkill], list[Fa
             except (KeyboardInterrupt, Terminated):
                 raise
             except BaseException as error:  # noqa: BLE001 - the file may raise anything
-                cause = error.__cause__ if isinstance(error, KernaiError) else None
-                faults.append(fault_of(cause or error, path, path))
+                faults.append(fault_of(error, path, path))
                 continue
             loaded.append(file)
             values = [one for one in vars(sys.modules[file.module]).values() if isinstance(one, Skill)]

@@ -73,12 +73,14 @@ class SkillRegistry(Registry[Skill]):
         Removes the skills that these files defined before; without `pattern`, those that any loaded file defined.
         """
         new: dict[str, SkillFile] = {}
-        try:
-            for path in paths:
+        for path in paths:
+            try:
                 new[path] = run_file(path)
-        except BaseException:
-            forget(new.values())
-            raise
+            except BaseException as error:
+                forget(new.values())
+                if not isinstance(error, (Exception, SystemExit)):
+                    raise
+                raise KernaiError(str(fault_of(error, path, path))) from error
         skills = [skill for one in new.values() for skill in one.skills]
         fresh = {skill.name: skill for skill in skills}
         with self._lock:
@@ -280,16 +282,14 @@ def execute_file(path: str, name: str) -> None:
 
 
 def run_file(path: str) -> SkillFile:
-    """Runs a file. If it fails, a `KernaiError` names the file and the innermost line of it in the traceback."""
+    """Runs a file and returns it with its skills. If it fails, raises the file's own error."""
     file = SkillFile(path)
     token = _file.set(file)
     try:
         execute_file(path, file.module)
-    except BaseException as error:
+    except BaseException:
         forget([file])
-        if not isinstance(error, (Exception, SystemExit)):
-            raise
-        raise KernaiError(str(fault_of(error, path, path))) from error
+        raise
     finally:
         file.is_running = False
         _file.reset(token)
