@@ -165,11 +165,7 @@ class _Strict(Conversion):
     def key(self, key: object) -> str:
         if isinstance(key, Enum):
             return self.key(key.value)
-        if key is None or isinstance(key, bool):
-            return json.dumps(key)
-        if isinstance(key, frozenset):
-            return super().key(key)
-        return _usual_text(key)
+        return json.dumps(self.of(key)) if key is None or isinstance(key, (bool, frozenset)) else _usual_text(key)
 
     def leaf(self, value: Any) -> Any:
         if isinstance(value, Media):
