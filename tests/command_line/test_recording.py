@@ -35,8 +35,8 @@ def little_room() -> Iterator[None]:
 @pytest.mark.parametrize("name", ["run.json", "run.jsonl"])
 def test_a_full_disk_is_reported_at_the_end(tmp_path: Path, name: str) -> None:
     error = rf"the recording .*{name} is incomplete: File too large"
-    with little_room(), pytest.raises(CommandError, match=error), Recording(str(tmp_path / name), MediaStore()) as recording:
-        recording.recorder.record(Event("final", "x" * 100))
+    with little_room(), pytest.raises(CommandError, match=error), Recording(str(tmp_path / name), MediaStore()) as recorder:
+        recorder.record(Event("final", "x" * 100))
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -48,8 +48,8 @@ EARLIER = ENTRY + "\n"
 
 
 def record_to(path: Path, store: MediaStore | None = None) -> None:
-    with Recording(str(path), MediaStore() if store is None else store) as recording:
-        recording.recorder.record(Event("final", "now"))
+    with Recording(str(path), MediaStore() if store is None else store) as recorder:
+        recorder.record(Event("final", "now"))
 
 
 def answers_in(path: Path) -> list[object]:
@@ -75,11 +75,11 @@ def test_only_one_program_at_a_time_records_to_a_file(
     path = tmp_path / f"run.{ending}"
     if earlier is not None:
         path.write_text(earlier)
-    with Recording(str(path), MediaStore()) as recording:
+    with Recording(str(path), MediaStore()) as recorder:
         for at in ("before its first event", "later"):
             with pytest.raises(CommandError, match=r"--record: another process is recording to .*run"):
                 record_to(path)
-            recording.recorder.record(Event("final", at))
+            recorder.record(Event("final", at))
     assert answers_in(path) == ["before its first event", "later"]
     monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
     record_to(path)
@@ -113,10 +113,10 @@ def test_a_file_or_link_with_the_name_of_the_media_folder_is_refused(
     store = MediaStore()
     path = tmp_path / "run.jsonl"
     error = rf"the recording .* is incomplete: .*run\.jsonl\.media {reason}"
-    with pytest.raises(CommandError, match=error), Recording(str(path), store) as late:
+    with pytest.raises(CommandError, match=error), Recording(str(path), store) as recorder:
         make(tmp_path / "run.jsonl.media")
         store.put(Media.from_bytes(b"picture", mime_type="image/png"))
-        late.recorder.record(Event("final", "x"))
+        recorder.record(Event("final", "x"))
     before = path.read_bytes()
     with pytest.raises(CommandError, match=rf"--record: .*run\.jsonl\.media {reason}"):
         Recording(str(path), store)
@@ -168,9 +168,9 @@ def test_media_that_are_huge_or_cannot_be_read_are_left_out_and_reported(
         file.truncate(MAX_BYTES + 1)
     store = MediaStore([Media.from_file(film), Media.from_file(tmp_path / "gone.png")])
     recording = Recording(str(tmp_path / "r.json"), store, quiet=quiet)
-    with pytest.raises(CommandError, match="is incomplete: cannot read media file"), recording:
+    with pytest.raises(CommandError, match="is incomplete: cannot read media file"), recording as recorder:
         for text in ("one", "two"):
-            recording.recorder.record(Event("final", text))
+            recorder.record(Event("final", text))
     assert capsys.readouterr().err.count("over 67,108,864 bytes and left out") == (not quiet)
     assert not (tmp_path / "r.json.media").exists()
 

@@ -46,9 +46,9 @@ def run(options: Namespace) -> int:
     # first: a wrong file name must not leave an empty store
     record = nullcontext() if options.record is None else Recording(options.record, media, quiet=options.quiet)
     kept = nullcontext() if options.store is None else stores.StoreAt(options.store, make=True)
-    with agents.prepared(options) as (agent, limits), kept as store, record as recording:
+    with agents.prepared(options) as (agent, limits), kept as store, record as recorder:
         reader = output.LineReader()
-        session = ChatSession(agent, limits, options, media, store, None if recording is None else recording.recorder)
+        session = ChatSession(agent, limits, options, media, store, recorder)
         if reader.interactive and not options.quiet:
             output.note(f"{agent.model.id}. /help lists the commands, Ctrl-D leaves.")
         if store is not None and not options.quiet:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple
 
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
@@ -118,7 +118,7 @@ _ENDINGS = {mime: ending for ending, mime in reversed(MIME_TYPES.items())}
 
 
 class Recording:
-    """Writes the events of `recorder` to `path`, and the media of `store` to the folder next to it. A context manager.
+    """Writes the events of its ``with`` block's recorder to `path`, and the media of `store` to the folder next to it.
 
     A ``.jsonl`` is written line by line, a ``.json`` at the end. An earlier recording is replaced (if it is a symbolic
     link, the link is replaced, not its target). For any other existing file the constructor raises `CommandError`, also
@@ -151,7 +151,6 @@ class Recording:
             os.unlink(part)
         if refusal := _refusal(self.folder):
             raise CommandError(f"--record: {refusal}", "name another file")
-        self.recorder = Recorder(self)
 
     def record(self, event: Event) -> None:
         """Writes an event. Media are written first, so that a program that follows the file finds them."""
@@ -182,7 +181,7 @@ class Recording:
         except OSError as error:
             raise KernaiError(f"cannot write to {self.folder}: {error.strerror or error}") from error
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Recorder:
         is_jsonl = self.path.endswith(".jsonl")
         with failing(f"--record: cannot write {self.path}", WRITABLE):
             if is_store(self._file):  # it did not exist before
@@ -193,7 +192,7 @@ class Recording:
             self._locked = _lock(self._file)
             if is_jsonl:
                 self._sink = JsonlSink(self._file)
-        return self
+        return Recorder(self)
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         with self._going_on():

@@ -44,12 +44,11 @@ def _run(options: Namespace) -> int:
             agents.note_unseen(options.media, agent.model)
         with kept as store:
             again = None if store is None else _checked(store, options, run_id)
-            with record as recording:
+            with record as recorder:
                 return carried_out(
                     lambda view: execute(
                         agent, given, context=Context(media_store=media), limits=limits, on_event=view, run_id=run_id,
-                        recorder=None if recording is None else recording.recorder,
-                        store=None if store is None else store.store,
+                        recorder=recorder, store=None if store is None else store.store,
                     ),
                     options, again=again, is_kept=lambda: store is None or store.keeps(run_id),
                 )
