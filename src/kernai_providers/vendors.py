@@ -101,7 +101,6 @@ def _like_openai(name: str, base_url: str, *variables: str, **more: Any) -> Vend
 _PLACE = re.compile(r"[A-Za-z0-9-]+")
 #: a value that becomes part of a path; an organisation's project may begin with its domain
 _PROJECT_NAME = re.compile(r"(?:[a-z0-9.-]+:)?[A-Za-z0-9-]+")
-_GOOGLE_KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _REGION = "region", ("AWS_REGION", "AWS_DEFAULT_REGION")
 _PROJECT = "project", ("GOOGLE_CLOUD_PROJECT", "VERTEX_PROJECT")
 _LOCATION = "region", ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "VERTEX_LOCATION")
@@ -109,7 +108,7 @@ _LOCATION = "region", ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION", "VERTEX_L
 VENDORS = (
     Vendor("openai", OpenAIProvider, OpenAIProvider.key_variables),
     Vendor("anthropic", AnthropicProvider, AnthropicProvider.key_variables, aliases=("claude",)),
-    Vendor("gemini", GeminiProvider, _GOOGLE_KEYS, aliases=("google",)),
+    Vendor("gemini", GeminiProvider, GeminiProvider.key_variables, aliases=("google",)),
     Vendor("ollama", OllamaProvider, OllamaProvider.key_variables, needs_key=False),
     Vendor("openai-responses", ResponsesProvider, ResponsesProvider.key_variables),
     _like_openai(
@@ -129,7 +128,7 @@ VENDORS = (
     _like_openai("deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
     _like_openai("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
     _like_openai(
-        "gemini-openai", "https://generativelanguage.googleapis.com/v1beta/openai", *_GOOGLE_KEYS,
+        "gemini-openai", "https://generativelanguage.googleapis.com/v1beta/openai", *GeminiProvider.key_variables,
         aliases=("google-openai",),
     ),
     _like_openai("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
