@@ -84,6 +84,7 @@ class OpenAIProvider(HttpProvider):
         super().__init__(api_key, **options)
         self._done_marker = done_marker
         if type(self) is OpenAIProvider or self.vendor == "azure":  # other subclasses may have a body of their own
+            # a copy of this provider in the other format: the same key, headers and transport, whatever the vendor
             self._responses = object.__new__(ResponsesProvider)
             url = self.base_url.removesuffix(ResponsesProvider.endpoint)
             vars(self._responses).update(vars(self), _responses=None, base_url=url)
