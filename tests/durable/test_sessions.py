@@ -200,6 +200,9 @@ def test_a_plan_that_is_cancelled_before_it_begins_keeps_the_input_that_it_was_g
     result = way.resume(talker([]), "r", input="and now?", **options)
     assert [one.text for one in result.messages] == ["the goal", "and now?", "<final>well</final>"]
     assert kernai.replay(talker([]), "r", store=store).result == result
+    assert kernai.execute_plan(talker([]), given, run_id="closed", cancel=cancelled, **options).text is None
+    store.close("closed", "not needed")
+    assert [one.text for one in way.resume(talker([]), "closed", **options).messages] == ["the goal"]
 
 
 def test_pending_calls_must_be_decided_before_the_next_input() -> None:
