@@ -82,7 +82,7 @@ class Attempt:
         self.session = session
         self.redactor = session.redactor
         self._emit = emit
-        #: the HTTP status of the last answer if that was an error, or else 0
+        #: the HTTP status of the last answer if that was an error, or else 0; and the text of that answer
         self.status, self.said = 0, ""
         #: the failure of its connection over HTTP, and whether it got an answer before that
         self.failure: BaseException | None = None
@@ -125,7 +125,7 @@ class Session:
         self.redactor = redactor
         #: the first output of each kind that answers no request: it may have been the answer that is missing
         self.noise: dict[str, str] = {}
-        #: the HTTP error status because of which it could not be opened, or ended, or else 0
+        #: the HTTP error status because of which it could not be opened, or ended, or else 0; and the answer's text
         self.status, self.said = 0, ""
         self.stderr = StderrTail(redactor.text)
         #: how the server describes itself; for other threads, which must not use the client

@@ -288,6 +288,7 @@ class Address:
 
 
 class _Verifier:
+    """Accepts one token, compared in constant time."""
 
     def __init__(self, token: str) -> None:
         if not _TOKEN.fullmatch(check_type(token, str, "token must be text")):  # the error must not show the token
