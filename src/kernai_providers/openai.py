@@ -77,17 +77,10 @@ class OpenAIProvider(HttpProvider):
     versions = re.compile(r"^(?:.*/)?(?:ft:)?gpt-(\d+)(?:\.(\d+))?(?![0-9a-z])")
     #: whether the format has the option `stop`
     has_stop = True
-    #: for models that exist only there, and native calls of models that this format does not let think before them
-    _responses: ResponsesProvider | None = None
 
     def __init__(self, api_key: str | None = None, *, done_marker: bool = True, **options: Any) -> None:
         super().__init__(api_key, **options)
         self._done_marker = done_marker
-        if type(self) is OpenAIProvider or self.vendor == "azure":  # other subclasses may have a body of their own
-            # a copy of this provider in the other format: the same key, headers and transport, whatever the vendor
-            self._responses = object.__new__(ResponsesProvider)
-            url = self.base_url.removesuffix(ResponsesProvider.endpoint)
-            vars(self._responses).update(vars(self), _responses=None, base_url=url)
 
     def _exchange(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None
@@ -96,9 +89,13 @@ class OpenAIProvider(HttpProvider):
         is_native = getattr(on_chunk, "tools", None) is not None
         # with a slash, the name is a router's, such as openai/gpt-5.5
         only_there = is_native and thinks and self.version_of(model) >= CALLS_IN_RESPONSES and "/" not in model.id
-        if self._responses is not None and (only_there or RESPONSES_ONLY.match(model.id)):
-            return self._responses._exchange(messages, model, generation, on_chunk)  # noqa: SLF001 - the same method
-        return super()._exchange(messages, model, generation, on_chunk)
+        has_both = type(self) is OpenAIProvider or self.vendor == "azure"  # other subclasses may have their own body
+        sender: OpenAIProvider = self
+        if has_both and (only_there or RESPONSES_ONLY.match(model.id)):
+            # a copy in the other format: the same key, headers and transport, whatever the vendor
+            sender = object.__new__(ResponsesProvider)
+            vars(sender).update(vars(self), base_url=self.base_url.removesuffix(ResponsesProvider.endpoint))
+        return super(OpenAIProvider, sender)._exchange(messages, model, generation, on_chunk)
 
     def body(self, messages: Sequence[Message], model: Model, generation: GenerationOptions) -> dict[str, Any]:
         body = self.chat(messages, model, lambda role, parts: {"role": role, "content": one_text(parts)})
