@@ -17,6 +17,7 @@ import http.client
 import os
 import ssl
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import NoneType
 
@@ -40,9 +41,14 @@ class HttpTransport:
         self, *, ssl_context: ssl.SSLContext | None = None, max_idle: int = 64, idle_seconds: float = 30.0
     ) -> None:
         check_type(ssl_context, (ssl.SSLContext, NoneType), "ssl_context must be an ssl.SSLContext")
+        if not isinstance(idle_seconds, (int, float)) or not idle_seconds >= 0:
+            raise ValueError(f"idle_seconds must be a number of at least 0, got {idle_seconds!r}")
         self._ssl_context = ssl_context
+        self._max_idle = check_count("max_idle", max_idle, or_zero=True)
+        self._idle_seconds = idle_seconds
         self._lock = ForkSafeLock()
-        self._pool = ConnectionPool(max_idle, idle_seconds)
+        self._process = os.getpid()
+        self._idle: list[Connection] = []
 
     def send(self, request: Request) -> HttpResponse:
         """Sends a request and returns its response, once the head has arrived.
@@ -50,7 +56,7 @@ class HttpTransport:
         Raises `TransportError` if there is no response, and `ValueError` for an invalid request.
         """
         call = routed(request)
-        connection = self._pool.take(call)
+        connection = self._take(call)
         if connection is not None:
             connection.deadline = deadline = Deadline(request, call)
             try:
@@ -65,22 +71,25 @@ class HttpTransport:
         return self._ask(connection, request, call)
 
     def close(self) -> None:
-        self._pool.close()
+        with self._lock:
+            while self._idle:
+                self._idle.pop().hang_up()
 
     def _ask(self, connection: Connection, request: Request, call: Outgoing) -> HttpResponse:
         """Sends a request, if need be over a new connection, and reads the head of its response.
 
         If this raises, the connection is closed.
         """
-        deadline, pool = connection.deadline, None
+        deadline = connection.deadline
+        keep: Callable[[Connection], None] = Connection.hang_up
         try:
             if deadline.connecting:
                 connection.http.connect()
                 deadline.begin()
             with suppress(BrokenPipeError, ConnectionResetError):  # there may be a response that says why
                 connection.http.request(request.method, call.target, request.body or None, call.headers)
-                pool = self._pool
-            return HttpResponse(connection.http.getresponse(), connection, pool)
+                keep = self._keep
+            return HttpResponse(connection.http.getresponse(), connection, keep)
         except BaseException as error:
             connection.hang_up()
             if isinstance(error, (OSError, http.client.HTTPException, UnicodeError)):
@@ -95,15 +104,50 @@ class HttpTransport:
                 self._ssl_context.set_alpn_protocols(["http/1.1"])
             return self._ssl_context
 
+    def _take(self, call: Outgoing) -> Connection | None:
+        """Returns an idle connection, the last one that became idle: those left over after a busy time become too old.
+
+        A connection is in use or idle, never both. One that the server has closed, or on which it has sent something
+        unasked, is not used again. After a fork, the child starts with none and does not touch the parent's. There is
+        no background thread: old connections are closed when this or `_keep` is called.
+        """
+        wanted = connection_class(call.scheme)
+        with self._lock:
+            self._close_unfit()
+            for connection in [each for each in reversed(self._idle) if each.to == call]:
+                self._idle.remove(connection)
+                # a cassette's connection must not be used after the cassette, nor an earlier one during it
+                if type(connection.http) is wanted and not connection.is_stale:
+                    return connection
+                connection.hang_up()
+        return None
+
+    def _keep(self, connection: Connection) -> None:
+        with self._lock:
+            self._close_unfit()
+            connection.idle_since = time.monotonic()
+            self._idle.append(connection)
+            if len(self._idle) > self._max_idle:
+                self._idle.pop(0).hang_up()
+
+    def _close_unfit(self) -> None:
+        """Closes connections that are too old; in a forked child, its copies of the parent's."""
+        oldest = time.monotonic() - self._idle_seconds
+        while self._idle and (self._idle[0].idle_since <= oldest or self._process != os.getpid()):
+            self._idle.pop(0).hang_up()
+        self._process = os.getpid()
+
 
 class HttpResponse(StreamedResponse):
     """A response of `HttpTransport`."""
 
-    def __init__(self, raw: http.client.HTTPResponse, connection: Connection, pool: ConnectionPool | None) -> None:
+    def __init__(
+        self, raw: http.client.HTTPResponse, connection: Connection, keep: Callable[[Connection], None]
+    ) -> None:
         super().__init__(raw.status, joined(raw.getheaders()), connection.deadline)
         self._raw = raw
         self._connection = connection
-        self._pool = pool
+        self._keep = keep
 
     def _pull(self) -> bytes:
         try:
@@ -119,64 +163,7 @@ class HttpResponse(StreamedResponse):
         self._raw.close()
         # `will_close` is missing in a cassette's responses; their connections may always be kept
         keep = keep and not getattr(self._raw, "will_close", False) and ends_for_certain(self.status, self.headers)
-        if keep and self._pool is not None:
-            self._pool.give(self._connection)
-        else:
-            self._connection.hang_up()
-
-
-# --------------------------------------------------------------------------------------------- kept connections
-
-
-class ConnectionPool:
-    """Keeps up to `max_idle` connections for up to `idle_seconds` each, for all threads.
-
-    A connection is in use or idle, never both. The one that became idle last is used first, so that those left over
-    after a busy time become too old and are closed. A connection that the server has closed, or on which it has sent
-    something unasked, is not used again. After a fork, the child starts with an empty pool and does not touch the
-    parent's connections. There is no background thread: old connections are closed at the next use of the pool.
-    """
-
-    def __init__(self, max_idle: int, idle_seconds: float) -> None:
-        if not isinstance(idle_seconds, (int, float)) or not idle_seconds >= 0:
-            raise ValueError(f"idle_seconds must be a number of at least 0, got {idle_seconds!r}")
-        self._max_idle = check_count("max_idle", max_idle, or_zero=True)
-        self._idle_seconds = idle_seconds
-        self._lock = ForkSafeLock()
-        self._process = os.getpid()
-        self._idle: list[Connection] = []
-
-    def take(self, call: Outgoing) -> Connection | None:
-        wanted = connection_class(call.scheme)
-        with self._lock:
-            self._close_unfit()
-            for connection in [each for each in reversed(self._idle) if each.to == call]:
-                self._idle.remove(connection)
-                # a cassette's connection must not be used after the cassette, nor an earlier one during it
-                if type(connection.http) is wanted and not connection.is_stale:
-                    return connection
-                connection.hang_up()
-        return None
-
-    def give(self, connection: Connection) -> None:
-        with self._lock:
-            self._close_unfit()
-            connection.idle_since = time.monotonic()
-            self._idle.append(connection)
-            if len(self._idle) > self._max_idle:
-                self._idle.pop(0).hang_up()
-
-    def close(self) -> None:
-        with self._lock:
-            while self._idle:
-                self._idle.pop().hang_up()
-
-    def _close_unfit(self) -> None:
-        """Closes connections that are too old; in a forked child, its copies of the parent's."""
-        oldest = time.monotonic() - self._idle_seconds
-        while self._idle and (self._idle[0].idle_since <= oldest or self._process != os.getpid()):
-            self._idle.pop(0).hang_up()
-        self._process = os.getpid()
+        (self._keep if keep else Connection.hang_up)(self._connection)
 
 
 # ------------------------------------------------------------------------------------------------------ errors

@@ -133,7 +133,7 @@ def connection_class(scheme: str) -> type[http.client.HTTPConnection]:
 
 
 class Connection:
-    """One connection, which is the socket of `http`, its connection of `http.client`.
+    """One connection: a socket that waits in slices, and its connection of `http.client`, `http`.
 
     `deadline` is that of the current request. `context` is for TLS to the host, to the proxy or to both. `http.client`
     closes its socket after the last response, which is still being read then; so only `hang_up` closes the connection.
@@ -145,7 +145,7 @@ class Connection:
         self.idle_since = 0.0
         #: whether bytes arrived after the last response
         self.has_excess = False
-        #: the socket, or TLS over it; None before it is open, and always for a cassette's
+        #: this connection, or TLS over it; None before it is open, and always for a cassette's
         self.wire: Any = None
         self._context = context
         options: dict[str, Any] = {}
@@ -160,20 +160,33 @@ class Connection:
     def hang_up(self) -> None:
         self.http.close()
         if self.wire is not None:
-            self.wire.close()
+            self._socket.close()
 
     @property
     def is_stale(self) -> bool:
         """Whether there is something to read although no request was sent: the connection's end, or nonsense."""
         return self.wire is not None and (self.has_excess or self.wire.has_input())
 
+    def read(self, size: int) -> bytes:
+        return self._wait(self._socket.recv, size)
+
+    def write(self, data: Any) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self._wait(self._socket.send, left):]
+
+    def has_input(self) -> bool:
+        """Whether there is something to read, or the end; also true for a closed socket."""
+        return self._socket.fileno() < 0 or _is_ready(self._socket, selectors.EVENT_READ, 0)
+
     def _open(self, *_: object) -> Connection:
         proxy = self.to.proxy
         if self.wire is not None:  # when a cassette is recorded, `http.client` may connect again
-            self.wire.close()
-        sock = _connected(proxy or self.to, self.deadline)
-        self.setsockopt = sock.setsockopt  # for `http.client`
-        self.wire = _Socket(sock, self)
+            self._socket.close()
+        self._socket: socket.socket = _connected(proxy or self.to, self.deadline)
+        self._socket.settimeout(SLICE)
+        self.setsockopt = self._socket.setsockopt  # for `http.client`
+        self.wire = self
         if proxy is not None and proxy.scheme == "https":
             self._encrypt(self, proxy.host)
         if proxy is not None and self.to.needs_tunnel:
@@ -186,6 +199,18 @@ class Connection:
         self.deadline.limit_step()
         self.wire = _Tls(self.wire, self._context, server_hostname)
         return self
+
+    def _wait(self, act: Callable[[Any], T], argument: Any) -> T:
+        deadline, until = self.deadline, None
+        while True:
+            deadline.check()
+            try:
+                return act(argument)
+            except TimeoutError:
+                if until is None:  # the clock is read only after a wait
+                    until = deadline.until(waited=SLICE)
+                if time.monotonic() >= until:
+                    raise
 
     # what `http.client` calls
 
@@ -207,13 +232,11 @@ def _connected(to: Endpoint, deadline: Deadline) -> socket.socket:
     for family, kind, protocol, _, address in socket.getaddrinfo(to.host, to.port, 0, socket.SOCK_STREAM):
         sock = socket.socket(family, kind, protocol)
         try:
-            number = _reach(sock, address, deadline)
-        except BaseException:
-            sock.close()
-            raise
-        if not number:
-            return sock
-        sock.close()
+            if (number := _reach(sock, address, deadline)) == 0:
+                return sock
+        finally:
+            if number:  # if `_reach` raised, that of the address before
+                sock.close()
     raise OSError(number, os.strerror(number))
 
 
@@ -236,48 +259,13 @@ def _is_ready(sock: socket.socket, event: int, seconds: float) -> bool:
         return bool(selector.select(seconds))
 
 
-class _Socket:
-    """A socket that waits in slices."""
-
-    def __init__(self, sock: socket.socket, connection: Connection) -> None:
-        sock.settimeout(SLICE)
-        self._sock = sock
-        self._connection = connection
-        self.close: Callable[[], None] = sock.close
-
-    def read(self, size: int) -> bytes:
-        return self._wait(self._sock.recv, size)
-
-    def write(self, data: Any) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[self._wait(self._sock.send, left):]
-
-    def has_input(self) -> bool:
-        """Whether there is something to read, or the end; also true for a closed socket."""
-        return self._sock.fileno() < 0 or _is_ready(self._sock, selectors.EVENT_READ, 0)
-
-    def _wait(self, act: Callable[[Any], T], argument: Any) -> T:
-        deadline, until = self._connection.deadline, None
-        while True:
-            deadline.check()
-            try:
-                return act(argument)
-            except TimeoutError:
-                if until is None:  # the clock is read only after a wait
-                    until = deadline.until(waited=SLICE)
-                if time.monotonic() >= until:
-                    raise
-
-
 class _Tls:
-    """TLS over a socket, or over TLS to a proxy."""
+    """TLS over a connection, or over TLS to a proxy."""
 
-    def __init__(self, below: _Socket | _Tls, context: ssl.SSLContext, server_hostname: str) -> None:
+    def __init__(self, below: Connection | _Tls, context: ssl.SSLContext, server_hostname: str) -> None:
         self._below = below
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_hostname=server_hostname)
-        self.close: Callable[[], None] = below.close
         self._run(self._tls.do_handshake)
 
     def read(self, size: int) -> bytes:

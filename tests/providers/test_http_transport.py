@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import vcr
 
-from kernai_providers.http_transport import ConnectionPool, HttpTransport
+from kernai_providers.http_transport import HttpTransport
 from kernai_providers.network import Connection, Deadline
 from kernai_providers.request_checks import outgoing, routed
 from kernai_providers.transport import Request, Response, Timeouts
@@ -115,21 +115,21 @@ def test_keeping_idle_connections_may_be_switched_off(options: dict[str, Any]) -
 
 
 def test_a_connection_idle_for_too_long_is_closed_at_the_next_use_of_the_pool(monkeypatch: Any) -> None:
-    now, pool = [0.0], ConnectionPool(max_idle=9, idle_seconds=30.0)
+    now, pool = [0.0], HttpTransport(max_idle=9, idle_seconds=30.0)
     monkeypatch.setattr("kernai_providers.http_transport.time", SimpleNamespace(monotonic=lambda: now[0]))
     routes = [outgoing(Request("GET", f"http://{host}")) for host in ("a.test", "b.test", "a.test")]
     first, elsewhere, last = (Connection(route, Deadline(Request("GET", "http://a.test"), route)) for route in routes)
     with socket.socket() as elsewhere.http.sock:
         for now[0], connection in ((0.0, first), (20.0, elsewhere)):
-            pool.give(connection)
+            pool._keep(connection)
         now[0] = 29.9
-        assert pool.take(routes[0]) is first
-        pool.give(first)
-        pool.give(last)
+        assert pool._take(routes[0]) is first
+        pool._keep(first)
+        pool._keep(last)
         now[0] = 50.0
-        assert pool.take(routes[1]) is None
+        assert pool._take(routes[1]) is None
         assert elsewhere.http.sock is None
-    assert [pool.take(routes[0]) for _ in range(3)] == [last, first, None]
+    assert [pool._take(routes[0]) for _ in range(3)] == [last, first, None]
 
 
 FORK_LATER = """
