@@ -23,7 +23,7 @@ from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
 from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.native import ANY_NAME, AssistantTurn, Toolbox, UserTurn, conversation, portable, root_of, strict
+from kernai_providers.native import ANY_NAME, AssistantTurn, Toolbox, UserTurn, conversation, strict
 from kernai_providers.reader import Reader, whole_characters
 from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, proxy_secrets
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
@@ -312,14 +312,7 @@ class HttpProvider(Closing, NotCopied, Provider):
         return Exchange(request, new_reader, self._retries, self.vendor, key_hint, self.secrets)
 
     def _toolbox(self, tools: Tools) -> Toolbox:
-        schema, answer = portable(root_of(tools.output)), None
-        if schema is not None and schema.get("type") == "object":
-            if self.enforces in ("closed", "nullable"):
-                answer = self.closed(schema)
-            elif self.enforces == "without tools" and not tools.tools:
-                answer = schema
-        nullable = self.enforces == "nullable"
-        return Toolbox(tools, answer=answer, ids=self.call_ids, nullable=nullable, inputs=self.input_names)
+        return Toolbox(tools, self.enforces, self.closed, ids=self.call_ids, inputs=self.input_names)
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final
@@ -21,6 +21,8 @@ from kernai.values.message import Part
 #: names of tools that every vendor accepts
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 ANY_NAME: Final = re.compile(r"(?s).*")
+#: types of blocks whose content is the arguments of a call
+_BY_ARGUMENTS: Final = ("command", "plan", "final")
 _RUNTIME: Final = ('<block type="result"', '<block type="error"')
 _MEDIA_TAG: Final = re.compile(r'<block type="media" id="([^"]*)" kind="([^"]*)" mime="[^"]*"/>')
 #: models that reject calls without the signature of their reasoning; and what Google accepts in place of the signature,
@@ -91,25 +93,30 @@ class UserTurn:
 class Toolbox:
     """The tools of one model call, under names that the vendor accepts.
 
-    `answer`: the schema of the answer, if the vendor enforces it. If not, the model answers with a tool named `final`.
-    `nullable`: tools are sent for a strict mode in which an input with a default may be null. `ids` and `inputs`: which
-    ids of calls and names of inputs the vendor accepts.
+    `enforces`, `closed`, `ids` and `inputs` are the vendor's `enforces`, `closed`, `call_ids` and `input_names` in
+    `HttpProvider`.
     """
 
     def __init__(
-        self, tools: Tools, *, answer: Mapping[str, Any] | None = None, ids: re.Pattern[str], nullable: bool,
-        inputs: re.Pattern[str] = ANY_NAME,
+        self, tools: Tools, enforces: str | None, closed: Callable[[Mapping[str, Any]], Mapping[str, Any] | None], *,
+        ids: re.Pattern[str], inputs: re.Pattern[str] = ANY_NAME,
     ) -> None:
         self.output = output = portable(root_of(tools.output))
-        self.answer = answer
+        #: whether the answer is the `value` of an object, since every vendor requires an object for parameters
+        self.wraps = output is not None and output.get("type") != "object"
+        #: the schema of the answer, if the vendor enforces it; if not, the model answers with a tool named `final`
+        self.answer: Mapping[str, Any] | None = None
+        if output is not None and not self.wraps:
+            if enforces == "without tools":
+                self.answer = None if tools.tools else output
+            elif enforces is not None:
+                self.answer = closed(output)
         self.constrained = tools.constrained
         #: for a vendor whose reasoning belongs to one request: what to keep with it
         self.request: Mapping[str, str] = {}
         self._ids = ids
         listed = list(tools.tools)
-        #: whether the answer is the `value` of an object, since every vendor requires an object for parameters
-        self.wraps = output is not None and output.get("type") != "object"
-        if output is not None and answer is None:
+        if output is not None and self.answer is None:
             schema = output
             if self.wraps:
                 value = {name: one for name, one in output.items() if name != "$defs"}
@@ -133,7 +140,7 @@ class Toolbox:
                 schema = {**schema, "properties": _renamed(schema["properties"], renamed), "required": required}
             self._inputs[name], self.tools[name] = renamed, replace(tool, schema=schema)
         #: the schemas of the tools that are sent for the strict mode
-        self.strict = {name: strict(tool.schema) for name, tool in self.tools.items()} if nullable else {}
+        self.strict = {name: strict(tool.schema) for name, tool in self.tools.items()} if enforces == "nullable" else {}
 
     def name_of(self, block: Mapping[str, Any]) -> str | None:
         """Returns the vendor's name for the tool that a block calls; None for a block that is just text."""
@@ -158,7 +165,7 @@ class Toolbox:
             text = "" if named.startswith("/") and not tool.schema.get("properties") else text
         elif kind == "final" and self.wraps and isinstance(data, dict):
             text = json.dumps(data.get("value"), ensure_ascii=False)
-        elif kind not in ("command", "plan", "final") and isinstance(data, dict):
+        elif kind not in _BY_ARGUMENTS and isinstance(data, dict):
             named, content = data.get("name"), data.get("content", "")
             text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         return NativeCall(kind, named if isinstance(named, str) else None, text, id=id, is_open=is_open)
@@ -169,13 +176,13 @@ class Toolbox:
         Returns None if it is not.
         """
         tool = self.tools.get(name)
-        if tool is None or tool.name.startswith("/") or (tool.type == "final" and self.wraps) or self._inputs[name]:
+        if tool is None or tool.type not in _BY_ARGUMENTS or tool.name.startswith("/") or self._inputs[name]:
+            return None
+        if tool.type == "final" and self.wraps:
             return None
         if self.strict.get(name) and self.strict[name] != strict(tool.schema, nullable=False):
             return None  # the block's content may lack nulls that were streamed
-        if tool.type == "command":
-            return "command", tool.name
-        return (tool.type, None) if tool.type in ("plan", "final") else None
+        return tool.type, tool.name if tool.type == "command" else None
 
     def function(self, name: str) -> dict[str, Any]:
         """Returns a tool in the format of OpenAI and Ollama."""
@@ -186,7 +193,7 @@ class Toolbox:
     def arguments(self, block: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arguments of a call in the conversation; always an object, as vendors require."""
         kind, content = block["type"], str(block["content"])
-        if kind not in ("command", "plan", "final"):
+        if kind not in _BY_ARGUMENTS:
             return {**({"name": block["name"]} if block.get("name") else {}), "content": content}
         data = _json(content)
         if kind == "final" and self.wraps:

@@ -270,7 +270,7 @@ def test_anthropic_gets_strict_tools_only_as_far_as_it_accepts_them() -> None:
 def test_alternatives_at_the_root_of_a_tools_schema_which_vendors_refuse_are_not_sent() -> None:
     schema, system = {"type": "object", "properties": {"a": {"enum": [1]}}}, Message("system", "")
     tool = Tool("edit", "", {**schema, "anyOf": [{"required": ["a"]}, {"not": {}}], "oneOf": [{}], "not": {"required": ["b"]}})
-    made = Toolbox(Tools((tool,), system, system), ids=HttpProvider.call_ids, nullable=False)
+    made = Toolbox(Tools((tool,), system, system), None, strict, ids=HttpProvider.call_ids)
     assert made.function("edit")["parameters"] == schema
 
 
@@ -550,7 +550,7 @@ def box(*names: str, output: Any = None, nullable: bool = False) -> Toolbox:
     pair = Tool("pair", "", {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": ["string", "null"]}}})
     pairs = Tool("pairs", "", {"type": "object", "properties": {"all": {"type": "array", "items": pair.schema}}, "required": ["all"]})
     system, listed = Message("system", ""), (*tools, pair, pairs, notes)
-    return Toolbox(Tools(listed, system, system, output), ids=HttpProvider.call_ids, nullable=nullable)
+    return Toolbox(Tools(listed, system, system, output), "nullable" if nullable else None, lambda _: None, ids=HttpProvider.call_ids)
 
 
 def test_names_that_vendors_refuse_are_mapped_both_ways_without_collisions() -> None:
