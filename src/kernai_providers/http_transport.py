@@ -50,7 +50,7 @@ class HttpTransport:
         self._process = os.getpid()
         self._idle: list[Connection] = []
 
-    def send(self, request: Request) -> HttpResponse:
+    def send(self, request: Request) -> StreamedResponse:
         """Sends a request and returns its response, once the head has arrived.
 
         Raises `TransportError` if there is no response, and `ValueError` for an invalid request.
@@ -75,7 +75,7 @@ class HttpTransport:
             while self._idle:
                 self._idle.pop().hang_up()
 
-    def _ask(self, connection: Connection, request: Request, call: Outgoing) -> HttpResponse:
+    def _ask(self, connection: Connection, request: Request, call: Outgoing) -> StreamedResponse:
         """Sends a request, if need be over a new connection, and reads the head of its response.
 
         If this raises, the connection is closed.
@@ -89,7 +89,7 @@ class HttpTransport:
             with suppress(BrokenPipeError, ConnectionResetError):  # there may be a response that says why
                 connection.http.request(request.method, call.target, request.body or None, call.headers)
                 keep = self._keep
-            return HttpResponse(connection.http.getresponse(), connection, keep)
+            return _response(connection.http.getresponse(), connection, keep)
         except BaseException as error:
             connection.hang_up()
             if isinstance(error, (OSError, http.client.HTTPException, UnicodeError)):
@@ -138,32 +138,28 @@ class HttpTransport:
         self._process = os.getpid()
 
 
-class HttpResponse(StreamedResponse):
-    """A response of `HttpTransport`."""
+def _response(
+    raw: http.client.HTTPResponse, connection: Connection, keep: Callable[[Connection], None]
+) -> StreamedResponse:
+    headers, deadline = joined(raw.getheaders()), connection.deadline
 
-    def __init__(
-        self, raw: http.client.HTTPResponse, connection: Connection, keep: Callable[[Connection], None]
-    ) -> None:
-        super().__init__(raw.status, joined(raw.getheaders()), connection.deadline)
-        self._raw = raw
-        self._connection = connection
-        self._keep = keep
-
-    def _pull(self) -> bytes:
+    def pull() -> bytes:
         try:
-            data, left = self._raw.read1(BLOCK), self._raw.length
+            data, left = raw.read1(BLOCK), raw.length
             # http.client takes an early end of the body for its end; in a cassette's response, `left` is not a number
             if not data and isinstance(left, int) and left > 0:
                 raise http.client.IncompleteRead(b"")
         except (OSError, http.client.HTTPException) as error:
-            raise broken(error, self._deadline) from cause_of(error)
+            raise broken(error, deadline) from cause_of(error)
         return data
 
-    def _release_connection(self, *, keep: bool) -> None:
-        self._raw.close()
+    def release(may_keep: bool) -> None:
+        raw.close()
         # `will_close` is missing in a cassette's responses; their connections may always be kept
-        keep = keep and not getattr(self._raw, "will_close", False) and ends_for_certain(self.status, self.headers)
-        (self._keep if keep else Connection.hang_up)(self._connection)
+        has_ended = may_keep and not getattr(raw, "will_close", False) and ends_for_certain(raw.status, headers)
+        (keep if has_ended else Connection.hang_up)(connection)
+
+    return StreamedResponse(raw.status, headers, deadline, pull, release)
 
 
 # ------------------------------------------------------------------------------------------------------ errors

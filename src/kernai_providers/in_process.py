@@ -74,7 +74,7 @@ class MemoryTransport:
         self._replies = replies
         self._lock = threading.Lock()  # for replies in order; each other operation on a list or set is atomic
         self._requests: list[Request] = []
-        self._open: set[MemoryResponse] = set()
+        self._open: set[Deadline] = set()
 
     @property
     def requests(self) -> tuple[Request, ...]:
@@ -86,7 +86,7 @@ class MemoryTransport:
         """How many responses were neither finished nor closed."""
         return len(self._open)
 
-    def send(self, request: Request) -> MemoryResponse:
+    def send(self, request: Request) -> StreamedResponse:
         """Returns the next reply. Raises `ValueError` for a request that no transport could send."""
         deadline = Deadline(request, outgoing(request))
         with self._lock:
@@ -97,9 +97,11 @@ class MemoryTransport:
         # call the function without the lock: it may wait, or send something itself
         reply = answer if isinstance(answer, MemoryReply) else answer(request)
         check_type(reply, MemoryReply, "the function for replies must return a MemoryReply")
-        response = MemoryResponse(reply, deadline, self._open.discard)
-        self._open.add(response)
-        return response
+        headers = reply.headers.items() if isinstance(reply.headers, Mapping) else reply.headers
+        pieces = iter((reply.pieces,) if isinstance(reply.pieces, bytes) else reply.pieces)
+        self._open.add(deadline)
+        return StreamedResponse(
+            reply.status, joined(headers), deadline, partial(_next_of, pieces), lambda _: self._open.discard(deadline))
 
     async def asend(self, request: Request) -> AsyncMemoryResponse:
         return AsyncMemoryResponse(self.send(request))
@@ -111,26 +113,13 @@ class MemoryTransport:
         """Does nothing, because there are no idle connections."""
 
 
-class MemoryResponse(StreamedResponse):
-    """A response of `MemoryTransport`."""
-
-    def __init__(self, reply: MemoryReply, deadline: Deadline, forget: Callable[[MemoryResponse], None]) -> None:
-        headers = reply.headers.items() if isinstance(reply.headers, Mapping) else reply.headers
-        super().__init__(reply.status, joined(headers), deadline)
-        pieces = (reply.pieces,) if isinstance(reply.pieces, bytes) else reply.pieces
-        self._pieces: Iterator[bytes | BaseException] = iter(pieces)
-        self._forget = forget
-
-    def _pull(self) -> bytes:
-        for piece in self._pieces:
-            if isinstance(piece, BaseException):
-                raise piece
-            if check_type(piece, (bytes, bytearray), "pieces must be bytes and exceptions"):
-                return piece
-        return b""
-
-    def _release_connection(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no connection to keep
-        self._forget(self)
+def _next_of(pieces: Iterator[bytes | BaseException]) -> bytes:
+    for piece in pieces:
+        if isinstance(piece, BaseException):
+            raise piece
+        if check_type(piece, (bytes, bytearray), "pieces must be bytes and exceptions"):
+            return piece
+    return b""
 
 
 class AsyncMemoryResponse(BlockingResponse):
@@ -187,9 +176,12 @@ class LlamaTransport:
         self._options = path, context, threads or max(1, (os.cpu_count() or 2) // 2), chat_template or ""
         self.close()  # nothing is loaded yet
 
-    def send(self, request: Request) -> LlamaResponse:
+    def send(self, request: Request) -> StreamedResponse:
         """Starts a response. Errors are reported in its stream."""
-        return LlamaResponse(self._server, request)
+        deadline = Deadline(request, outgoing(request))
+        pull = _Decoding(self._server, json.loads(request.body), deadline).pull
+        return StreamedResponse(
+            200, {"content-type": "text/event-stream"}, deadline, pull, lambda _: deadline.cancel())
 
     def close(self) -> None:
         """Unloads the model, once no response uses it. The next request loads it again."""
@@ -218,12 +210,11 @@ def _loaded(path: str, context: int, threads: int, template: str) -> Any:
         raise TransportError(f"llama.cpp cannot load {path!r}: {error}", "protocol") from error
 
 
-class LlamaResponse(StreamedResponse):
+class _Decoding:
     """One response, as server-sent events. A thread loads and decodes, to the end or until the response is closed."""
 
-    def __init__(self, server: Callable[[], Any], request: Request) -> None:
-        super().__init__(200, {"content-type": "text/event-stream"}, Deadline(request, outgoing(request)))
-        body = json.loads(request.body)
+    def __init__(self, server: Callable[[], Any], body: dict[str, Any], deadline: Deadline) -> None:
+        self._deadline = deadline
         self._pieces: queue.SimpleQueue[bytes | TransportError] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._decode, args=(server, body), name="kernai-llama", daemon=True)
         self._thread.start()
@@ -256,7 +247,7 @@ class LlamaResponse(StreamedResponse):
         self._pieces.put(b"data: " + (piece if isinstance(piece, str) else json.dumps(piece)).encode() + b"\n\n")
         return self._deadline.unwanted()
 
-    def _pull(self) -> bytes:
+    def pull(self) -> bytes:
         until = self._deadline.until()
         while time.monotonic() < until:
             self._deadline.check()
@@ -266,9 +257,6 @@ class LlamaResponse(StreamedResponse):
                     raise piece
                 return piece
         raise TransportError(f"llama.cpp was silent for {self._deadline.seconds:g} s", "timeout")
-
-    def _release_connection(self, *, keep: bool) -> None:  # noqa: ARG002 - there is no connection to keep
-        self._deadline.cancel()
 
 
 def smollm2_path() -> str:

@@ -1,6 +1,6 @@
 """The network below `http.client`: `Deadline`, how long a request may wait, and `Connection`, whose every wait can end.
 
-`StreamedResponse` is the base class of the synchronous responses of all transports.
+`StreamedResponse` is the synchronous response of all transports.
 
 Guarantees: connecting, TLS, sending and reading wait in slices of `SLICE` seconds and call `Deadline.check` between
 them, so each ends within a slice once the response is no longer wanted. The head must arrive within the time that one
@@ -23,7 +23,6 @@ import socket
 import ssl
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import SimpleNamespace
@@ -369,18 +368,26 @@ def _refused() -> OSError:
 # ---------------------------------------------------------------------------------------------------- the response
 
 
-class StreamedResponse(ABC):
-    """Base class of synchronous responses. A subclass reads the bytes, and keeps or closes the connection.
+class StreamedResponse:
+    """A synchronous response, of any transport.
 
-    Its reads wait no longer than `deadline` allows, which `finish` and `close` change. Guarantees: the connection is
-    released exactly once, to the pool or closed. `close` may be called from any thread, and unblocks the reader. While
-    a thread reads, only that thread touches the connection. Assumes: one thread at a time iterates.
+    `pull` returns the next encoded bytes of the body, or none at its end; it raises `TransportError` if the body is cut
+    off, and waits no longer than `deadline` allows, which `finish` and `close` change. `release` gets whether the
+    connection may be used again, or else has to be closed.
+
+    Guarantees: the connection is released exactly once. `close` may be called from any thread, and unblocks the reader.
+    While a thread reads, only that thread touches the connection. Assumes: one thread at a time iterates.
     """
 
-    def __init__(self, status: int, headers: Mapping[str, str], deadline: Deadline) -> None:
+    def __init__(
+        self, status: int, headers: Mapping[str, str], deadline: Deadline, pull: Callable[[], bytes],
+        release: Callable[[bool], object],
+    ) -> None:
         self.status = status
         self.headers = headers
         self._deadline = deadline
+        self._pull = pull
+        self._release_connection = release
         self._decoder = ContentDecoder(headers.get("content-encoding", ""), deadline.call.peer)
         #: held by the thread that uses the connection
         self._in_use = threading.Lock()
@@ -405,14 +412,6 @@ class StreamedResponse(ABC):
         self._closed = True
         self._deadline.cancel()
         self._release()
-
-    @abstractmethod
-    def _pull(self) -> bytes:
-        """Returns the next encoded bytes of the body, or none at its end. Raises `TransportError` if it is cut off."""
-
-    @abstractmethod
-    def _release_connection(self, *, keep: bool) -> None:
-        """Releases the connection. Called once. `keep`: the body has ended and the connection may be used again."""
 
     def _read(self) -> bytes:
         data = b""
@@ -441,7 +440,7 @@ class StreamedResponse(ABC):
                 self._closed = self._closed or not self._ended
                 if not self._released:
                     self._released = True
-                    self._release_connection(keep=not self._closed)
+                    self._release_connection(not self._closed)
             finally:
                 self._in_use.release()
 
