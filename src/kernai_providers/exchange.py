@@ -1,7 +1,7 @@
 """`Turn`: one turn of a model over HTTP. Retries, limits and completeness are defined here, once for both drivers.
 
-`Turn.perform` is a coroutine. Under asyncio its steps wait on the event loop. In a thread (`ThreadTurn`) they block, so
-the coroutine never suspends and needs no loop.
+`Turn.perform` is a coroutine. Under asyncio its steps wait on the event loop. In a thread they block, so the coroutine
+never suspends and needs no loop.
 
 Guarantees: however the turn ends, its connection is closed or returned to the pool before the call returns. A call ends
 soon after the run has ended, wherever it waits; `deadline` and `cancelled()` of `on_chunk` say when that is.
@@ -16,14 +16,13 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any, NoReturn, TypeVar
 
 from kernai import LlmResponse, ProviderError, RunCancelledError
 from kernai_providers.failures import RetryPolicy, failure
 from kernai_providers.network import SLICE
 from kernai_providers.reader import CallText, Reader
-from kernai_providers.transport import AsyncResponse, BlockingResponse, Request, Transport, TransportError, finished
+from kernai_providers.transport import AsyncResponse, BlockingResponse, Request, TransportError, finished
 
 T = TypeVar("T")
 OK = 200
@@ -44,23 +43,27 @@ class Exchange:
 
 
 class Turn:
-    """One turn under asyncio: the connection, and the run that waits for the answer."""
+    """One turn: the connection, and the run that waits for the answer.
 
-    def __init__(
-        self, exchange: Exchange, send: Callable[[Request], Awaitable[AsyncResponse]], on_chunk: Callable[[str], Any]
-    ) -> None:
+    If it `blocks` its thread, `transport` is a `Transport`, else an `AsyncTransport`.
+    """
+
+    def __init__(self, exchange: Exchange, transport: Any, on_chunk: Callable[[str], Any], *, blocks: bool) -> None:
         deadline, cancelled = getattr(on_chunk, "deadline", None), getattr(on_chunk, "cancelled", lambda: False)
+        self._aborted = aborted = threading.Event()
         #: whether the run has ended
         self.unwanted: Callable[[], bool] = lambda: (
-            cancelled() or (deadline is not None and time.monotonic() >= deadline))
+            aborted.is_set() or cancelled() or (deadline is not None and time.monotonic() >= deadline))
         self._exchange = exchange
-        self._send = send
+        self._transport = transport
         self._on_chunk = on_chunk
+        self._blocks = blocks
         self._response: AsyncResponse | None = None
 
     async def perform(self) -> LlmResponse:
         """Performs the whole turn, including retries. Every failure raises `ProviderError`."""
-        for attempt in count():
+        attempt = 0
+        while True:
             reader = self._exchange.new_reader()
             try:
                 return await self._attempt(reader)
@@ -71,10 +74,10 @@ class Turn:
                     raise
                 why = str(error)
             await self.close()
+            attempt += 1
             self._report("attempt_failed")
-            self._report("waiting", wait, why, attempt + 1)
+            self._report("waiting", wait, why, attempt)
             await self._wait(wait)
-        raise AssertionError("unreachable")  # pragma: no cover - `count` never ends
 
     async def close(self, *, keep: bool = False) -> None:
         """Closes the connection, or with `keep` returns it to the pool if that is cheap."""
@@ -112,8 +115,9 @@ class Turn:
         raise broken
 
     async def _open(self) -> AsyncResponse:
-        self._response = response = await self._send(replace(self._exchange.request, unwanted=self.unwanted))
-        self._body = response.__aiter__()
+        request, to = replace(self._exchange.request, unwanted=self.unwanted), self._transport
+        response: AsyncResponse = BlockingResponse(to.send(request)) if self._blocks else await to.asend(request)
+        self._response, self._body = response, response.__aiter__()
         return response
 
     async def _next(self) -> bytes:
@@ -159,21 +163,24 @@ class Turn:
 
     async def _show(self, piece: str | CallText) -> None:
         """Passes a piece of text or of a native call to the observers; their exceptions propagate."""
-        if isinstance(piece, str):
-            await self._wait_for_observers(self._on_chunk(piece))
-            return
-        self._on_chunk("")  # raises if the run has ended
-        await self._wait_for_observers(getattr(self._on_chunk, "block", lambda *_: None)(*piece))
+        pending = self._on_chunk(piece if isinstance(piece, str) else "")  # raises if the run has ended
+        if not isinstance(piece, str):
+            pending = self._report("block", *piece)
+        if not self._blocks and hasattr(pending, "__await__"):  # in a thread, `on_chunk` itself waits for the observers
+            await pending
 
-    def _report(self, what: str, *details: object) -> None:
-        getattr(self._on_chunk, what, lambda *_: None)(*details)
+    def _report(self, what: str, *details: object) -> Any:
+        return getattr(self._on_chunk, what, lambda *_: None)(*details)
 
     async def _wait(self, seconds: float) -> None:
         """Waits before a retry. Empty pieces are passed on regularly, so that the run can raise if it has ended."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await self._show("")
-            await self._pause(min(left, SLICE))
+            if self._blocks:
+                self._aborted.wait(min(left, SLICE))
+            else:
+                await asyncio.sleep(min(left, SLICE))
             await self._check()
 
     async def _unless_ended(self, step: Awaitable[T]) -> T:
@@ -190,13 +197,11 @@ class Turn:
         if self.unwanted():
             await self.give_up()
 
-    async def _pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    async def _wait_for_observers(self, pending: Any) -> None:
-        """Waits until slow observers have caught up, if `on_chunk` returned something to await."""
-        if hasattr(pending, "__await__"):
-            await pending
+    def abort(self) -> None:
+        """Ends a turn whose steps block. Allowed from any thread."""
+        self._on_chunk = lambda _: None  # nobody listens any more
+        self._aborted.set()
+        finished(self.close())
 
 
 async def aperform(turn: Turn) -> LlmResponse:
@@ -227,34 +232,7 @@ async def aperform(turn: Turn) -> LlmResponse:
         await asyncio.shield(turn.close())  # also if the task is cancelled once more
 
 
-# ------------------------------------------------------------------------------------------------------ threads
-
-
-class ThreadTurn(Turn):
-    """A turn whose steps block their thread. `abort` ends it from another one."""
-
-    def __init__(self, exchange: Exchange, transport: Transport, on_chunk: Callable[[str], Any]) -> None:
-        async def send(request: Request) -> AsyncResponse:
-            return BlockingResponse(transport.send(request))
-
-        super().__init__(exchange, send, on_chunk)
-        self._aborted = threading.Event()
-        has_ended = self.unwanted
-        self.unwanted = lambda: self._aborted.is_set() or has_ended()
-
-    def abort(self) -> None:
-        self._on_chunk = lambda _: None  # nobody listens any more
-        self._aborted.set()
-        finished(self.close())
-
-    async def _pause(self, seconds: float) -> None:
-        self._aborted.wait(seconds)
-
-    async def _wait_for_observers(self, pending: Any) -> None:
-        """Does nothing: in a thread, `on_chunk` itself waits for the observers."""
-
-
-def perform(turn: ThreadTurn) -> LlmResponse:
+def perform(turn: Turn) -> LlmResponse:
     """Performs the turn in this thread. Exceptions of `on_chunk` propagate, after the connection is closed."""
     try:
         return finished(turn.perform())

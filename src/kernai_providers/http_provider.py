@@ -20,7 +20,7 @@ from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provid
 from kernai._util.api import Closing, NotCopied, check_count, check_methods, check_seconds
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
-from kernai_providers.exchange import Exchange, ThreadTurn, Turn, aperform, perform
+from kernai_providers.exchange import Exchange, Turn, aperform, perform
 from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.native import ANY_NAME, AssistantTurn, Toolbox, UserTurn, conversation, strict
@@ -153,16 +153,18 @@ class HttpProvider(Closing, NotCopied, Provider):
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
         """Performs one turn, streamed. Any failure raises `ProviderError`; an incomplete answer is never returned."""
-        return perform(ThreadTurn(self._exchange(messages, model, generation, on_chunk), self.transport, on_chunk))
+        exchange = self._exchange(messages, model, generation, on_chunk)
+        return perform(Turn(exchange, self.transport, on_chunk, blocks=True))
 
     async def acall(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
     ) -> LlmResponse:
         """Performs one turn under asyncio, otherwise like `call`. If cancelled, closes the connection immediately."""
+        blocks = not isinstance(self.transport, AsyncTransport)
         exchange = self._exchange(messages, model, generation, on_chunk)
-        if isinstance(self.transport, AsyncTransport):
-            return await aperform(Turn(exchange, self.transport.asend, on_chunk))
-        turn = ThreadTurn(exchange, self.transport, on_chunk)
+        turn = Turn(exchange, self.transport, on_chunk, blocks=blocks)
+        if not blocks:
+            return await aperform(turn)
         try:
             return await in_worker(WorkerPool(), lambda: perform(turn))
         except asyncio.CancelledError:
