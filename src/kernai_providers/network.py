@@ -393,7 +393,6 @@ class StreamedResponse:
         self._in_use = threading.Lock()
         self._ended = False
         self._closed = False
-        self._released = False
 
     def __iter__(self) -> Iterator[bytes]:
         while data := self._read():
@@ -438,9 +437,8 @@ class StreamedResponse:
             try:
                 # the rest of a body that was not read to its end is lost
                 self._closed = self._closed or not self._ended
-                if not self._released:
-                    self._released = True
-                    self._release_connection(not self._closed)
+                release, self._release_connection = self._release_connection, lambda _: None
+                release(not self._closed)
             finally:
                 self._in_use.release()
 

@@ -365,13 +365,13 @@ class Reader(ABC):
             if isinstance(value, (str, list, dict)) and value:
                 self.metadata[ours] = value
 
-    def end_with(self, reason: str, known: Mapping[str, str] = FINISH_REASONS, why: object = None) -> None:
+    def end_with(self, reason: str, why: object = None) -> None:
         """Sets the finish reason.
 
         The metadata keep the vendor's word, unless it means a normal end, and the vendor's explanation, `why`.
         """
         word, _, _ = reason.partition(":")  # Google: "content_filter: RECITATION"
-        self.finish_reason = known.get(word, "other")
+        self.finish_reason = FINISH_REASONS.get(word, "other")
         self.metadata.pop("finish_reason", None)
         if self.finish_reason not in ("stop", reason):
             self.metadata["finish_reason"] = reason
