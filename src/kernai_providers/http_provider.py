@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +24,7 @@ from kernai_providers.failures import RetryPolicy
 from kernai_providers.http_transport import HttpTransport
 from kernai_providers.native import ANY_NAME, AssistantTurn, Toolbox, UserTurn, conversation, strict
 from kernai_providers.reader import Reader, whole_characters
-from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, proxy_secrets
+from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, proxy_secrets, setting
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
@@ -324,11 +323,10 @@ class HttpProvider(Closing, NotCopied, Provider):
 
     def _default_base_url(self) -> str:
         """Returns the address if the caller gives none. Raises `ValueError` if a variable has an invalid one."""
-        variable = self.base_url_variable
-        if variable is not None and os.environ.get(variable, "").strip():
-            url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
+        url, where = setting(self.base_url_variable)
+        if url:
             # the vendors' own clients, which read it too, append their version to any path
-            url = url.removesuffix(self.endpoint)
+            url = checked_base_url(url, where).removesuffix(self.endpoint)
             return url if VERSION.search(urlsplit(url).path) else url + self.version_path
         return self.default_base_url
 

@@ -6,7 +6,6 @@ https://github.com/ollama/ollama/blob/main/docs/api.md
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from kernai_providers.failures import objects
 from kernai_providers.http_provider import SAMPLING, SVG, HttpProvider
 from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
 from kernai_providers.reader import LineReader, count_of
-from kernai_providers.request_checks import checked_base_url
+from kernai_providers.request_checks import checked_base_url, setting
 
 DEFAULT_PORT = 11434
 #: the type of thinking in a message's reasoning
@@ -94,8 +93,8 @@ class OllamaProvider(HttpProvider):
         return OllamaReader(self.vendor, self.secrets)
 
     def _default_base_url(self) -> str:
-        host = os.environ.get("OLLAMA_HOST", "").strip()
-        return _url_of(host) if host else self.default_base_url
+        host, where = setting("OLLAMA_HOST")
+        return checked_base_url(_url_of(host), where) if host else self.default_base_url
 
 
 class OllamaReader(LineReader):
@@ -187,5 +186,4 @@ def _url_of(host: str) -> str:
     scheme, name, port, path = found.groups("")
     name = f"[{name}]" if ":" in name and not name.startswith("[") and "@" not in name else name
     port = port or ("" if scheme else str(DEFAULT_PORT))
-    url = f"{scheme or 'http'}://{_THIS_MACHINE.get(name, name)}{port and ':' + port}{path}"
-    return checked_base_url(url, "the environment variable OLLAMA_HOST")
+    return f"{scheme or 'http'}://{_THIS_MACHINE.get(name, name)}{port and ':' + port}{path}"

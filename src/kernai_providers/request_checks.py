@@ -36,24 +36,27 @@ class MissingKeyError(MissingSettingError):
     """The key is missing."""
 
 
+def setting(*names: str | None) -> tuple[str, str]:
+    """Returns the first of these environment variables that is not blank, and what errors call it; else blank texts."""
+    for name in filter(None, names):
+        if value := os.environ.get(name, "").strip():
+            return value, f"the environment variable {name}"
+    return "", ""
+
+
 def key_from(given: str | None, variables: Sequence[str], vendor: str, *, is_needed: bool) -> str | None:
     """Returns the given key, or else that in the first of these environment variables that is set.
 
     Without a key, returns None, or raises `MissingKeyError` if one is needed. White space around the key is stripped. A
     key that cannot be in a header raises a `ValueError` that does not show the key.
     """
-    if given is not None:
-        return _checked_key(given, "api_key", vendor)
-    for name in variables:
-        if os.environ.get(name, "").strip():
-            return _checked_key(os.environ[name], f"the environment variable {name}", vendor)
-    if not is_needed or not variables:
-        return None
-    message = f"{vendor} needs a key: set the environment variable {' or '.join(variables)}, or pass api_key= in Python"
-    raise MissingKeyError(message, code="missing_key")
-
-
-def _checked_key(key: object, where: str, vendor: str) -> str:
+    key, where = setting(*variables) if given is None else (given, "api_key")
+    if given is None and not key:
+        if not is_needed or not variables:
+            return None
+        names = " or ".join(variables)
+        message = f"{vendor} needs a key: set the environment variable {names}, or pass api_key= in Python"
+        raise MissingKeyError(message, code="missing_key")
     stripped: str = check_type(key, str, f"{where} must be text").strip()
     if not stripped:
         raise ValueError(f"{where} is blank; leave api_key out to read {vendor}'s key from the environment")

@@ -6,7 +6,6 @@ variables are the vendors' own, as documented in November 2026.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from kernai_providers.http_provider import HttpProvider
 from kernai_providers.in_process import BASE_URL, LlamaTransport, smollm2_path
 from kernai_providers.ollama import OllamaProvider
 from kernai_providers.openai import RESPONSES_ONLY, OpenAIProvider, PerplexityProvider, ResponsesProvider
-from kernai_providers.request_checks import MissingSettingError, checked_base_url
+from kernai_providers.request_checks import MissingSettingError, checked_base_url, setting
 
 
 class UnknownVendorError(ProviderError, ValueError):
@@ -212,7 +211,7 @@ def _in_process(vendor: Vendor, model_id: str, options: dict[str, Any]) -> HttpP
 
 def configured() -> list[Vendor]:
     """Returns the vendors whose key is in the environment, in the table's order."""
-    return [one for one in VENDORS if any(os.environ.get(name, "").strip() for name in one.variables)]
+    return [one for one in VENDORS if setting(*one.variables)[0]]
 
 
 def split_name(name: str) -> tuple[Vendor, str]:
@@ -243,8 +242,9 @@ def _check_options(vendor: str, options: dict[str, Any], known: set[str]) -> Non
 def _base_url(vendor: Vendor, places: dict[str, Any]) -> str:
     """Returns the vendor's address with these places. Those that are not given are in variables."""
     for variable, suffix in vendor.base_url_variables:
-        if os.environ.get(variable, "").strip():
-            url = checked_base_url(os.environ[variable], f"the environment variable {variable}")
+        url, where = setting(variable)
+        if url:
+            url = checked_base_url(url, where)
             return url if url.endswith(suffix) else url + suffix
     if not vendor.base_url:
         variables = [f", or set the environment variable {name}" for name, _ in vendor.base_url_variables]
@@ -261,8 +261,7 @@ def _base_url(vendor: Vendor, places: dict[str, Any]) -> str:
 
 
 def _value(vendor: Vendor, place: str, variables: tuple[str, ...], given: object) -> str:
-    found = (os.environ[one] for one in variables if os.environ.get(one, "").strip())
-    value = str(given if given is not None else next(found, "")).strip()
+    value = str(setting(*variables)[0] if given is None else given).strip()
     if not value:
         where = " or ".join(variables)
         raise MissingSettingError(
