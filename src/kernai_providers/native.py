@@ -197,7 +197,7 @@ class Toolbox:
             return {**({"name": block["name"]} if block.get("name") else {}), "content": content}
         data = _json(content)
         if kind == "final" and self.wraps:
-            return {"value": content if data is _BROKEN else data}
+            return {"value": data}
         name = self._names.get(_key(kind, str(block.get("name") or "")), "")
         if isinstance(data, dict):
             return _renamed(data, self._inputs.get(name, {}))
@@ -402,14 +402,13 @@ def root_of(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 # ------------------------------------------------------------------------------------------------------ names
 
-_BROKEN: Final = object()
-
 
 def _json(text: str) -> Any:
+    """Returns the JSON in a text; the text itself if it is none."""
     try:
         return loads(text)
     except ValueError:
-        return _BROKEN
+        return text
 
 
 def is_whole(text: str) -> bool:

@@ -506,6 +506,5 @@ class ResponseFile(io.BufferedReader):
     def close(self) -> None:
         if not self.closed:
             self._bytes.has_ended = True  # from now on, `peek` only looks into the buffer
-            with suppress(OSError, ValueError):
-                self._connection.has_excess = bool(self.peek(1))
+            self._connection.has_excess = bool(self.peek(1))
         super().close()
