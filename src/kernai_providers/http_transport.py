@@ -66,9 +66,8 @@ class HttpTransport:
                     raise
                 # the server was closing the idle connection, and has not seen the request
         uses_tls = "https" in (call.scheme, call.proxy and call.proxy.scheme)
-        connection = Connection(call, Deadline(request, call), self.context() if uses_tls else None)
-        connection.deadline.begin(connecting=True)
-        return self._ask(connection, request, call)
+        deadline = Deadline(request, call, connecting=True)
+        return self._ask(Connection(call, deadline, self.context() if uses_tls else None), request, call)
 
     def close(self) -> None:
         with self._lock:

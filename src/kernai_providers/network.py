@@ -55,9 +55,9 @@ Selector: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
 class Deadline:
     """The limits of one request. `seconds` is how long the server may currently be silent."""
 
-    def __init__(self, request: Request, call: Outgoing) -> None:
+    def __init__(self, request: Request, call: Outgoing, *, connecting: bool = False) -> None:
         self._timeouts = request.timeouts
-        self.begin()
+        self.begin(connecting=connecting)
         self.call = call
         self.unwanted = request.unwanted or (lambda: False)
         self._content_left = math.inf if request.max_bytes is None else request.max_bytes
