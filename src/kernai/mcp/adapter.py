@@ -73,7 +73,9 @@ class Adapter:
         self._pauses = elicitation == "pause"
         asked = {"sampling": options.get("sampling"), "elicitation": _decline if self._pauses else elicitation}
         pool, auth, name = WorkerPool(), options.get("auth") or {}, options.get("name", "mcp")
-        callbacks = {f"{kind}_callback": _as_async(kind, one, pool) for kind, one in asked.items() if callable(one)}
+        callbacks = {
+            f"{kind}_callback": _as_async(kind, one, pool) if callable(one) else None for kind, one in asked.items()
+        }
         self._loop = BackgroundLoop("kernai-mcp")
         self._process = os.getpid()
         self._connections = {
@@ -302,15 +304,10 @@ def _check_free(name: str) -> None:
 def _client_maker(
     config: ServerConfig, source: Source | None, auth: httpx2.Auth | None, callbacks: Mapping[str, Any]
 ) -> Callable[[Session], Client]:
-    options: dict[str, Any] = {"extensions": (TasksExtension(),)}
-    if config.roots:
-        async def list_roots(_: Any) -> mcp_types.ListRootsResult:
-            return mcp_types.ListRootsResult.model_validate({"roots": config.roots})
-
-        options["list_roots_callback"] = list_roots
+    async def list_roots(_: Any) -> mcp_types.ListRootsResult:
+        return mcp_types.ListRootsResult.model_validate({"roots": config.roots})
 
     def make(session: Session) -> Client:
-        given = {**options, "logging_callback": session.on_log, "message_handler": session.on_message}
         found: Any = source
         if not isinstance(source, _OBJECTS):
             found = transport_of(config, session, auth) if source is None else source()
@@ -322,10 +319,12 @@ def _client_maker(
             found, mode=session.mode, cache=None, log_level="info",
             client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
         )
-        given = {name: one for name, one in given.items() if getattr(client, name) is None}
-        for name in ("sampling_callback", "elicitation_callback"):
-            asked = getattr(client, name) or callbacks.get(name)
-            given |= {} if asked is None else {name: session.asking(asked)}
+        ours = {
+            **callbacks, "extensions": (TasksExtension(),), "list_roots_callback": list_roots if config.roots else None,
+            "logging_callback": session.on_log, "message_handler": session.on_message,
+        }
+        given = {name: one if getattr(client, name) is None else getattr(client, name) for name, one in ours.items()}
+        given |= {name: session.asking(given[name]) for name in callbacks if given[name] is not None}
         return dataclasses.replace(client, **given)  # a client can be entered only once, so each start needs a copy
 
     return make
