@@ -76,24 +76,17 @@ class Serving:
 
     def serve_to_end(self, begin: Callable[[], object] = lambda: None) -> None:
         """Starts, calls `begin`, and waits for the end. In the main thread, SIGINT and SIGTERM stop the server."""
-        with self, suppress(KeyboardInterrupt), _interruptible():
+        with self, suppress(KeyboardInterrupt), ExitStack() as undo:
+            is_main = threading.current_thread() is threading.main_thread()
+            for number in (signal.SIGINT, signal.SIGTERM) if is_main else ():
+                # None means that the handler was not set by Python and cannot be restored
+                before = signal.signal(number, signal.default_int_handler) or signal.SIG_DFL
+                undo.callback(signal.signal, number, before)
             begin()
             while self._served is not None and not wait([self._served], POLL_SECONDS).done:
                 pass
         if self._served is not None and self._served.done():
             self._served.result()
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """In this block, SIGINT and SIGTERM raise `KeyboardInterrupt`. Does nothing outside the main thread."""
-    is_main = threading.current_thread() is threading.main_thread()
-    with ExitStack() as undo:
-        for number in (signal.SIGINT, signal.SIGTERM) if is_main else ():
-            # None means that the handler was not set by Python and cannot be restored
-            before = signal.signal(number, signal.default_int_handler) or signal.SIG_DFL
-            undo.callback(signal.signal, number, before)
-        yield
 
 
 # ------------------------------------------------------------------------------------------------------------- stdio
