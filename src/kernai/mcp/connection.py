@@ -175,7 +175,12 @@ class Session:
             with self._scope:
                 async with make_client(self) as client, anyio.create_task_group() as group:
                     self.is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-                    self.about = _introduction(client)
+                    info, offers = client.server_info, client.server_capabilities
+                    about = {
+                        "offers": [kind for kind in KINDS if getattr(offers, kind) is not None],
+                        "title": info and (info.title or info.name), "instructions": client.instructions or None,
+                    }
+                    self.about = {key: one for key, one in about.items() if one is not None}
                     self.client, self.is_open = client, True
                     self.opened.set()
                     group.start_soon(self._follow, client)
@@ -269,21 +274,22 @@ class Connection:
             "before": {key: before.get(key) for key in changed}, "after": {key: after.get(key) for key in changed},
         }
 
-    async def list(self, emit: Emit, restarted: set[str], kind: str, *, is_named: bool) -> Listing:
+    async def list(self, emit: Emit, restarted: set[str], kind: str, *, is_named: bool) -> Listing | McpError:
         """Asks the server for everything it has of one kind.
 
-        After a failure, raises `McpError` for `RETRY_SECONDS` unless the request names the server, because a server
-        that hangs must not delay every request to all servers.
+        After a failure, only requests that name the server ask it for `RETRY_SECONDS`, because a server that hangs must
+        not delay every request to all servers.
         """
         if not is_named and self._failure is not None and time.monotonic() < self._failure[0]:
-            raise McpError(f"{self._failure[1]}\nFor now it is asked only by requests that name it as their 'server'")
+            return McpError(f"{self._failure[1]}\nFor now it is asked only by requests that name it as their 'server'")
         what = "tools/list" if kind == "tools" else f"listing its {kind.replace('_', ' ')}"
         ask = self._list_tools if kind == "tools" else lambda attempt: every_page(attempt.session.client, kind)
         try:
             listed = await self.use(emit, restarted, ask, what=what, repeatable=True)
-        except McpUnavailableError as error:
-            self._failure = time.monotonic() + RETRY_SECONDS, error
-            raise
+        except McpError as error:
+            if isinstance(error, McpUnavailableError):
+                self._failure = time.monotonic() + RETRY_SECONDS, error
+            return error
         self._failure = None
         return listed
 
@@ -433,16 +439,6 @@ async def every_page(client: Client, kind: str) -> Listing:
         cursor = page.next_cursor
     _LOG.warning("a server has more %s than fit on %d pages: the rest is left out", kind.replace("_", " "), MAX_PAGES)
     return Listing(found, is_cut=True)
-
-
-def _introduction(client: Client) -> dict[str, Any]:
-    offers = client.server_capabilities
-    about: dict[str, Any] = {"offers": [kind for kind in KINDS if getattr(offers, kind) is not None]}
-    if client.server_info is not None:
-        about["title"] = client.server_info.title or client.server_info.name
-    if client.instructions:
-        about["instructions"] = client.instructions
-    return about
 
 
 def reason_of(error: BaseException, hide: Callable[[str], str]) -> str:

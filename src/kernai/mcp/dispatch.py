@@ -159,23 +159,20 @@ class Dispatch:
 
         All are asked at the same time. Without `again`, a server whose tools are known to be up to date is not asked.
         """
-        listed: Listings = {one: one.tools for one in servers if kind == "tools" and one.has_listed and not again}
-        failures: Failures = {}
+        found: dict[Connection, Any] = {
+            one: one.tools for one in servers if kind == "tools" and one.has_listed and not again
+        }
+        left = [one for one in servers if one not in found]
 
-        async def ask(connection: Connection, emit: Emit) -> None:
-            is_named = connection.name == self.named or len(self.servers) == 1
-            try:
-                listed[connection] = await connection.list(emit, self.restarted, kind, is_named=is_named)
-            except McpError as error:
-                failures[connection] = error
+        async def ask(emit: Emit) -> list[Listing | McpError]:
+            is_only = len(self.servers) == 1
+            return await asyncio.gather(*(
+                one.list(emit, self.restarted, kind, is_named=is_only or one.name == self.named) for one in left
+            ))
 
-        async def ask_all(emit: Emit) -> None:
-            await asyncio.gather(*(ask(one, emit) for one in left))
-
-        left = [one for one in servers if one not in listed]
-        if left:
-            self.run(ask_all)
-        return {one: listed[one] for one in servers if one in listed}, failures
+        found |= zip(left, self.run(ask) if left else (), strict=True)
+        listed = {one: found[one] for one in servers if isinstance(found[one], Listing)}
+        return listed, {one: error for one, error in found.items() if one not in listed}
 
     def _emit_changes(self, connection: Connection, tools: Iterable[Tool]) -> None:
         """Emits an event for each of the tools whose definition has changed since it was first listed."""

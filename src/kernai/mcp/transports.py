@@ -76,19 +76,16 @@ class _Watched(AsyncResource):
     async def __aiter__(self) -> AsyncGenerator[Any]:
         try:
             async for item in self._stream:
-                self._session.sift(getattr(getattr(item, "message", None), "result", None) or {})
-                yield self._answer_to(item) if isinstance(item, Exception) else self._with_code_of_server(item)
+                message: Any = getattr(item, "message", None)
+                self._session.sift(getattr(message, "result", None) or {})
+                if (error := getattr(message, "error", None)) is not None:
+                    if error.code == CONNECTION_CLOSED and not error.message.startswith("SSE stream "):
+                        error.code = INTERNAL_ERROR  # the SDK itself uses that of the server for a lost connection
+                    if message.id is None:  # of no use to the SDK, which drops it
+                        self._session.note("it sent an error that names no request", error.message)
+                yield self._answer_to(item) if isinstance(item, Exception) else item
         finally:
             self._session.end_reached.set()
-
-    def _with_code_of_server(self, item: Any) -> Any:
-        """The message. In an error of the server, -32000 is replaced: the SDK itself uses it for a lost connection."""
-        error = getattr(item.message, "error", None)
-        if error is not None and error.code == CONNECTION_CLOSED and not error.message.startswith("SSE stream "):
-            error.code = INTERNAL_ERROR
-        if error is not None and item.message.id is None:  # of no use to the SDK, which drops it
-            self._session.note("it sent an error that names no request", error.message)
-        return item
 
     def _answer_to(self, item: Any) -> Any:
         """Returns the error response for an unreadable message, or the message itself if it is not a response."""
