@@ -253,9 +253,9 @@ OPTIONS: dict[str, Any] = {"name": "served", "version": "9.1", "instructions": "
                            "max_workers": 64}
 
 if __name__ == "__main__":
-    from kernai.mcp import serve, serving_transports
+    from kernai.mcp import serve, serving
 
     if "KERNAI_TEST_PATIENCE" in os.environ:  # seconds to wait for skills that ignore cancellation, in a test
-        vars(serving_transports)["GRACE"] = float(os.environ["KERNAI_TEST_PATIENCE"])
+        vars(serving)["GRACE"] = float(os.environ["KERNAI_TEST_PATIENCE"])
 
     serve(SKILLS, **OPTIONS)

@@ -20,7 +20,7 @@ from mcp import Client
 
 import kernai.mcp
 from kernai import KernaiError, Skill
-from kernai.mcp import serving_transports
+from kernai.mcp import serving
 from kernai.mcp.serving import Server, serve
 
 TOKEN = "t0ken-of-the-host"
@@ -304,7 +304,7 @@ async def test_stopping_cancels_calls_in_progress(
 ) -> None:
     """This includes calls that ignore cancellation; the client's streams stay open."""
     if tool == "stuck_later":  # the server waits for this one
-        monkeypatch.setattr(serving_transports, "GRACE", 0.1)
+        monkeypatch.setattr(serving, "GRACE", 0.1)
     started = asyncio.Event()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:

@@ -1,25 +1,55 @@
-"""`serve`: skills, or an agent, as an MCP server for any MCP client. See docs/mcp.md.
+"""`serve`: skills, or an agent, as an MCP server for any MCP client, over stdio or streamable HTTP. See docs/mcp.md.
 
-`serving_tools` finds and describes the tools and performs the calls; `serving_transports` serves stdio and HTTP. The
-official SDK implements the protocol itself.
+`serving_tools` finds and describes the tools and performs the calls. The official SDK implements the protocol itself.
+
+The first signal ends the server cleanly and without a traceback. A second one has its usual effect, so that a server
+that does not end can be killed. A call that ignores its cancellation is abandoned after `GRACE` seconds.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hmac
+import io
+import ipaddress
+import math
+import os
+import re
+import select
+import signal
+import socket
 import sys
+import threading
 from asyncio.events import _get_running_loop
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from functools import partial
 from inspect import signature
-from typing import Literal, Self, TypedDict, Unpack
+from io import FileIO
+from typing import Any, Literal, Self, TypedDict, Unpack
 
-from kernai._util.api import check_type
+import uvicorn
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.stdio import stdio_server
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from kernai._util.api import check_texts, check_type
+from kernai._util.worker_pool import WorkerPool, in_worker
+from kernai.drivers.background_loop import BackgroundLoop
+from kernai.errors import KernaiError
 from kernai.mcp.errors import checked_options
 from kernai.mcp.serving_tools import AgentAs, Source, Tools
-from kernai.mcp.serving_transports import Address, Serving, serve_http, serve_stdio
 from kernai.values.context import Context
 
-_HTTP_OPTIONS = signature(Address).parameters
+#: seconds that cancelled work has to clean up
+GRACE = 2.0
+#: seconds between two checks for a signal where none ends a wait, as on Windows
+POLL_SECONDS = 1.0
 
 
 class ServeOptions(TypedDict, total=False):
@@ -90,6 +120,49 @@ def serve(
     Serving(partial(serve_stdio, Tools(source, **given))).serve_to_end()
 
 
+class Serving:
+    """Serves on an event loop in its own thread, until `stop` is called or the only client has left."""
+
+    def __init__(self, serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+        self._serve = serve
+        self._loop = BackgroundLoop("kernai-mcp-server")
+        self._end = asyncio.Event()
+        self._served: Future[None] | None = None
+
+    def start(self) -> Self:
+        self._served = self._loop.submit(lambda: self._serve(self._end))
+        return self
+
+    def stop(self) -> None:
+        """Cancels running calls, and waits for the thread to end. May be called again."""
+        async def stop(served: Future[None]) -> None:
+            self._end.set()
+            await asyncio.wait([asyncio.wrap_future(served)])
+
+        if self._served is not None:
+            self._loop.close(GRACE + 1, partial(stop, self._served))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def serve_to_end(self, begin: Callable[[], object] = lambda: None) -> None:
+        """Starts, calls `begin`, and waits for the end. In the main thread, SIGINT and SIGTERM stop the server."""
+        with self, suppress(KeyboardInterrupt), ExitStack() as undo:
+            is_main = threading.current_thread() is threading.main_thread()
+            for number in (signal.SIGINT, signal.SIGTERM) if is_main else ():
+                # None means that the handler was not set by Python and cannot be restored
+                before = signal.signal(number, signal.default_int_handler) or signal.SIG_DFL
+                undo.callback(signal.signal, number, before)
+            begin()
+            while self._served is not None and not wait([self._served], POLL_SECONDS).done:
+                pass
+        if self._served is not None and self._served.done():
+            self._served.result()
+
+
 class Server(Serving):
     """Serves over HTTP in a background thread: ``with Server(skills, port=0) as server: connect(server.url)``.
 
@@ -126,3 +199,258 @@ class Server(Serving):
 
 def _show(url: str) -> None:
     print(f"kernai: MCP server at {url}", file=sys.stderr, flush=True)  # noqa: T201 - the program's own message
+
+
+# ------------------------------------------------------------------------------------------------------------- stdio
+
+# The SDK reads and writes in threads that cannot be interrupted: Ctrl-C would wait for the client's next line, and a
+# client that does not read would keep the server alive. So the SDK gets an input and an output that use daemon threads
+# and do not wait for them when cancelled.
+#
+# Stdout carries the protocol, and a stray `print` would break it. So while serving, descriptor 1 and `sys.stdout` lead
+# to stderr and descriptor 0 is empty, for this process and its children.
+
+_claimed = threading.Lock()
+
+
+async def serve_stdio(tools: Tools, stop: asyncio.Event) -> None:
+    """Serves the client on stdin and stdout until it disconnects or `stop` is set."""
+    with _client() as (stdin, stdout), ExitStack() as files:
+        woken, waker = map(files.enter_context, (FileIO(end, mode) for end, mode in zip(os.pipe(), "rw", strict=True)))
+        pool = WorkerPool(2, keep=True)
+        files.callback(pool.close)
+        client: Any = _Client(pool, _Input(stdin, woken), stdout, stop)
+
+        async def serve() -> None:
+            try:
+                async with stdio_server(client, client) as (incoming, outgoing):
+                    await tools.app.run(incoming, outgoing, tools.app.create_initialization_options())
+            except* OSError:  # the client has stopped reading
+                pass
+
+        serving = asyncio.ensure_future(serve())
+        serving.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+        waker.close()  # ends the input
+        await asyncio.wait([serving], timeout=GRACE)
+        serving.cancel()  # in case the client does not read the rest of the output
+        with suppress(asyncio.CancelledError):
+            await serving
+
+
+class _Client:
+    """A client's input and output; the SDK uses it like an `anyio.AsyncFile`. Sets `ended` when the input ends."""
+
+    def __init__(self, pool: WorkerPool, source: _Input, target: FileIO, ended: asyncio.Event) -> None:
+        self._pool = pool
+        self._lines = io.TextIOWrapper(io.BufferedReader(source), "utf-8-sig", "replace")
+        self._target = target
+        self._ended = ended
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while line := await in_worker(self._pool, self._lines.readline):
+            yield line
+        self._ended.set()
+
+    async def write(self, text: str) -> None:
+        await in_worker(self._pool, partial(self._write, memoryview(text.encode())))
+
+    async def flush(self) -> None:
+        """Does nothing, because nothing is buffered."""
+
+    def _write(self, left: memoryview) -> None:
+        while left:
+            left = left[self._target.write(left) or 0 :]
+
+
+class _Input(io.RawIOBase):
+    """The data of `source`, ending as soon as `woken` is readable. Without `poll`, it only reads `source`."""
+
+    def __init__(self, source: FileIO, woken: FileIO) -> None:
+        self._source = source
+        self._woken = woken
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(self._source, select.POLLIN)
+            poll.register(self._woken, select.POLLIN)
+            if self._woken.fileno() in {ready for ready, _ in poll.poll()}:
+                return 0
+        return self._source.readinto(buffer) or 0
+
+
+@contextmanager
+def _client() -> Iterator[tuple[FileIO, FileIO]]:
+    """Yields private copies of descriptors 0 and 1. In the block, 0 itself is empty and 1 leads to stderr."""
+    if not _claimed.acquire(blocking=False):
+        raise KernaiError("stdin and stdout are serving an MCP client already; another server needs transport='http'")
+    with ExitStack() as undo:
+        undo.callback(_claimed.release)
+        # these say whether the streams were open at the start; by now another file may have a closed one's number
+        if sys.__stdin__ is None or sys.__stdout__ is None:
+            raise KernaiError("transport='stdio' needs an open stdin and stdout; without them use 'http'")
+        stdin = undo.enter_context(FileIO(os.dup(0)))
+        undo.callback(os.dup2, stdin.fileno(), 0)
+        stdout = undo.enter_context(FileIO(os.dup(1), "w"))
+        undo.callback(os.dup2, stdout.fileno(), 1)
+        with FileIO(os.devnull, "r+") as nothing:
+            os.dup2(nothing.fileno(), 0)
+            os.dup2(nothing.fileno() if sys.__stderr__ is None else 2, 1)
+        before = sys.stdout
+        undo.callback(_flush, before)  # runs while descriptor 1 still leads to stderr
+        _flush(before)
+        if sys.stderr is not None:
+            undo.enter_context(redirect_stdout(sys.stderr))  # shows output at once, not when `before` is flushed
+        yield stdin, stdout
+
+
+def _flush(stream: Any) -> None:
+    with suppress(Exception):
+        stream.flush()
+
+
+# -------------------------------------------------------------------------------------------------------------- HTTP
+
+# The SDK checks `Host` and `Origin`, because a page in a browser can reach a server on the same machine under the
+# page's own host name (DNS rebinding; MCP specification, "Transports", security warning). It also checks the token. It
+# ends sessions after 30 minutes without a request, and allows at most 10,000: most clients never end theirs.
+
+#: seconds until an idle connection is closed: longer than proxies keep one, because they would send into a closed one
+KEEP_ALIVE = 75
+#: limit for a request in bytes; media are sent as base64 in it
+MAX_BODY = 16 * 1024 * 1024
+MAX_PORT = 65535
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_PATH = re.compile(r"/[^\s?#%{}]*")  # nothing that a URL would escape, or a route read as a pattern
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s]+")  # RFC 6454, section 6.2
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d*)?")  # RFC 9110, section 7.2
+_TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header can contain; RFC 6750, section 2.1, allows even less
+
+
+class Address:
+    """Where a server listens, and which clients it accepts. Raises `TypeError` or `ValueError` for a wrong option."""
+
+    listener: socket.socket
+    #: for a client on this machine; None until it listens
+    url: str | None = None
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        path: str = "/mcp",
+        token: str | None = None,
+        allowed_hosts: Iterable[str] = (),
+        allowed_origins: Iterable[str] = (),
+    ) -> None:
+        if not isinstance(host, str) or not host.strip():
+            raise ValueError(f"host must be a name or an address such as '127.0.0.1', got {host!r}")
+        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= MAX_PORT:
+            raise ValueError(f"port must be an int from 0 (any free one) to {MAX_PORT}, got {port!r}")
+        if not isinstance(path, str) or not _PATH.fullmatch(path):
+            raise ValueError(f"path must start with '/' and be a plain path such as '/mcp', got {path!r}")
+        self.host = host.strip().lower()
+        if ":" in self.host and "[" not in self.host:
+            self.host = f"[{self.host}]"
+        self.port = port
+        self.path = path
+        self.verifier = None if token is None else _Verifier(token)
+        if token is None and not _is_loopback(self.host):
+            raise ValueError(
+                f"host={host!r} can be reached from other machines, so it needs token=...; "
+                f"for this machine alone use host='127.0.0.1'"
+            )
+        hosts = [one.lower() for one in check_texts("allowed_hosts", allowed_hosts)]
+        origins = [one.lower() for one in check_texts("allowed_origins", allowed_origins)]
+        found = [_HOST.fullmatch(one) for one in (*_LOOPBACK, self.host, *hosts)]
+        if not all(found):
+            raise ValueError(f"allowed_hosts must hold names such as 'mcp.example.org', got {hosts!r}")
+        for one in origins:
+            if not _ORIGIN.fullmatch(one):
+                raise ValueError(f"allowed_origins must hold origins such as 'https://app.example.org', got {one!r}")
+        names = [f"{one[1]}{port}" for one in found if one for port in ("", ":*")]
+        self.security = TransportSecuritySettings(
+            # a server on all addresses does not know its names; there, only the token protects it
+            enable_dns_rebinding_protection=bool(hosts) or self.host not in ("0.0.0.0", "[::]"),  # noqa: S104 - not bound
+            allowed_hosts=names,
+            allowed_origins=[*origins, *(f"{scheme}://{name}" for scheme in ("http", "https") for name in names)],
+        )
+
+    def listen(self) -> None:
+        """Opens `listener`, and sets `url`. Raises `OSError`, which names the address, if it cannot be used."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            self.listener = socket.create_server((self.host.strip("[]"), self.port), family=family, backlog=128)
+        except OSError as error:
+            reason = f"{error.strerror or error}; port=0 takes any free one"
+            raise OSError(error.errno, f"cannot listen on {self.host}, port {self.port}: {reason}") from error
+        host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(self.host, self.host)  # noqa: S104 - shown, not bound
+        self.url = f"http://{host}:{self.listener.getsockname()[1]}{self.path}"
+
+
+_HTTP_OPTIONS = signature(Address).parameters
+
+
+class _Verifier:
+    """Accepts one token, compared in constant time."""
+
+    def __init__(self, token: str) -> None:
+        if not _TOKEN.fullmatch(check_type(token, str, "token must be text")):  # the error must not show the token
+            raise ValueError("token must be one or more printing ASCII characters without spaces")
+        self._token = token
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        is_right = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self._token.encode())
+        return AccessToken(token=token, client_id="client", scopes=[]) if is_right else None
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host. Of names, this is known only for ``localhost``."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> None:
+    """Serves at an address that listens, until `stop` is set; then cancels the running calls."""
+    tools.ending = stop
+    auth = None if address.verifier is None else AuthSettings.model_validate(
+        {"issuer_url": address.url, "resource_server_url": None}
+    )
+    inner = tools.app.streamable_http_app(
+        streamable_http_path=address.path,
+        max_request_body_size=MAX_BODY,
+        transport_security=address.security,
+        auth=auth,
+        token_verifier=address.verifier,
+    )
+    # a browser asks first, and hides every answer from a page of another origin that is not named there
+    for_browsers = CORSMiddleware(
+        inner, allow_origins=address.security.allowed_origins, allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["*"], expose_headers=["Mcp-Session-Id"],
+    )
+
+    # the SDK's sessions end before uvicorn stops listening
+    ending = Response("the server is shutting down", status_code=503)
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        with suppress(ClientDisconnect):  # the client has left while it sent the request
+            await (ending if stop.is_set() else for_browsers)(scope, receive, send)
+
+    server = uvicorn.Server(uvicorn.Config(
+        served, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=math.ceil(GRACE),
+    ))
+    with address.listener:
+        # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
+        async with tools.app.session_manager.run():
+            serving = asyncio.ensure_future(server.serve(sockets=[address.listener]))
+            serving.add_done_callback(lambda _: stop.set())
+            await stop.wait()
+            server.should_exit = True
+        await serving
