@@ -45,7 +45,7 @@ from kernai.jsonio.json_data import quoted
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import AgentSkill, Skill
-from kernai.registry.skill_registry import REGISTRY, SkillRegistry, SkillSelection
+from kernai.registry.skill_registry import REGISTRY, SkillRegistry
 from kernai.runs.running import arun
 from kernai.values.context import Context
 from kernai.values.media import Media
@@ -164,35 +164,33 @@ def _selected(source: Source, agent_as: AgentAs, description: str | None) -> Cal
     """Returns a function that finds the skills to serve at that moment."""
     if agent_as not in ("tool", "skills"):
         raise ValueError(f"agent_as must be 'tool' or 'skills', got {agent_as!r}")
-    as_tool = isinstance(source, Agent) and agent_as == "tool"
-    if description is not None and not as_tool:
-        raise ValueError("description is for an Agent that is served as a tool; a skill has its own")
-    registry, model = REGISTRY, None
-    selection: SkillSelection = "all"
-    if isinstance(source, Agent) and as_tool:
+    if isinstance(source, Agent) and agent_as == "tool":
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", source.name or "").strip("_")[:128] or "agent"
         # never the instructions: clients must not see them
         about = f"Ask the agent {source.name or ''}".rstrip() + ". It works on the request and answers in text."
-        selection = [source.as_skill(name, about if description is None else description)]
-    elif isinstance(source, Agent):
+        only = source.as_skill(name, about if description is None else description)
+        return lambda: [only]
+    if description is not None:
+        raise ValueError("description is for an Agent that is served as a tool; a skill has its own")
+    if isinstance(source, Agent):
         if source.skills is None:
             raise ValueError("the Agent has no skills to serve: give it skills=..., or serve it with agent_as='tool'")
-        selection, model = source.skills, source.model
+        find = partial(REGISTRY.select, source.skills, source.model)
     elif isinstance(source, SkillRegistry):
-        registry = source
+        find = partial(source.select, "all")
     elif isinstance(source, str) or not isinstance(source, (Skill, Iterable)):
         raise TypeError(f"serve takes a Skill, a list of Skills, a SkillRegistry or an Agent, got {source!r}")
     else:
         hint = ": decorate it with @skill, or turn an Agent into one with agent.as_skill(name, description)"
         skills = [source] if isinstance(source, Skill) else source
         checked = [check_type(one, Skill, "a list may hold Skills", hint) for one in skills]
-        selection = Agent(instructions="", skills=checked).skills or ()  # it refuses two of one name
-        if not selection:
+        if not checked:
             raise ValueError("there is no skill to serve: the list is empty")
+        find = partial(REGISTRY.select, Agent(instructions="", skills=checked).skills)  # it refuses two of one name
 
     def select() -> list[Skill]:
-        allowed = None if as_tool else config.allowed_skills
-        return [one for one in registry.select(selection, model) if allowed is None or one.name in allowed]
+        allowed = config.allowed_skills
+        return [one for one in find() if allowed is None or one.name in allowed]
 
     return select
 
