@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
@@ -262,17 +262,17 @@ class Connection:
             return {"name": self.name, "open": False}
         return {"name": self.name, "open": True, **session.about}
 
-    def change(self, tool: Tool) -> dict[str, Any] | None:
-        """The event for a tool whose definition has changed since it was first listed; None if it has not."""
-        before, after = (
-            one.model_dump(mode="json", by_alias=True, exclude_none=True, include=_DEFINING)
-            for one in (self._first[tool.name], tool)
-        )
-        changed = [key for key in before | after if before.get(key) != after.get(key)]
-        return None if not changed else {
-            "mcp": "tool_changed", "server": self.name, "tool": tool.name, "changed": changed,
-            "before": {key: before.get(key) for key in changed}, "after": {key: after.get(key) for key in changed},
-        }
+    def emit_changes(self, tools: Iterable[Tool], emit: Emit) -> None:
+        """Emits an event for each of the tools whose definition has changed since it was first listed."""
+        for tool in tools:
+            before, after = (
+                one.model_dump(mode="json", by_alias=True, exclude_none=True, include=_DEFINING)
+                for one in (self._first[tool.name], tool)
+            )
+            if changed := [key for key in before | after if before.get(key) != after.get(key)]:
+                was, now = ({key: one.get(key) for key in changed} for one in (before, after))
+                about = {"mcp": "tool_changed", "server": self.name, "tool": tool.name, "changed": changed}
+                emit(self.redactor.data({**about, "before": was, "after": now}))
 
     async def list(self, emit: Emit, restarted: set[str], kind: str, *, is_named: bool) -> Listing | McpError:
         """Asks the server for everything it has of one kind.

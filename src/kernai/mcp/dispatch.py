@@ -58,7 +58,7 @@ class Dispatch:
                 return json.dumps([one.about() for one in self.servers.values()], ensure_ascii=False)
             case "tools/describe":
                 connection, tool = self._tool_now(request, self._find(request)[0])
-                self._emit_changes(connection, [tool])
+                connection.emit_changes([tool], self.context.emit)
                 return language.tool_in_full(connection.name, tool)
             case "tools/call":
                 return self._call_tool(request)
@@ -95,7 +95,7 @@ class Dispatch:
         if not listed:
             raise _joined(failures.values())
         for connection in listed if kind == "tools" else ():
-            self._emit_changes(connection, listed[connection].found.values())
+            connection.emit_changes(listed[connection].found.values(), self.context.emit)
         return "\n\n".join(
             language.section(one.name, what, map(line, listed[one].found.values()), is_cut=listed[one].is_cut)
             if one in listed else str(failures[one]) for one in servers
@@ -109,7 +109,7 @@ class Dispatch:
         return self._perform(connection, tool, request.arguments)
 
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> Returned:
-        self._emit_changes(connection, [tool])
+        connection.emit_changes([tool], self.context.emit)
         params = {"name": tool.name, "arguments": dict(arguments)}
         result = self._result(connection, "tools/call", params, repeatable=is_repeatable(tool))
         if result.is_error:
@@ -147,7 +147,10 @@ class Dispatch:
     def _result(self, connection: Connection, method: str, params: dict[str, Any], *, repeatable: bool = True) -> Any:
         """The final result, once the server has all other input. Raises `McpError` if the request fails."""
         asked = Interaction(connection, method, params, pauses=self.pauses, approval=self.context.approval)
-        language.check_sendable(asked.what, params)
+        try:  # for a lone surrogate, the SDK would end the connection, and NaN it would send as null
+            json.dumps(params, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise McpError(f"{asked.what} was not sent: {error}") from None
         return self.run(lambda emit: connection.use(
             emit, self.restarted, asked.result, what=asked.what, repeatable=repeatable
         ))
@@ -173,11 +176,6 @@ class Dispatch:
         found |= zip(left, self.run(ask) if left else (), strict=True)
         listed = {one: found[one] for one in servers if isinstance(found[one], Listing)}
         return listed, {one: error for one, error in found.items() if one not in listed}
-
-    def _emit_changes(self, connection: Connection, tools: Iterable[Tool]) -> None:
-        """Emits an event for each of the tools whose definition has changed since it was first listed."""
-        for change in filter(None, map(connection.change, tools)):
-            self.context.emit(connection.redactor.data(change))
 
     # ------------------------------------------------------------------------------------------------------ finding
 
@@ -255,28 +253,20 @@ class Dispatch:
 
     def _unknown_method(self, request: Request) -> McpError:
         """The error for an unknown method: shows the right call if it is the name of a tool, and else the methods."""
-        found = self._tool_called(request)
-        if found is not None:
-            connection, tool = found
-            _refuse_guarded(connection, tool)
-            params = {"server": connection.name, "name": tool.name, "arguments": _arguments_of(request, tool)}
-            right = request_text("tools/call", params)
-            return McpError(f"{request.method!r} is a tool, not a method. Write: {right}")
-        close = close_matches(request.method, METHODS)
-        right = language.corrected({**request.params, "method": close[0] if close else None})
-        known = ", ".join(METHODS)
-        return McpError(f"there is no method {request.method!r}. The methods are: {known}. Write: {right}")
-
-    def _tool_called(self, request: Request) -> tuple[Connection, Tool] | None:
-        """The tool whose name was written as the method, alone or after its server's name."""
         method, named = request.method, self.servers.get(str(request.params.get("server")))
         servers = list(self.servers.values()) if named is None else [named]
         for connection, listing in self._listings(servers)[0].items():
             for name, tool in listing.found.items():
                 follows_server = method.endswith(name) and connection.name in method
                 if method in (name, f"tools/{name}", f"tools/call/{name}") or follows_server:
-                    return connection, tool
-        return None
+                    _refuse_guarded(connection, tool)
+                    params = {"server": connection.name, "name": name, "arguments": _arguments_of(request, tool)}
+                    right = request_text("tools/call", params)
+                    return McpError(f"{method!r} is a tool, not a method. Write: {right}")
+        close = close_matches(method, METHODS)
+        right = language.corrected({**request.params, "method": close[0] if close else None})
+        known = ", ".join(METHODS)
+        return McpError(f"there is no method {method!r}. The methods are: {known}. Write: {right}")
 
 
 def _refuse_guarded(connection: Connection, tool: Tool) -> None:

@@ -180,17 +180,6 @@ def corrected(found: Mapping[str, Any]) -> str:
     return request_text(method, {name: made[name] for name in ("server", "name", "uri", "arguments") if name in made})
 
 
-def check_sendable(what: str, given: Any) -> None:
-    """Raises `McpError` for a lone surrogate, which UTF-8 cannot express, and for values that are not JSON.
-
-    For a surrogate the SDK would end the connection, and NaN it would send as null.
-    """
-    try:
-        json.dumps(given, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
-        raise McpError(f"{what} was not sent: {error}") from None
-
-
 #: what a handler or skill returns; a list only if it contains media, because other lists are data
 Returned = Part | list[Part]
 

@@ -57,16 +57,22 @@ class SchemaTable(InputTable):
 
     def __init__(self, skill_name: str, schema: Mapping[str, Any], trusted: Collection[str]) -> None:
         self._own = schema
-        self._written_out = _for_inputs(schema)
-        properties = self._written_out["properties"]
+        full = _for_inputs(schema)
+        properties = full["properties"]
         for name in trusted:
             if name not in properties:
                 raise ValueError(f"trusted={name!r}: it has no such input{likely(name, properties, 'it has')}")
             if _is_closed(properties[name]):
                 raise ValueError(f"trusted={name!r}: its values are a closed set, so none needs to be found")
             properties[name] = marked(properties[name])
-        super().__init__(skill_name, dict(_inputs(self._written_out)), TypeBuilder())
-        self.whole = {"type": "object", **self._written_out}
+        inputs = {
+            # as in `missing`: many servers list inputs as required although they have a default
+            name: Input(SchemaType(one), one.get("default", REQUIRED if name in full.get("required", ()) else NO_VALUE),
+                        plain_line(str(one.get("description", ""))))
+            for name, one in properties.items()
+        }
+        super().__init__(skill_name, inputs, TypeBuilder())
+        self.whole = {"type": "object", **full}
         if not trusted:
             self.trusted = []  # a server's own marks do not count
 
@@ -110,14 +116,6 @@ def _for_inputs(schema: Mapping[str, Any]) -> Schema:
 def plain_line(text: str) -> str:
     """An untrusted text for a listing, on one line and with its tags neutralised."""
     return neutralize(" ".join(text.split()))
-
-
-def _inputs(schema: Schema) -> Iterator[tuple[str, Input]]:
-    required = schema.get("required", ())
-    for name, one in schema["properties"].items():
-        # as in `missing`: many servers list inputs as required although they have a default
-        default = one.get("default", REQUIRED if name in required else NO_VALUE)
-        yield name, Input(SchemaType(one), default, plain_line(str(one.get("description", ""))))
 
 
 def _is_closed(schema: Schema) -> bool:
