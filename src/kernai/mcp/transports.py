@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -237,12 +238,14 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
             try:
                 response = await super().send(request, **options)
                 kind = response.headers.get("Content-Type", "").lower()
-                if is_message and kind.startswith("application/json"):
-                    await response.aread()
+                is_answer = is_message and kind.startswith("application/json")
                 if response.is_error and (is_message or is_sse) and kind.startswith(("application/json", "text/plain")):
-                    with suppress(Exception), move_on_after(SAYING_SECONDS):  # without a text that cannot be read
+                    # without a text that cannot be read
+                    with suppress(Exception), move_on_after(math.inf if is_answer else SAYING_SECONDS):
                         await response.aread()
                         said = "" if '"jsonrpc"' in response.text else response.text
+                elif is_answer:
+                    await response.aread()
             except Exception as error:
                 if task is None or not is_message or not (is_sse or session.is_open):
                     raise
