@@ -116,10 +116,9 @@ class Adapter:
             others = likely(str(server), self._connections, "the servers are:")
             raise McpConfigError(f"there is no server {server!r}{others}")
         check_type(prefix, str, "prefix must be text")
-        trusted = {} if trusted is None else trusted
-        check_type(trusted, Mapping, "trusted must be a mapping from tools to lists of inputs",
-                   ": write trusted={'TOOL': ['INPUT']}")
-        marked = {name: check_texts(f"trusted[{name!r}]", inputs, "names") for name, inputs in trusted.items()}
+        given = check_type({} if trusted is None else trusted, Mapping, "trusted must be a mapping from tools to lists "
+                           "of inputs", ": write trusted={'TOOL': ['INPUT']}")
+        marked = {name: check_texts(f"trusted[{name!r}]", inputs, "names") for name, inputs in given.items()}
         acting = check_texts("acts", acts, "names")
         tools = self._dispatch(SkillContext(None)).tools_of(server)
         wanted = list(tools) if only is None else check_texts("only", only, "names")
@@ -246,9 +245,8 @@ def setup(
         callback = options.get(asked)
         if callback is not None and not callable(callback) and not (other and callback == "pause"):
             raise TypeError(f"{asked} must be a function of (context, params){other}, got {callback!r}")
-    sources = {} if client is None else client
-    check_type(sources, Mapping, "client must be a mapping from server names to servers or clients",
-               ": write client={'NAME': it}")
+    sources = check_type({} if client is None else client, Mapping, "client must be a mapping from server names to "
+                         "servers or clients", ": write client={'NAME': it}")
     for name, source in sources.items():
         check_type(source, (*_OBJECTS, Callable), f"client[{name!r}] must be an SDK server, an SDK client that was not "
                                                   "entered, or a function that makes one")

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from mcp import MCPError, types
 from mcp.client.extension import ClientExtension, ResultClaim
-from mcp.client.session import ClientRequestContext, ClientSession
+from mcp.client.session import ClientRequestContext
 from pydantic import Field, TypeAdapter
 
 from kernai.errors import Pause
@@ -44,9 +44,6 @@ class Interaction:
     `approval` is the decision on the call if the call has paused before. It has the metadata of that pause. Its answer
     is used even without `pauses`.
     """
-
-    _attempt: Attempt
-    _session: ClientSession
 
     def __init__(
         self, connection: Connection, method: str, params: Mapping[str, Any], *, pauses: bool, approval: Any
