@@ -165,8 +165,14 @@ class Interaction:
                     answered |= responses.keys()
                     await self._send_task("update", types.Result, task_id, inputResponses=responses)
                 task = await self._send_task("get", TaskState, task_id)
-                if task.status in ("completed", "failed", "cancelled"):
-                    return self._ended(task)
+                if task.status == "completed":
+                    return types.CallToolResult.model_validate(task.result, by_name=False)
+                if task.status == "failed" and task.error is not None:
+                    raise MCPError.from_error_data(types.ErrorData.model_validate(task.error))
+                if task.status in ("failed", "cancelled"):
+                    ended = f"server {self._connection.name!r} ended the task as {task.status}"
+                    reason = f": {task.status_message}" if task.status_message else ""
+                    raise McpError(self._connection.redactor.text(ended + reason))
                 requests = {key: one for key, one in (task.input_requests or {}).items() if key not in answered}
                 responses = await self._responses(requests, {"task": task_id}, None)
                 self._attempt.emit("task", task=task_id, status=task.status, message=task.status_message)
@@ -184,16 +190,6 @@ class Interaction:
     async def _send_task(self, method: str, kind: type[Reply], task_id: str, **more: types.InputResponses) -> Reply:
         request = TaskRequest(method=f"tasks/{method}", params={"taskId": task_id, **more})
         return await self._session.send_request(request, kind)
-
-    def _ended(self, task: TaskState) -> types.CallToolResult:
-        if task.status == "completed":
-            return types.CallToolResult.model_validate(task.result, by_name=False)
-        if task.status == "failed" and task.error is not None:
-            raise MCPError.from_error_data(types.ErrorData.model_validate(task.error))
-        reason = f": {task.status_message}" if task.status_message else ""
-        raise McpError(self._connection.redactor.text(
-            f"server {self._connection.name!r} ended the task as {task.status}{reason}"
-        ))
 
 
 class TaskResult(types.Result):
