@@ -200,7 +200,7 @@ class Dispatch:
         if not having:
             raise _joined([*(self._no_such(request, what, listed) if listed else ()), *failures.values()])
         if len(having) > 1:
-            right = request.with_params(server=having[0].name)
+            right = request_text(request.method, {**request.params, "server": having[0].name})
             raise McpError(f"{len(having)} servers have a {what} {name!r}: {_names(having)}. Say which. Write: {right}")
         found = listed[having[0]].found[name]
         if kind == "tools":
@@ -231,7 +231,8 @@ class Dispatch:
             server, meant = (elsewhere[0], name) if elsewhere else close[0]
             similar = " or ".join(repr(one) for _, one in close[:3])
             hint = f", but {_names(elsewhere)} has." if elsewhere else f"; did you mean {similar}?"
-            yield f"{where} no {what} {name!r}{hint} Write: {request.with_params(server=server.name, name=meant)}"
+            right = request_text(request.method, {**request.params, "server": server.name, "name": meant})
+            yield f"{where} no {what} {name!r}{hint} Write: {right}"
         else:
             known = "; ".join(f"{one.name}: {', '.join(listed[one].found) or 'none'}" for one in listed)
             yield f"{where} no {what} {name!r}. There are: {one_line(known, MAX_NAMES)}"

@@ -61,10 +61,6 @@ class Request(NamedTuple):
     def arguments(self) -> dict[str, Any]:
         return dict(self.params.get("arguments") or {})
 
-    def with_params(self, **params: str) -> str:
-        """The text of this request with some parameters changed, as the model must write it."""
-        return request_text(self.method, {**self.params, **params})
-
 
 def documentation(name: str, servers: Iterable[str]) -> str:
     """The text that `/protocols` shows: two vocabularies, the closed list of methods, a right and a wrong example."""

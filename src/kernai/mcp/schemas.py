@@ -189,16 +189,16 @@ def _placeholder(schema: Any) -> Any:
 def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema with its references resolved, for a description; unchanged if that is not possible."""
     with suppress(Exception):  # a server may send anything as a schema
-        return _Writer(schema, lambda _: True).written(schema, ("#",))
+        return _Writer(schema).written(schema, ("#",))
     return schema
 
 
 def written_out(schema: Mapping[str, Any]) -> Schema:
     """A schema with all references resolved, as one tree of limited size. Raises `ValueError` if there is none."""
-    if not is_schema(schema):
+    if _checker(json.dumps(schema)) is None:
         raise ValueError("it is not a valid JSON schema")
     try:
-        return _Writer(schema, is_schema).written(schema, ("#",))
+        return _Writer(schema, checks=True).written(schema, ("#",))
     except RecursionError:
         raise ValueError("it nests too deeply") from None
 
@@ -206,9 +206,9 @@ def written_out(schema: Mapping[str, Any]) -> Schema:
 class _Writer:
     """Writes a schema out. A recursive reference is not followed: its value is checked, but not described."""
 
-    def __init__(self, root: Mapping[str, Any], check: Callable[[Any], bool]) -> None:
+    def __init__(self, root: Mapping[str, Any], *, checks: bool = False) -> None:
         self._resolver = Registry().with_resource("", DRAFT202012.create_resource(root)).resolver()
-        self._check = check
+        self._checks = checks
         self._found = cache(self._looked_up)
         self._left = MAX_PARTS
 
@@ -256,17 +256,13 @@ class _Writer:
             found = self._resolver.lookup(reference).contents
         except Unresolvable:
             raise ValueError(f"it refers to {reference!r}, which it does not contain") from None
-        if not self._check(found):  # it may be any part of the document, such as a default
+        # it may be any part of the document, such as a default
+        if self._checks and _checker(json.dumps(found)) is None:
             raise ValueError(f"it refers to {reference!r}, which is not a schema")
         return found
 
 
 # ----------------------------------------------------------------------------------------------------------- checking
-
-
-def is_schema(schema: Mapping[str, Any]) -> bool:
-    """Whether this is a valid JSON schema. False also if that cannot be found out within the limits."""
-    return _checker(json.dumps(schema)) is not None
 
 
 def missing(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:
@@ -309,7 +305,7 @@ def _required_names(schema: Mapping[str, Any]) -> list[str]:
 
 @lru_cache(256)
 def _checker(written: str) -> Any:
-    """The validator for a schema; None if the schema is unusable. Cached, because checking a schema is slow."""
+    """The validator for a schema; None if that cannot be used or checked within limits. Cached, as checks are slow."""
     try:
         schema = json.loads(written)
         kind = _bounded(validators.validator_for(schema, default=Draft202012Validator))
