@@ -79,7 +79,7 @@ class Adapter:
         self._loop = BackgroundLoop("kernai-mcp")
         self._process = os.getpid()
         self._connections = {
-            one: Connection(config, _client_maker(config, sources.get(one), auth.get(one), callbacks))
+            one: Connection(config, partial(_new_client, config, sources.get(one), auth.get(one), callbacks))
             for one, config in servers.items()
         }
         self.protocol = Protocol(name, self._handle, documentation(name, servers), by_name=True)
@@ -299,33 +299,31 @@ def _check_free(name: str) -> None:
         )
 
 
-def _client_maker(
-    config: ServerConfig, source: Source | None, auth: httpx2.Auth | None, callbacks: Mapping[str, Any]
-) -> Callable[[Session], Client]:
+def _new_client(
+    config: ServerConfig, source: Source | None, auth: httpx2.Auth | None, callbacks: Mapping[str, Any],
+    session: Session,
+) -> Client:
     async def list_roots(_: Any) -> mcp_types.ListRootsResult:
         return mcp_types.ListRootsResult.model_validate({"roots": config.roots})
 
-    def make(session: Session) -> Client:
-        found: Any = source
-        if not isinstance(source, _OBJECTS):
-            found = transport_of(config, session, auth) if source is None else source()
-        if not isinstance(found, _OBJECTS):
-            what = f"client[{config.name!r}] must give an SDK server, client or transport"
-            found = watched(check_type(found, AbstractAsyncContextManager, what), session)
-        # a `Connection` keeps the listing of tools; servers of revision 2026-07-28 send logs only to clients that ask
-        client = found if isinstance(found, Client) else Client(
-            found, mode=session.mode, cache=None, log_level="info",
-            client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
-        )
-        ours = {
-            **callbacks, "extensions": (TasksExtension(),), "list_roots_callback": list_roots if config.roots else None,
-            "logging_callback": session.on_log, "message_handler": session.on_message,
-        }
-        given = {name: one if getattr(client, name) is None else getattr(client, name) for name, one in ours.items()}
-        given |= {name: session.asking(given[name]) for name in callbacks if given[name] is not None}
-        return dataclasses.replace(client, **given)  # a client can be entered only once, so each start needs a copy
-
-    return make
+    found: Any = source
+    if not isinstance(source, _OBJECTS):
+        found = transport_of(config, session, auth) if source is None else source()
+    if not isinstance(found, _OBJECTS):
+        what = f"client[{config.name!r}] must give an SDK server, client or transport"
+        found = watched(check_type(found, AbstractAsyncContextManager, what), session)
+    # a `Connection` keeps the listing of tools; servers of revision 2026-07-28 send logs only to clients that ask
+    client = found if isinstance(found, Client) else Client(
+        found, mode=session.mode, cache=None, log_level="info",
+        client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
+    )
+    ours = {
+        **callbacks, "extensions": (TasksExtension(),), "list_roots_callback": list_roots if config.roots else None,
+        "logging_callback": session.on_log, "message_handler": session.on_message,
+    }
+    given = {name: one if getattr(client, name) is None else getattr(client, name) for name, one in ours.items()}
+    given |= {name: session.asking(given[name]) for name in callbacks if given[name] is not None}
+    return dataclasses.replace(client, **given)  # a client can be entered only once, so each start needs a copy
 
 
 def _as_async(kind: str, callback: Callback, pool: WorkerPool) -> Callable[[Any, Any], Awaitable[Any]]:

@@ -61,7 +61,11 @@ class Dispatch:
                 connection.emit_changes([tool], self.context.emit)
                 return language.tool_in_full(connection.name, tool)
             case "tools/call":
-                return self._call_tool(request)
+                connection, tool = self._find(request)
+                if faults(tool.input_schema, request.arguments):
+                    connection, tool = self._tool_now(request, connection)
+                    _check_arguments(request, connection, "tool", tool.input_schema, request.arguments)
+                return self._perform(connection, tool, request.arguments)
             case "resources/read":
                 connection = self._server_of_resource(request)
                 params = {"uri": request.params["uri"]}
@@ -100,13 +104,6 @@ class Dispatch:
             language.section(one.name, what, map(line, listed[one].found.values()), is_cut=listed[one].is_cut)
             if one in listed else str(failures[one]) for one in servers
         )
-
-    def _call_tool(self, request: Request) -> Returned:
-        connection, tool = self._find(request)
-        if faults(tool.input_schema, request.arguments):
-            connection, tool = self._tool_now(request, connection)
-            _check_arguments(request, connection, "tool", tool.input_schema, request.arguments)
-        return self._perform(connection, tool, request.arguments)
 
     def _perform(self, connection: Connection, tool: Tool, arguments: Mapping[str, Any]) -> Returned:
         connection.emit_changes([tool], self.context.emit)
