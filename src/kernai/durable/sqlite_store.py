@@ -107,6 +107,14 @@ SET about = excluded.about, payload = excluded.payload, checksum = excluded.chec
 WHERE payload IS NULL AND excluded.payload IS NOT NULL"""  # a file that could not be read at first
 _RUNS = "SELECT run_id, CAST(summary AS BLOB), checksum, status, updated_at FROM runs"
 _IS_HELD = "json_valid(summary) AND json_extract(summary, '$[4]') IS NOT NULL"  # the holder in `Head.to_data`
+#: the runs of each status in a filter. NOT INDEXED: a damaged index would hide runs
+_LISTED = {
+    None: "NOT INDEXED WHERE status != ''",
+    # also a run that waited, and is held but not resumed yet
+    RUNNING: f"NOT INDEXED WHERE (status = 'running' OR (status != '' AND {_IS_HELD}))",
+    ABANDONED: "WHERE status = 'running'",
+}
+_LISTED_OTHERS = "WHERE status != 'running' AND status = :status"
 # a statement that sets `status` also writes to the indexes
 _UPDATE_RUN = "UPDATE runs SET summary = ?, checksum = ?, updated_at = ? WHERE run_id = ?"
 _KEEP_RUN = "REPLACE INTO runs (summary, checksum, updated_at, run_id, status) VALUES (?, ?, ?, ?, ?)"
@@ -144,7 +152,7 @@ class SqliteStore(LeasedStore):
     ) -> Lease | None:
         key, (texts, sealed) = self._key(run_id), self._sealed_append(run_id, entries, media)
         rows = [(key, seq, text, crc32(text.encode("ascii"))) for seq, text in enumerate(texts, first_seq)]
-        brought = [(key, *one, _media_checksum(one[1].encode("ascii"), one[2])) for one in sealed]
+        brought = [(key, *one, _checksum(one[1].encode("ascii"), one[2])) for one in sealed]
 
         def work(connection: sqlite3.Connection) -> Lease | None:
             head = self._file.latest(connection, key)
@@ -169,7 +177,7 @@ class SqliteStore(LeasedStore):
             try:
                 for seq, text, checksum in connection.execute(_ENTRIES, (key, from_seq, most)):
                     if seq != from_seq + len(found):
-                        raise _DamageError("it is missing")
+                        break
                     found.append(_intact(self._opened, text, checksum))
                 if len(found) not in (max(self._file.latest(connection, key).entries - from_seq, 0), most):
                     raise _DamageError("it is missing")
@@ -196,7 +204,7 @@ class SqliteStore(LeasedStore):
             try:
                 for media_id, about, payload, checksum in connection.execute(_MEDIA, {"run": key, "ids": wanted}):
                     try:
-                        found.append(_intact(self._opened_media, about, checksum, payload, actual=_media_checksum))
+                        found.append(_intact(self._opened_media, about, checksum, payload))
                     except _DamageError as damage:
                         lost.append(f"{media_id} ({damage})")
                 head = self._file.latest(connection, key)
@@ -244,26 +252,17 @@ class SqliteStore(LeasedStore):
         return self._file.perform(f"look up or change run {run_id!r}", work, "BEGIN IMMEDIATE" if writes else "BEGIN")
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
+        own = "run_id BETWEEN :tenant || '/' AND :tenant || '/~'" if self._tenant else "instr(run_id, '/') = 0"
+        where = f"{_LISTED.get(wanted.status, _LISTED_OTHERS)} AND {own}"
+        given = {"status": wanted.status, "tenant": self._tenant}
+        if after is not None:
+            where += " AND updated_at <= :at AND (updated_at < :at OR run_id > :id)"
+            given |= {"at": after.updated_at, "id": self._key(after.run_id)}
+
         def work(connection: sqlite3.Connection) -> list[RunInfo]:
-            # NOT INDEXED: a damaged index would hide runs
-            given: list[Any] = []
-            where = f"{_RUNS} NOT INDEXED WHERE status != ''"
-            if wanted.status == RUNNING:  # also a run that waited, and is held but not resumed yet
-                where = f"{_RUNS} NOT INDEXED WHERE (status = 'running' OR (status != '' AND {_IS_HELD}))"
-            elif wanted.status == ABANDONED:
-                where = f"{_RUNS} WHERE status = 'running'"
-            elif wanted.status is not None:
-                where, given = f"{_RUNS} WHERE status != 'running' AND status = ?", [wanted.status]
-            if self._tenant:
-                where, given = f"{where} AND run_id BETWEEN ? AND ?", [*given, f"{self._tenant}/", f"{self._tenant}/~"]
-            else:
-                where += " AND instr(run_id, '/') = 0"
-            if after is not None:
-                where += " AND updated_at <= ? AND (updated_at < ? OR run_id > ?)"
-                given += [after.updated_at, after.updated_at, self._key(after.run_id)]
-            rows = connection.execute(f"{where} ORDER BY updated_at DESC, run_id", given)
+            rows = connection.execute(f"{_RUNS} {where} ORDER BY updated_at DESC, run_id", given)
             infos = (_head_of(*row).shown() for row in rows)
-            return list(islice((one for one in infos if wanted.matches(one)), limit))
+            return list(islice(filter(wanted.matches, infos), limit))
 
         return self._file.perform("list the runs", work, "BEGIN")
 
@@ -385,7 +384,7 @@ class _DamageError(sqlite3.DatabaseError):
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
-def _code(error: Exception) -> int | None:
+def _code(error: BaseException) -> int | None:
     """The primary SQLite error code; None if the error is not SQLite's."""
     if isinstance(error, UnicodeDecodeError):  # its message quotes the damaged place
         return sqlite3.SQLITE_CORRUPT
@@ -400,19 +399,18 @@ def _connected(path: str, durability: Durability) -> tuple[sqlite3.Connection, t
         connection = _connection(path)
         try:
             _prepare(connection, path)
-            _make_private(path)
+            for name in (path, f"{path}-wal", f"{path}-shm"):  # only now is the file known to be a store
+                with suppress(FileNotFoundError):
+                    _close_to_others(name, 0o600)
             for pragma in _PRAGMAS[durability]:
                 connection.execute(pragma)
-        except sqlite3.OperationalError as error:
+        except BaseException as error:
             connection.close()
             folder, as_user = os.path.dirname(path), os.access in os.supports_effective_ids  # noqa: PTH120 - text in, text out
             may_write = os.access(folder, os.W_OK, effective_ids=as_user)
             if may_write or _code(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
                 raise
             return _frozen(path), ()
-        except BaseException:
-            connection.close()
-            raise
         return connection, _identity(path)
 
 
@@ -431,7 +429,7 @@ def _frozen(path: str) -> sqlite3.Connection:
         )
     connection = _connection(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True)
     try:
-        if _is_new(connection, path) or _format(connection) != FORMAT:
+        if _format(connection, path) != FORMAT:
             raise KernaiError(
                 f"{path!r} was written by an older kernai, and can only be opened if you may write to its folder"
             )
@@ -459,13 +457,6 @@ def _make(path: str) -> None:
     _close_to_others(path, os.stat(path).st_mode)  # noqa: PTH116 - text in, text out
 
 
-def _make_private(path: str) -> None:
-    """Closes the store's files to other users. Call only once the file is known to be a store."""
-    for name in (path, f"{path}-wal", f"{path}-shm"):
-        with suppress(FileNotFoundError):
-            _close_to_others(name, 0o600)
-
-
 def _close_to_others(path: str, mode: int) -> None:
     """Sets the mode of a file that others may open. Raises `KernaiError` if this user may not change it."""
     if not os.stat(path).st_mode & 0o077:  # noqa: PTH116 - text in, text out
@@ -481,27 +472,24 @@ def _close_to_others(path: str, mode: int) -> None:
 def _prepare(connection: sqlite3.Connection, path: str) -> None:
     """Turns a new file into a store. Refuses any other program's file before writing to it."""
     connection.execute("BEGIN")  # a consistent view, even if another process is creating the store right now
-    new = _is_new(connection, path)
+    before = _format(connection, path)
     connection.execute("COMMIT")
     if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
         raise KernaiError(f"cannot keep runs in {path!r}: its file system does not support SQLite's write-ahead log")
-    connection.execute("BEGIN IMMEDIATE" if new or _format(connection) < FORMAT else "BEGIN")
-    if _is_new(connection, path):  # another process may have been faster
-        _execute(connection, _SCHEMA)
-    if _format(connection) < FORMAT:
-        _migrate(connection)
-    connection.execute("COMMIT")
+    if before < FORMAT:
+        connection.execute("BEGIN IMMEDIATE")
+        before = _format(connection, path)  # another process may have been faster
+        if before == 0:
+            _execute(connection, _SCHEMA)
+        if before < FORMAT:
+            _migrate(connection)
+        connection.execute("COMMIT")
 
 
 def _execute(connection: sqlite3.Connection, script: str) -> None:
     """Runs a script one statement at a time, since `executescript` would commit first."""
     for statement in script.strip().split(";\n"):
         connection.execute(statement)
-
-
-def _format(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
@@ -516,33 +504,33 @@ def _migrate(connection: sqlite3.Connection) -> None:
         connection.execute("UPDATE runs SET status = ?, updated_at = ? WHERE run_id = ?", row)
 
 
-def _is_new(connection: sqlite3.Connection, path: str) -> bool:
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = _format(connection)
-    if application == APPLICATION:
-        if version > FORMAT:
-            raise KernaiError(
-                f"{path!r} was written by a newer kernai (format {version}, this one knows {FORMAT}): upgrade kernai, "
-                "or use another file"
-            )
-        return False
-    if application or version or connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+def _format(connection: sqlite3.Connection, path: str) -> int:
+    """The format of the store; 0 for a new file. Raises `KernaiError` if it is another program's, or too new."""
+    application, version = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    if application == APPLICATION and version > FORMAT:
+        raise KernaiError(
+            f"{path!r} was written by a newer kernai (format {version}, this one knows {FORMAT}): upgrade kernai, "
+            "or use another file"
+        )
+    is_new = not (application or version or connection.execute("SELECT 1 FROM sqlite_master").fetchone())
+    if application != APPLICATION and not is_new:
         raise KernaiError(f"{path!r} is another program's database, so nothing was written to it: use another file")
-    return True
+    return int(version)
 
 
-def _media_checksum(about: bytes, payload: bytes | None) -> int:
-    return crc32(about if payload is None else payload, crc32(about))
+def _checksum(text: bytes, *payload: bytes | None) -> int:
+    """The checksum of a row, also of its payload if its table has them."""
+    found = crc32(text)
+    return crc32(text if payload[0] is None else payload[0], found) if payload else found
 
 
-def _intact(
-    read: Callable[..., T], text: object, checksum: object, *more: Any, actual: Callable[..., int] = crc32
-) -> T:
+def _intact(read: Callable[..., T], text: object, checksum: object, *payload: Any) -> T:
     """Reads a row's text if it matches its checksum. A `ValueError` also means that it is damaged."""
-    if not isinstance(text, bytes) or actual(text, *more) != checksum:
+    if not isinstance(text, bytes) or _checksum(text, *payload) != checksum:
         raise _DamageError("its checksum is wrong: the file is damaged, or was changed by another program")
     try:
-        return read(text.decode("ascii"), *more)
+        return read(text.decode("ascii"), *payload)
     except ValueError as error:
         raise _DamageError(str(error)) from error
 

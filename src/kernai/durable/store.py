@@ -33,8 +33,8 @@ RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED = "running", "abandoned", "queued",
 UNFINISHED = (RUNNING, ABANDONED, QUEUED, WAITING, BLOCKED)
 #: all statuses that a run can have; one that waits for a decision is not listed as ``interrupt``
 STATUSES = (*UNFINISHED, *(one.value for one in StopReason if one is not StopReason.INTERRUPT))
-#: how many runs iterating over a `RunPage` fetches at once
-PAGE = 500
+#: how many runs iterating over a `RunPage` fetches at first, and later: a store may read all its runs for each page
+PAGE, LONGEST_PAGE = 500, 8000
 
 _RUN_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
 
@@ -246,10 +246,10 @@ class RunPage:
         self.wanted = wanted
 
     def __iter__(self) -> Iterator[RunInfo]:
-        last: RunInfo | None = None
-        while found := self.page(PAGE, last):
+        last, limit = None, PAGE
+        while found := self.page(limit, last):
             yield from found
-            last = found[-1]
+            last, limit = found[-1], min(2 * limit, LONGEST_PAGE)
 
     def __bool__(self) -> bool:
         return bool(self.page(1))
