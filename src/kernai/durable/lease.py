@@ -247,11 +247,10 @@ class HeldRun:
         _GONE.add(self._worker)  # first, since the rest may fail or be cut off by a second Ctrl-C
         lease = self.lease
         self._drop()
-        if lease is None:
-            return
         with suppress(Exception):  # the error that broke off the run is raised instead; the lease will expire
-            self.store.release(lease)
-            _GONE.discard(self._worker)
+            if lease is not None:
+                self.store.release(lease)
+                _GONE.discard(self._worker)
 
     def _drop(self) -> None:
         self.lease, self.may_hold = None, False
@@ -268,37 +267,34 @@ class Leases:
         self._lock = threading.Lock()
         self._held: WeakSet[HeldRun] = WeakSet()  # weak, so that an abandoned run is not renewed forever
         self._sooner = threading.Event()
-        self._tick = TICK
         self._thread: threading.Thread | None = None
 
     def add(self, held: HeldRun) -> None:
         with self._lock:
             self._held.add(held)
-            if held.seconds / 6 < self._tick:
-                self._tick = held.seconds / 6
+            if held.seconds / 6 < TICK:
                 self._sooner.set()
-            if self._thread is not None:
-                return
-            try:
-                thread = threading.Thread(target=self._work, name="kernai-leases", daemon=True)
-                thread.start()
-            except RuntimeError:  # no thread can be started: only appends renew
-                return
-            self._thread = thread
+            if self._thread is None:
+                with suppress(RuntimeError):  # if no thread can be started, only appends renew
+                    thread = threading.Thread(target=self._work, name="kernai-leases", daemon=True)
+                    thread.start()
+                    self._thread = thread
 
     def discard(self, held: HeldRun) -> None:
         with self._lock:
             self._held.discard(held)
 
     def _work(self) -> None:
+        tick = TICK
         while True:
-            self._sooner.wait(self._tick)
+            self._sooner.wait(tick)
             self._sooner.clear()
             with self._lock:
                 held = list(self._held)
                 if not held:
-                    self._thread, self._tick = None, TICK
+                    self._thread = None
                     return
+            tick = min([TICK, *(one.seconds / 6 for one in held)])
             self._renew_or_check(held)
             del held  # it would keep a run in the set that nobody else refers to
 

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -91,18 +91,14 @@ class Server:
     @contextmanager
     def connection(self, until: float) -> Iterator[Connection]:
         """Yields the connection of this thread's transaction, or a free one. Callers retry until `until`."""
-        connection, pool = self.own, None
-        if connection is None:
-            pool = self._opened_pool()  # not for long, so that the caller notices Ctrl-C
-            connection = pool.getconn(timeout=min(max(until - time.monotonic(), RETRY_PAUSE), 0.5))
-        try:
-            yield connection
-        except psycopg.errors.ReadOnlySqlTransaction:  # the server has become a replica: connect again
-            connection.close()
-            raise
-        finally:
-            if pool is not None:
-                pool.putconn(connection)  # a pool that was closed meanwhile closes it
+        # not for long, so that the caller notices Ctrl-C
+        seconds = min(max(until - time.monotonic(), RETRY_PAUSE), 0.5)
+        with self._opened_pool().connection(seconds) if self.own is None else nullcontext(self.own) as connection:
+            try:
+                yield connection
+            except psycopg.errors.ReadOnlySqlTransaction:  # the server has become a replica: connect again
+                connection.close()
+                raise
 
     def _opened_pool(self) -> ConnectionPool[Connection]:
         with self._lock:
@@ -131,10 +127,8 @@ class Server:
                     begun.close()
                     time.sleep(RETRY_PAUSE)
                     INTERRUPTS.look()
-            try:
-                yield connection
-            finally:
-                self._own.connection = before
+            begun.callback(setattr, self._own, "connection", before)
+            yield connection
 
     @contextmanager
     def separate_connection(self) -> Iterator[None]:
@@ -202,12 +196,11 @@ class Server:
     def close(self) -> None:
         with self._lock:
             pool, self._pool, self._closed = self._pool, None, True
-        if pool is not None:
-            pool.close()
         with self._separate_lock:
             separate, self._separate = self._separate, None
-        if separate is not None:
-            separate.close()
+        for one in (pool, separate):
+            if one is not None:
+                one.close()
 
 
 _SERVERS: WeakSet[Server] = WeakSet()
