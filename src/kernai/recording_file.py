@@ -28,7 +28,11 @@ def entries_in(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     if not text.strip():
         raise KernaiError(f"{name} is not a recording: the file is empty")
     try:
-        yield from _checked(name, _events(text, name))
+        for number, entry in enumerate(_events(text, name), 1):
+            if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
+                why = 'it must be an object with its type as "event"'
+                raise KernaiError(f"{name}: entry {number} is not an event: {why}")
+            yield entry
     except RecursionError as error:
         raise KernaiError(f"{name} is not a recording: it is nested too deeply") from error
 
@@ -48,10 +52,3 @@ def _events(text: str, name: str) -> Iterable[Any]:
     if not isinstance(found, list):
         raise KernaiError(f'{name} is not a recording: it must be a list of events, or an object with one as "events"')
     return found
-
-
-def _checked(name: str, entries: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    for number, entry in enumerate(entries, 1):
-        if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
-            raise KernaiError(f'{name}: entry {number} is not an event: it must be an object with its type as "event"')
-        yield entry

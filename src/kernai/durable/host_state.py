@@ -13,7 +13,7 @@ and a skill that once took longer is not waited for again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,51 +71,38 @@ class HostState:
 
     def begin(self, run: Run) -> None:
         """Notes the state with which a run begins or continues. Raises what `save` raises."""
-        if _shared(run) is not None:
+        owner, _ = next(_owners(run))
+        if owner is run:
             self._known[run.scope] = ContextSavedRow(_saved(run))
 
     def changes(self, run: Run) -> list[ContextSavedRow]:
         """The states changed by an outcome of this run. If its `save` raises, the run ends as if its store had."""
-        journal = run.root.journal
         found: list[ContextSavedRow] = []
-        is_foreign = False
-        above: Run | None = run
-        while above is not None:
-            run, shared, above = above, _shared(above), _parent(above)
-            if shared is None:
-                continue
+        for at, (owner, shared) in enumerate(_owners(run)):
             try:
                 with self._saving:
-                    row = ContextSavedRow(_saved(run))
+                    row = ContextSavedRow(_saved(owner))
                     self._number = row.number = self._number + 1
             except Exception as error:  # noqa: BLE001 - a state that cannot be saved ends only its own run
-                if not is_foreign and journal is not None:
-                    journal.fail(error)
+                if at == 0 and run.root.journal is not None:
+                    run.root.journal.fail(error)
                 break
-            is_foreign = True
-            known = self._known.get(run.scope)
+            known = self._known.get(owner.scope)
             if known is None or row.value != known.value:
                 row.shared = shared
-                run.sealed(row)
+                owner.sealed(row)
                 found.append(row)
-            if not shared:
-                break
         return found
 
     # ------------------------------------------------------------------------------------------------------- turns
-
-    def owner(self, run: Run) -> str:
-        """The highest scope with which this run shares state."""
-        while (parent := _parent(run)) is not None and _shared(run) != []:
-            run = parent
-        return run.scope
 
     def in_turn(self, run: Run, call: CallSkill | CallProtocol | None = None) -> Generator[Effect, Any, bool]:
         """Waits until no other call is changing this run's state, then takes the turn for `call`, or for saving.
 
         Returns False if it need not be saved yet: a call of the run has the turn, and the run records its outcome next.
         """
-        owner, now = self.owner(run), run.clock.monotonic
+        *_, (highest, _) = _owners(run)
+        owner, now = highest.scope, run.clock.monotonic
         who = run.scope if call is None else call.call_id
         what = "" if call is None else call.skill if isinstance(call, CallSkill) else call.protocol
         while what not in self._slow:
@@ -167,14 +154,20 @@ _PLAIN = (str, int, float, complex, bytes, bool, type(None), frozenset)
 _NOT_THE_HOSTS = frozenset(Context.__annotations__)
 
 
-def _shared(run: Run) -> list[str] | None:
-    """The attributes with mutable values that a sub-run's context shares with its parent's; None if it shares all."""
-    parent = _parent(run)
-    if parent is None:
-        return []
-    mine, theirs = _attributes(run.context), _attributes(parent.context)
-    same = {name for name, value in mine.items() if name in theirs and theirs[name] is value}
-    return None if len(same) == len(mine) else sorted(name for name in same if not isinstance(mine[name], _PLAIN))
+def _owners(run: Run) -> Iterator[tuple[Run, list[str]]]:
+    """The run and those above it that own its state or a part of it. The latter is recorded with the names of the other
+    attributes: those with mutable values that the context shares with its parent's.
+    """
+    while (parent := _parent(run)) is not None:
+        mine, theirs = _attributes(run.context), _attributes(parent.context)
+        same = {name for name, value in mine.items() if name in theirs and theirs[name] is value}
+        if len(same) < len(mine):  # otherwise it owns nothing
+            shared = sorted(name for name in same if not isinstance(mine[name], _PLAIN))
+            yield run, shared
+            if not shared:
+                return
+        run = parent
+    yield run, []
 
 
 def _attributes(context: Context) -> dict[str, Any]:
