@@ -274,9 +274,9 @@ def test_a_text_that_the_server_does_not_take_is_an_error_at_once(kept: Postgres
 def test_a_closed_postgres_store_is_an_error_that_says_so(kept: PostgresStore) -> None:
     kept.close()
     kept.close()
-    for act in (lambda: kept.load("r"), lambda: kept.append("r", 0, [started()], []), lambda: list(kept.runs())):
+    for act in (kept.load, lambda _: kept.append("r", 0, [started()], []), lambda _: list(kept.runs()), kept.cancel_requests):
         with pytest.raises(KernaiError, match="the store is closed"):
-            act()
+            act("r")
 
 
 def test_watching_a_run_marks_it_only_now_and_then_and_waits_no_longer_than_asked(

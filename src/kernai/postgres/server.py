@@ -138,6 +138,7 @@ class Server:
             return
         with self._separate_lock:
             try:
+                self._opened_pool()  # raises an error if the store is closed
                 self._separate = self._own.connection = self._separate or self.connect()
                 yield
             except psycopg.Error as error:  # it cannot be opened
