@@ -182,23 +182,22 @@ class PostgresStore(LeasedStore):
         texts, brought = self._sealed_append(run_id, entries, media)
         info, lease = terms.get("info"), terms.get("lease")
         ends = first_seq + len(texts)
-        given = {
+        given: dict[str, Any] = {
             "tenant": self._tenant, "run_id": run_id, "first": first_seq, "texts": texts,
             "channel": self._server.channel, "note": f"{self._tenant}/{run_id}",
         }
 
-        at_once: tuple[str, dict[str, Any]] | None = None
-        begun = Head(RunInfo(run_id))
+        at_once, begun = "", Head(RunInfo(run_id))
         if lease is None and first_seq == 0:
             begun.append(0, entries, **terms)
-            at_once = _BEGIN, given | _row_of(begun)
+            at_once, given = _BEGIN, given | _row_of(begun)
         elif lease is not None and info is not None:
             more = {"ends": ends, "token": lease.token, "seconds": lease.seconds, "release": False, **terms}
-            at_once = _APPEND, given | more | _listed(info)
+            at_once, given = _APPEND, given | more | _listed(info)
 
         def work(connection: Connection) -> Lease | None:
             with connection.transaction() if brought else nullcontext():
-                row = None if at_once is None else connection.appends.execute(*at_once).fetchone()
+                row = connection.appends.execute(at_once, given).fetchone() if at_once else None
                 if row is not None:
                     self._keep_media(connection, run_id, brought)
                     if lease is not None:

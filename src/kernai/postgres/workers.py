@@ -234,8 +234,12 @@ class Workers:
 
     def _continue(self, tenant: str, run_id: str) -> None:
         """Works on a run until it ends or waits."""
-        store = self._view(tenant)
+        store, length = self._view(tenant), -1
         while (info := store.info(run_id)) is not None and info.status in UNFINISHED:
+            # continue here: the job for a decision made in the meantime may have been used up already
+            if length >= 0 and (info.length == length or not (info.decisions or info.due)):
+                return
+            length = info.length
             if self._stopping.is_set():  # the job was fetched just before
                 store.enqueue(run_id)
                 return
@@ -253,7 +257,7 @@ class Workers:
                 options: ResumeOptions = {} if self._options is None else self._options(info)
                 check_type(options, Mapping, "options must return a mapping, such as {'limits': ...}")
                 options = {"lease": self._lease, **options, "store": store}
-                result = resume(agent, run_id, accept=self._accept, **options)
+                resume(agent, run_id, accept=self._accept, **options)
             except RunConflictError:
                 if self._stopping.is_set():
                     store.enqueue(run_id)
@@ -267,11 +271,6 @@ class Workers:
                 if isinstance(error.__cause__, psycopg.Error):  # this may be transient
                     raise  # the job fails, and the reaper submits another
                 _block(store, run_id, described(error), error)
-                return
-            after = store.info(run_id)
-            # continue here: the job for a decision made in the meantime may have been used up already
-            is_due = after is not None and (after.decisions or after.due) and after.length != info.length
-            if result.stop_reason != StopReason.INTERRUPT or not is_due:
                 return
 
     def _reap_until(self, done: threading.Event) -> None:
@@ -296,11 +295,11 @@ def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
             return 0
         found: set[tuple[str, str]] = set()
         for tenant, run_id, job, status, is_silent, began, *rest in connection.execute(_JOBS, (silent, queue)):
-            head = _head(run_id, rest) if rest[0] is not None else None
-            if head is None and rest[0] is not None:
+            head = _head(run_id, rest)
+            if head is None:
                 continue
-            is_open = head is not None and head.info.status in UNFINISHED
-            if status == "doing" and head is not None and (
+            is_open = head.info.status in UNFINISHED
+            if status == "doing" and (
                 head.is_busy() or not (is_silent or (head.holder is not None and began <= head.since)) if is_open
                 else head.now < head.until  # the worker that has ended the run is about to end the job
             ):
@@ -317,9 +316,11 @@ def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
 
 
 def _head(run_id: str, row: Sequence[Any]) -> Head | None:
-    """None if the row cannot be read. That must not keep other runs waiting."""
+    """The head of a run, an ended one if it has no row; None if the row cannot be read, which must not keep other runs
+    waiting.
+    """
     try:
-        return head_of(*row)
+        return head_of(*row) if row[0] is not None else Head(RunInfo(run_id, status="deleted"))
     except Exception as error:  # noqa: BLE001 - whatever is in it
         _LOG.warning("the reaper: run %s cannot be read: %s", run_id, described(error))
         return None
