@@ -19,7 +19,7 @@ import stat
 import threading
 from binascii import crc32
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep, time
@@ -542,22 +542,18 @@ _FILES: WeakSet[_File] = WeakSet()
 _CONNECTING = threading.Lock()
 #: held while the process forks, so that no store is added whose connection would stay open
 _FORKING = threading.Lock()
-_held: list[_File] = []
+_forking = ExitStack()
 
 
 def _before_fork() -> None:
-    _FORKING.acquire()
-    _held[:] = _FILES
-    for file in _held:
-        file.lock.acquire()
+    _forking.enter_context(_FORKING)
+    for file in list(_FILES):
+        _forking.enter_context(file.lock)
         file.disconnect()
 
 
 def _after_fork() -> None:
-    for file in _held:
-        file.lock.release()
-    _held.clear()
-    _FORKING.release()
+    _forking.pop_all().close()  # emptied first: another thread may fork as soon as the locks are free
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
