@@ -27,17 +27,12 @@ from kernai._util.api import Once
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 
-#: how many seconds to keep retrying while the server is unavailable, and the pause between attempts; it is longer for a
-#: server that is read-only, since each attempt makes a connection
-RETRY_SECONDS = 10.0
-RETRY_PAUSE, READ_ONLY_PAUSE = 0.05, 1.0
+#: how many seconds to keep retrying while the server is unavailable, and the pause between attempts
+RETRY_SECONDS, RETRY_PAUSE = 10.0, 0.05
 #: after how many seconds a pool starts a new series of attempts to connect; within a series, the waits grow
 RECONNECT = 2.0
 #: after how many milliseconds the server ends the transaction of a client that was suspended in it, and frees its locks
 IDLE = 15_000
-#: default options of an address, so that a server that has vanished is noticed within 25 seconds:
-#: without them the operating system waits for 15 minutes, or for hours if nothing was sent
-CONNECTING = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "tcp_user_timeout": "15000"}
 #: how many bytes of a name PostgreSQL keeps
 LONGEST_NAME = 63
 #: how often watchers also poll, in seconds

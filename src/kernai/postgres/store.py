@@ -44,17 +44,7 @@ from kernai.durable.store import (
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
-from kernai.postgres.server import (
-    CONNECTING,
-    LONGEST_NAME,
-    LOOKS,
-    READ_ONLY_PAUSE,
-    RETRY_PAUSE,
-    RETRY_SECONDS,
-    Connection,
-    Server,
-    prepare,
-)
+from kernai.postgres.server import LONGEST_NAME, LOOKS, RETRY_PAUSE, RETRY_SECONDS, Connection, Server, prepare
 from kernai.values.media import Media
 
 if TYPE_CHECKING:
@@ -62,6 +52,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: the pause between attempts at a server that is read-only, in seconds: each makes a connection
+READ_ONLY_PAUSE = 1.0
+#: default options of an address, so that a server that has vanished is noticed within 25 seconds:
+#: without them the operating system waits for 15 minutes, or for hours if nothing was sent
+CONNECTING = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval": "5", "tcp_user_timeout": "15000"}
 #: how many seconds appends to a run send notifications after somebody has asked to watch it
 WATCHED = 60.0
 #: the name of the only Procrastinate task
