@@ -385,7 +385,7 @@ def test_tasks_do_not_save_a_state_that_they_do_not_share() -> None:
 
 
 def test_ctrl_c_while_a_call_waits_for_its_turn_is_not_lost() -> None:
-    run, state = ByHand(shopper(), context=Cart(), monotonic=lambda: 0.0).state, host_state.HostState({})
+    run, state = ByHand(shopper(), context=Cart(), monotonic=lambda: 0.0).state, host_state.HostState()
     assert list(state.in_turn(run, CallSkill("", "0.0", "put", {}))) == []
     waiting = state.in_turn(run, CallSkill("", "0.1", "put", {}))
     assert isinstance(next(waiting), Sleep)

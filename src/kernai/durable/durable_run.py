@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kernai.durable.approvals import Call, CallRefusedError, Decision, DoubtfulPause, called, edited
 from kernai.durable.history import History
-from kernai.durable.host_state import HostState
+from kernai.durable.host_state import HostState, restore
 from kernai.durable.outcomes import RecordedError, RecordedExit
 from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of, reading
 from kernai.durable.replay_cursor import divergence
@@ -81,7 +81,7 @@ class DurableRun:
         #: whether work was parked because another worker is to continue the run
         self.is_left = False
         self.history = History()
-        self._state = HostState({})
+        self._state = HostState()
         self._in_flight: InFlight = "fail"
         self._verdicts: Mapping[str, Decision] = {}
         #: whether an input has not been added to the conversation yet
@@ -131,8 +131,6 @@ class DurableRun:
         facts = history.facts
         made = {call: replace(decision, asked=facts.waiting[call].metadata) for call, decision in approvals.items()}
         self.decisions = facts.approvals | made
-        # skills that are called again change the host's state again, from its beginning
-        self._state = HostState({} if self.check_skill is not None else facts.contexts)
         self._restore(run)
         inputs = [*recorded.inputs(run.context.media_store), *added]
         root = DurableScope(self, run, self._conversation(run, inputs), history.of(""))
@@ -209,8 +207,9 @@ class DurableRun:
 
     def _restore(self, run: Run, *, has_ended: bool = False) -> None:
         """Restores the host's recorded state, and the record of trusted values."""
-        if not has_ended:  # otherwise nobody uses the state
-            self._state.restore(run)
+        # not if nobody uses it, nor if skills are called again, which change it again from its beginning
+        if not has_ended and self.check_skill is None:
+            restore(run, self.history.facts.contexts)
         if run.trust is not None:
             for one in self.history.facts.trusted.get(run.scope, ()):
                 reading(one, run.trust.restore, [one.row])

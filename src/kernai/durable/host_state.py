@@ -41,11 +41,24 @@ class Turn(NamedTuple):
     since: float
 
 
-class HostState:
-    """The host's state for a root run and its sub-runs, by scope. `recorded` has the last states before a resume."""
+def restore(run: Run, recorded: Mapping[str, ContextSavedRow]) -> None:
+    """Restores a run's state. `recorded` has the last states before a resume, by scope."""
+    row, parent = recorded.get(run.scope), _parent(run)
+    if row is None:
+        return
+    for name, value in _attributes(run.context).items() if parent is not None else ():
+        if isinstance(value, (list, dict, set)):  # the parent's, which the context may change
+            setattr(run.context, name, copy(value))
+    run.context.restore(row.value)
+    if parent is not None:
+        for name in row.shared or ():
+            setattr(run.context, name, getattr(parent.context, name))
 
-    def __init__(self, recorded: Mapping[str, ContextSavedRow]) -> None:
-        self._recorded = recorded
+
+class HostState:
+    """The host's state for a root run and its sub-runs."""
+
+    def __init__(self) -> None:
         #: by scope, the last recorded state, at first the initial one
         self._known: dict[str, ContextSavedRow] = {}
         self._saving = threading.Lock()
@@ -55,19 +68,6 @@ class HostState:
         #: whose turn it is to change a state, by the scope that owns it; the skills that took too long
         self._turns: dict[str, Turn] = {}
         self._slow: set[str] = set()
-
-    def restore(self, run: Run) -> None:
-        row = self._recorded.get(run.scope)
-        if row is None:
-            return
-        parent = _parent(run)
-        for name, value in _attributes(run.context).items() if parent is not None else ():
-            if isinstance(value, (list, dict, set)):  # the parent's, which `restore` may change
-                setattr(run.context, name, copy(value))
-        run.context.restore(row.value)
-        if parent is not None:
-            for name in row.shared or ():
-                setattr(run.context, name, getattr(parent.context, name))
 
     def begin(self, run: Run) -> None:
         """Notes the state with which a run begins or continues. Raises what `save` raises."""

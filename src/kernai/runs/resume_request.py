@@ -19,7 +19,7 @@ from kernai.drivers.delivery import ThreadsDelivery
 from kernai.durable.approvals import WOKEN, Decision
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import NOT_DECIDED, History
-from kernai.durable.host_state import HostState
+from kernai.durable.host_state import restore
 from kernai.durable.lease import key_of
 from kernai.durable.recorded_run import Recorded, RecordedRun, reading
 from kernai.durable.replay_cursor import divergence, shown
@@ -411,7 +411,7 @@ def _stored(entries: Iterable[Any]) -> list[Any]:
 
 def _recorded_end(run: Run, recorded: RecordedRun) -> Work:
     """Ends a finished run with its recorded result, and restores the context's last saved state."""
-    HostState(recorded.facts.contexts).restore(run)
+    restore(run, recorded.facts.contexts)
     run.root.repair = recorded.repair(run.root.repair)
     run.result = recorded.final_result(run.context.media_store)
     text, answer_type, end = run.result.text, run.answer_type, recorded.scopes[""][-1]
