@@ -120,9 +120,9 @@ _FORGET = (
     # a job that waits would keep one of the next run with this id from its queue
     """WITH run AS (UPDATE runs SET queue = NULL, lock = NULL WHERE tenant = %s AND run_id = %s
         RETURNING tenant, run_id),
-    job AS (DELETE FROM procrastinate_jobs USING run WHERE queueing_lock = tenant || '/' || run_id AND status = 'todo')
-    DELETE FROM entries USING run WHERE entries.tenant = run.tenant AND entries.run_id = run.run_id""",
-    """WITH gone AS (DELETE FROM media WHERE tenant = %s AND run_id = %s RETURNING digest)
+    job AS (DELETE FROM procrastinate_jobs USING run WHERE queueing_lock = tenant || '/' || run_id AND status = 'todo'),
+    entry AS (DELETE FROM entries USING run WHERE entries.tenant = run.tenant AND entries.run_id = run.run_id),
+    gone AS (DELETE FROM media USING run WHERE media.tenant = run.tenant AND media.run_id = run.run_id RETURNING digest)
     SELECT array_agg(digest) FROM gone WHERE digest IS NOT NULL""",
     # waits for appends that use one of them
     "SELECT FROM payloads WHERE digest = ANY(%s::text[]) ORDER BY digest FOR UPDATE",
@@ -318,11 +318,10 @@ class PostgresStore(LeasedStore):
             connection.execute(_KEEP_MEDIA, (self._tenant, run_id, media_id, about, digest))
 
     def _forget(self, connection: Connection, run_id: str) -> None:
-        key = (self._tenant, run_id)
-        connection.execute(_FORGET[0], key)
-        digests = connection.execute(_FORGET[1], key).fetchone()
-        connection.execute(_FORGET[2], digests)
-        connection.execute(_FORGET[3], digests)
+        forget, *of_payloads = _FORGET
+        digests = connection.execute(forget, (self._tenant, run_id)).fetchone()
+        for statement in of_payloads:
+            connection.execute(statement, digests)
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
         found: list[RunInfo] = []
@@ -338,8 +337,6 @@ class PostgresStore(LeasedStore):
     def _page(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
         depends_on_lease = wanted.status in (RUNNING, ABANDONED)
         conditions = {
-            "tenant = %(tenant)s": True,
-            "status <> ''": True,
             "holder IS NOT NULL OR status = 'running'": depends_on_lease,
             "status = %(status)s": wanted.status is not None and not depends_on_lease,
             "agent = %(agent)s": wanted.agent is not None,
@@ -356,8 +353,9 @@ class PostgresStore(LeasedStore):
             "agent": json.dumps(wanted.agent), "parent": json.dumps(wanted.parent), "tags": _tagged(wanted.tags),
             "waiting": json.dumps(wanted.waiting), "at": after and after.updated_at, "id": after and after.run_id,
         }
-        where = ") AND (".join(condition for condition, applies in conditions.items() if applies)
-        query = f"SELECT {SELECTED} FROM runs WHERE ({where}) ORDER BY updated_at DESC, run_id LIMIT %(limit)s"
+        listed = "".join(f" AND ({condition})" for condition, applies in conditions.items() if applies)
+        where = f"tenant = %(tenant)s AND status <> ''{listed}"
+        query = f"SELECT {SELECTED} FROM runs WHERE {where} ORDER BY updated_at DESC, run_id LIMIT %(limit)s"
         rows = self._perform("list the runs", lambda connection: connection.execute(query, given).fetchall())
         return [head_of(*row).shown() for row in rows]
 
