@@ -42,8 +42,7 @@ class Plain:
     ({"status": "waitin"}, ValueError, "no run can have the status 'waitin'; did you mean 'waiting'"),
     ({"status": "interrupt"}, ValueError, "did you mean 'waiting'"),
     ({"status": 5}, ValueError, "no run can have the status 5; there are running, "),
-    ({"updated_before": "last week"}, ValueError, "a time as text must be a date, or like 2026-"),
-    ({"updated_before": "90d"}, ValueError, "got '90d'"),
+    ({"updated_before": "90d"}, ValueError, "a time as text must be a date, or like 2026-11-20T10:00:00.000Z, got '90d'"),
     ({"updated_before": "2026-11-20T10:00:00+02:00"}, ValueError, "or like 2026-11-20T10:00:00.000Z"),
     ({"updated_before": datetime.fromisoformat("2026-01-01")}, ValueError, "a time needs its zone, such as datetime.now(timezone.utc)"),
     ({"updated_before": timedelta(days=90)}, TypeError, "a time must be a datetime with its zone"),
@@ -54,7 +53,7 @@ class Plain:
 def test_a_filter_that_can_match_no_run_is_an_error(
     filters: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """Text is compared with the times of runs: before "last week" are all."""
+    """Text is compared with the times of runs: before "90d" are all."""
     store = MemoryStore()
     kernai.execute(Agent(instructions="", provider=MockProvider("hi")), "go", store=store, run_id="r")
     with pytest.raises(error, match=re.escape(message)):
@@ -110,7 +109,8 @@ class TestLeasesInMemory(RunStoreRules):
 
 class _InSqlite:
     @pytest.fixture(autouse=True)
-    def _files(self, tmp_path: Path) -> Iterator[None]:
+    def _files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        monkeypatch.setattr("kernai.durable.store.PAGE", 2)  # pages grow, up to 8000
         self.folder = tmp_path
         self.stores: list[SqliteStore] = []
         yield
