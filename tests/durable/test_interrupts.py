@@ -59,11 +59,12 @@ def test_a_stream_resumes_with_the_options_of_a_resume(is_async: bool) -> None:
         streamed(is_async, it, "again", approvals={"0.0": True}, **options)
     for run_id, error in ((None, r"pass store=\.\.\. and run_id="), (5, "run_id must be .*, got 5")):
         with pytest.raises((TypeError, ValueError), match=error):
-            streamed(is_async, it, "again", resume=True, store=options["store"], run_id=run_id)
+            (kernai.astream if is_async else kernai.stream)(it, resume=True, **{**options, "run_id": run_id})
     with pytest.raises(TypeError, match=r"unknown option 'accept'; only resume\(\) and aresume\(\) take it"):
         streamed(is_async, it, "again", resume=True, accept=[], **options)
-    with pytest.raises(TypeError, match="unknown option 'resume'"):
-        kernai.execute(it, "again", **{**options, "resume": True})
+    for name, hint in (("resume", ""), ("approvals", r"; only resume\(\) and stream\(resume=True\) take it")):
+        with pytest.raises(TypeError, match=f"unknown option '{name}'{hint}"):
+            kernai.execute(it, "again", **{**options, name: True})
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -28,6 +28,8 @@ from kernai import (
     Skill,
 )
 from kernai.blocks import block
+from kernai.durable import replay_cursor
+from kernai.jsonio.json_data import jsonable
 from kernai.loop import calls, corrections, workflow
 from kernai.runs.run_request import RunRequest
 from kernai.testing import assert_replays
@@ -203,8 +205,23 @@ def test_replaying_a_file_with_several_runs_needs_a_run_id(tmp_path: Path, monke
     Path("other").write_text(Path(lines).read_text() * 2)
     with pytest.raises(KernaiError, match="2 runs in the recording have the id 'two'"):
         kernai.replay(it, "two", recording="other")
+    with pytest.raises(FileNotFoundError, match="recording: No such file or directory: 'nope'"):
+        kernai.replay(it, recording="nope")
     with pytest.raises(KernaiError, match=r"the recording of run '\{\}' is damaged"):
         kernai.replay(it, recording=[{"event": "run_start", "run_id": {}}])
+
+
+def test_a_replay_of_a_list_compares_each_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spy(message: object) -> Any:
+        compared.append(message)
+        return jsonable(message)
+
+    compared, recorder, count = list[Any](), Recorder(), 20
+    it = Agent(instructions="x", skills=[Skill("look", execute=lambda: "seen")], max_steps=count)
+    kernai.execute(it, "go", provider=MockProvider(*[command("look")] * (count - 1), "<final>x</final>"), recorder=recorder)
+    monkeypatch.setattr(replay_cursor, "jsonable", spy)
+    assert kernai.replay(it, recording=recorder.to_list()).result
+    assert len(compared) == 2 * count - 1
 
 
 def test_replaying_with_an_agent_that_decides_differently_names_the_first_different_event(whole: MemoryStore) -> None:

@@ -37,7 +37,7 @@ from kernai.events import KINDS, Event, RunResumedRow, RunStartRow, SkillErrorRo
 from kernai.loop.effects import CallSkill, Completion, Effect, Raise, Sleep, Work, advance, alone
 from kernai.loop.run_state import Run, recorded_parts
 from kernai.middleware.chain import wrap
-from kernai.recording.recorder import expand
+from kernai.recording.recorder import Shortening, expand
 from kernai.recording_file import read_recording
 from kernai.registry.skill_context import SkillContext
 from kernai.runs.plan_request import checked_plan
@@ -374,7 +374,10 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
     if is_text and not os.path.exists(recording):  # noqa: PTH110 - a `Path` fails for a long text
         raise TypeError("recording must be a file's path or a recording's entries, got its text: pass json.loads(text)")
     if isinstance(recording, (str, os.PathLike)):
-        recording = read_recording(recording)
+        try:
+            recording = read_recording(recording)
+        except OSError as error:
+            raise OSError(error.errno, f"recording: {error.strerror}", error.filename) from error
     check_type(recording, Iterable, "recording must be a file's path or entries, such as recorder.to_list()")
     entries = [entry.to_dict() if isinstance(entry, Event) else entry for entry in recording]
     strange = [type(entry).__name__ for entry in entries if not isinstance(entry, Mapping)]
@@ -392,9 +395,8 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
     if runs.count(wanted) > 1:
         raise KernaiError(f"{runs.count(wanted)} runs in the recording have the id {wanted!r}: pass the entries of one")
     own = [entry for entry in entries if entry.get("run_id") == wanted and entry.get("event") not in LIVE]
-    found = _stored(own)
-    # messages recorded in short may follow some that were lost
-    return found if len(found) == len(own) else _stored(expand(own, "the recording"))
+    # in full, since some may follow messages that were lost; then in short, so that each message is compared once
+    return [*map(Shortening().entry, _stored(expand(own, "the recording")))]
 
 
 def _stored(entries: Iterable[Any]) -> list[Any]:

@@ -52,7 +52,7 @@ def execute(agent: Agent[Output_co], input: UserInput, **options: Unpack[RunOpti
 
 
 def stream(
-    agent: Agent[Output_co], input: UserInput | None, *, resume: bool = False, approvals: Approvals = None,
+    agent: Agent[Output_co], input: UserInput | None = None, *, resume: bool = False, approvals: Approvals = None,
     in_flight: InFlight = "fail", agents: Agents = None, **options: Unpack[RunOptions],
 ) -> RunStream[Output_co]:
     """Returns an iterator of the run's events; see `RunStream`. The run starts when you ask for the first event.
@@ -74,7 +74,7 @@ async def aexecute(agent: Agent[Output_co], input: UserInput, **options: Unpack[
 
 
 def astream(
-    agent: Agent[Output_co], input: UserInput | None, *, resume: bool = False, approvals: Approvals = None,
+    agent: Agent[Output_co], input: UserInput | None = None, *, resume: bool = False, approvals: Approvals = None,
     in_flight: InFlight = "fail", agents: Agents = None, **options: Unpack[RunOptions],
 ) -> AsyncRunStream[Output_co]:
     """Returns an asynchronous iterator of the run's events, to use in ``async with``; see `AsyncRunStream`.
