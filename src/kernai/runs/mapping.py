@@ -7,7 +7,6 @@ one at a time. After Ctrl-C or a cancelled task, all runs are ended before it is
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -81,21 +80,21 @@ class Batch:
             check_function("on_progress", on_progress, "the progress (or True, for a bar)", None, may_be_async=True)
         if isinstance(inputs, (str, bytes, Media, Outside, Mapping)) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs must be a list with an input for each run, got {type(inputs).__name__}")
-        self._turns = _Turns()
         self._concurrency, self._on_progress = check_count("concurrency", concurrency), on_progress
-        self._report: Report = self._turns.of(on_progress) if callable(on_progress) else lambda _: None
         given, history, context = dict(options), options.get("history"), options.get("context")
         if isinstance(history, Iterator):
             given["history"] = list(history)
         self._options = RunRequest(agent, "", given)  # checks them even if there are no inputs
-        given |= {name: self._turns.of(options.get(name)) for name in ("on_event", "on_task_complete")}
+        report = on_progress if callable(on_progress) else lambda _: None
+        self._report, given["on_event"], given["on_task_complete"] = _in_turns(
+            report, options.get("on_event"), options.get("on_task_complete"))
         self.requests: list[RunRequest] = []
         for at, one in enumerate(inputs):
             if context is not None:  # each run gets one made like a sub-run's, but at the depth of the given one
                 given["context"] = made = child_of(context, context.task_id)
                 made.depth, made.trusted = context.depth, context.trusted
             self.requests.append(RunRequest(agent, one, given, f"inputs[{at}]"))
-        self._left = deque(range(len(self.requests)))
+        self._left = enumerate(self.requests)
         self._results: list[Any] = [None] * len(self.requests)
         self._done = self._failed = 0
         self._usage = Usage()
@@ -114,15 +113,17 @@ class Batch:
         ended: SimpleQueue[int] = SimpleQueue()
         running: dict[int, tuple[Run, Driving]] = {}
         try:
-            while self._left or running:
-                while self._left and len(running) < self._concurrency:
-                    self._begin(self._left.popleft(), running, ended.put)
+            while True:
+                while len(running) < self._concurrency and (following := next(self._left, None)) is not None:
+                    self._begin(*following, running, ended.put)
+                if not running:
+                    return
                 INTERRUPTS.look()
                 for _, driving in running.values():
                     if driving.has_thread:
                         driving.look_after()
-                with suppress(Empty):  # none ends for a while, or none is running
-                    at = ended.get(bool(running), POLL)
+                with suppress(Empty):  # none ends for a while
+                    at = ended.get(timeout=POLL)
                     self._end(at, *running.pop(at))
         except BaseException:
             for _, driving in running.values():
@@ -132,8 +133,9 @@ class Batch:
                 driving.end()
             raise
 
-    def _begin(self, at: int, running: dict[int, tuple[Run, Driving]], ended: Callable[[int], None]) -> None:
-        request = self.requests[at]
+    def _begin(
+        self, at: int, request: RunRequest, running: dict[int, tuple[Run, Driving]], ended: Callable[[int], None]
+    ) -> None:
         try:
             if request.cancellation.is_set():
                 raise request.cancellation.error()
@@ -179,15 +181,15 @@ class Batch:
         from asyncio import CancelledError
 
         try:
-            while self._left:
-                await self._one(self._left.popleft())
+            for at, request in self._left:
+                await self._one(at, request)
         except (Exception, CancelledError):
             raise
         except BaseException as error:  # Ctrl-C and the like: raised from a task, they would end the event loop
             raise _Ended from error
 
-    async def _one(self, at: int) -> None:
-        request, run = self.requests[at], None
+    async def _one(self, at: int, request: RunRequest) -> None:
+        run: Run | None = None
         try:
             if request.cancellation.is_set():
                 raise request.cancellation.error()
@@ -231,33 +233,27 @@ class _Ended(Exception):  # noqa: N818 - never seen outside
     """Carries a `BaseException` out of a task, as its cause."""
 
 
-class _Turns:
-    """Makes sure that the callbacks of all runs are called one at a time."""
-
-    def __init__(self) -> None:
-        self._lock = RLock()  # reentrant: a callback may use the context of a call, which emits events
-        self._async_lock: Any = None
-
-    def of(self, observer: Any) -> Any:
-        """Wraps an observer, if there is one, so that it is called one at a time."""
-        if observer is None:
-            return None
-
-        def call(*given: Any, **named: Any) -> Any:
-            with self._lock:
-                return observer(*given, **named)
-
-        if not is_async(observer):
-            return call
+def _in_turns(*observers: Any) -> Iterable[Any]:
+    """Wraps observers so that they are called one at a time. None stays None."""
+    lock = RLock()  # reentrant: a callback may use the context of a call, which emits events
+    async_lock: Any = None
+    if any(map(is_async, observers)):
         from asyncio import Lock
 
-        lock = self._async_lock = self._async_lock or Lock()
+        async_lock = Lock()
+
+    def wrapped(observer: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            with lock:
+                return observer(*given, **named)
 
         async def acall(*given: Any, **named: Any) -> Any:
-            async with lock:
+            async with async_lock:
                 return await observer(*given, **named)
 
-        return acall
+        return None if observer is None else acall if is_async(observer) else call
+
+    return map(wrapped, observers)
 
 
 def _without_answer(request: RunRequest, run: Run | None, error: Exception) -> Result[Any]:
