@@ -23,8 +23,6 @@ def stops(scopes: Mapping[str, Sequence[Recorded]]) -> dict[int, str]:
 
     `scopes` are the rows that count, by scope.
     """
-    if "" not in scopes:
-        return {}
     #: by scope, the number of the last row that begins something
     begun = {
         scope: max((one.seq for one in rows if isinstance(one.row, events.BEGUN)), default=-1)

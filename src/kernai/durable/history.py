@@ -10,7 +10,7 @@ nothing is done twice. `run_resumed` records which rows a resume left out, so ev
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernai import events
@@ -46,11 +46,9 @@ class History:
         self.outcomes: dict[str, Recorded] = {}
         #: from rows that were left out: the usage of each model call, empty if unknown, by call id
         self.wasted: dict[str, list[Usage]] = {}
-        if recorded is not None:
-            self.rows, self.resumes = recorded.all, recorded.resumes
-            self._note(recorded, left_out)
-
-    def _note(self, recorded: RecordedRun, left_out: Iterable[Recorded]) -> None:
+        if recorded is None:
+            return
+        self.rows, self.resumes = recorded.all, recorded.resumes
         since = max((one.seq for one, _ in recorded.resumes), default=-1)
         approved = [row.call_id for _, row in recorded.all[since + 1:] if isinstance(row, events.ApprovalGivenRow)]
         for one in left_out:

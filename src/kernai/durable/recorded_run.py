@@ -159,15 +159,15 @@ class RecordedRun:
             reading(one, self.facts.note, one)
             if one.row.role != "aside":
                 self.scopes.setdefault(one.scope, []).append(one)
-        if format_2 == len(entries):
-            for seq, reason in format_1.stops(self.scopes).items():
-                row = self.all[seq].row
-                row.place = (*row.place[:5], reason)
         root = self.scopes.get("")
         start = root[0].row if root else None
         if not isinstance(start, events.RunStartRow):
             raise KernaiError(f"the recording of run {run_id!r} does not begin with its run_start")
         self.start = start
+        if format_2 == len(entries):
+            for seq, reason in format_1.stops(self.scopes).items():
+                row = self.all[seq].row
+                row.place = (*row.place[:5], reason)
 
     def _check_formats(self, entries: Sequence[Mapping[str, Any]]) -> int:
         """The number of the first entry in format 2; if all are in format 1, the length of the recording."""
@@ -238,23 +238,16 @@ class RecordedRun:
             given = self.start.input if at == len(history) else added
             signature = _signature(recorded, history[at] if at < len(history) else None, given)
             messages.append(message({**recorded, **signature}, media))
-        answer: list[Message] = []
-        #: after the last response: one of them may have ended the run with an answer
-        calls: list[events.CallBegunRow | Outcome] = []
-        final: list[Message] = []
-        finish_reason = None
-        for _, row in self.scopes[""]:
-            if isinstance(row, events.MessagesSentRow):
-                answer, calls, final = [], [], []
-            elif isinstance(row, events.LlmResponseRow):
-                answer, finish_reason = [response(row).message()], row.finish_reason
-            elif isinstance(row, (events.CallBegunRow, Outcome)):
-                calls.append(row)
-            elif isinstance(row, events.FinalRow) and (calls or not answer):
-                final = [Message("assistant", final_block(row.text))]
+        rows = [row for _, row in self.scopes[""]]
+        responses = [row for row in rows if isinstance(row, events.LlmResponseRow)]
+        last = rows[max((at for at, row in enumerate(rows) if isinstance(row, events.MessagesSentRow)), default=0):]
+        answer = [response(row).message() for row in last if isinstance(row, events.LlmResponseRow)]
+        calls = [row for row in last if isinstance(row, (events.CallBegunRow, Outcome))]
+        # one of the calls may have ended the run with an answer
+        final = [row.text for row in last if isinstance(row, events.FinalRow) and (calls or not answer)]
         is_native = bool(answer) and answer[0].blocks is not None
         answer += [payload(one, media, at if is_native else None) for at, one in _outcomes(calls)]
-        messages += answer + final
+        messages += answer + [Message("assistant", final_block(text)) for text in final]
         if not sent:  # the root called no model
             messages = [*self.history(media), *(input_message(one, "user") for one in self.inputs(media))]
             if self.start.plan is not None and end.text is not None:
@@ -265,7 +258,8 @@ class RecordedRun:
             error = stopped(end.stop_reason, str(error))
         return Result(
             end.text, StopReason(end.stop_reason), end.steps, Usage(**end.usage_), tuple(messages), self.run_id,
-            error, tuple(self.waiting.values()), finish_reason=finish_reason, truncated=bool(end.truncated),
+            error, tuple(self.waiting.values()), truncated=bool(end.truncated),
+            finish_reason=responses[-1].finish_reason if responses else None,
         )
 
     def _failed_tasks(self, results: str) -> str:
@@ -370,10 +364,9 @@ def _signature(
     if earlier is not None:
         return {name: earlier[name] for name in ("by", "outside", "native") if name in earlier}
     if given is not None:
-        marked = [] if isinstance(given, str) else [
-            at for at, part in enumerate(given) if isinstance(part, Mapping) and "outside" in part
-        ]
-        return {"by": "user", **({"outside": marked} if marked else {})}
+        parts_given = [] if isinstance(given, str) else given
+        marked = [at for at, part in enumerate(parts_given) if isinstance(part, Mapping) and "outside" in part]
+        return {"by": "user", "outside": marked}
     is_unsure = sent["role"] != "user" or Message.from_dict(sent).text.startswith(_PERHAPS_RUNTIME)
     return {} if is_unsure else {"by": "tool"}
 
