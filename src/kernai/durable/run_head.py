@@ -237,9 +237,7 @@ class Head:
         if self.entries == 0:
             return False
         self.check_free()
-        run = Head(RunInfo(self.info.run_id), token=self.token, number=self.number + 1, now=self.now)
-        for name in self.__slots__:
-            setattr(self, name, getattr(run, name))
+        Head.__init__(self, RunInfo(self.info.run_id), token=self.token, number=self.number + 1, now=self.now)
         return True
 
 
@@ -416,15 +414,13 @@ class LeasedStore(Closing, NotCopied, RunStore):
         last, limit = monotonic(), inf if timeout is None else check_type(timeout, int | float, TIMEOUT)
         with self._news_of(run_id) as wait:
             while True:
-                found = self.load(run_id, from_seq)
-                yield from found
-                from_seq += len(found)
-                last = monotonic() if found else last
-                left = last + limit - monotonic()
-                if not (found or left > 0):  # also if it is NaN
-                    return
-                if not found:
+                if found := self.load(run_id, from_seq):
+                    yield from found
+                    from_seq, last = from_seq + len(found), monotonic()
+                elif (left := last + limit - monotonic()) > 0:
                     wait(left)
+                else:  # also if it is NaN
+                    return
 
 
 class MemoryStore(LeasedStore):
