@@ -69,7 +69,7 @@ def recorded_runs(path: Path) -> Iterator[list[Recorded]]:
 
     def begun(self: RunRequest, agent: Agent[Any], content: Any, options: Mapping[str, Any]) -> None:
         begin(self, agent, content, options)
-        if type(self).__name__ not in ("RunRequest", "PlanRequest"):
+        if type(self).__name__ != "RunRequest":
             return
         entries: list[dict[str, Any]] = []
         runs.append(Recorded(f"{path.stem}.{len(runs)}", self, entries))

@@ -1,4 +1,4 @@
-"""`PlanRequest`: a run whose workflow comes from the caller. The plan is checked before anything runs."""
+"""`plan_request`: a run whose workflow comes from the caller. The plan is checked before anything runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ GivenPlan = Plan | Mapping[str, Any] | Iterable[Task | Mapping[str, Any]] | str
 NO_GOAL = "Run the plan."
 
 
-class PlanRequest(RunRequest):
+def plan_request(agent: Agent[Any], plan: GivenPlan, agents: Agents, options: Mapping[str, Any]) -> RunRequest:
     """The plan replaces the model's first response; the agent, or one of `agents`, runs each task."""
-
-    def __init__(self, agent: Agent[Any], plan: GivenPlan, agents: Agents, options: Mapping[str, Any]) -> None:
-        self._plan = checked_plan(plan)
-        super().__init__(agent, self._plan.goal or NO_GOAL, options)
-        self._give_agents(agents)
+    checked = checked_plan(plan)
+    request = RunRequest(agent, checked.goal or NO_GOAL, options)
+    request.give_plan(checked, agents)
+    return request
 
 
 def checked_plan(given: GivenPlan) -> Plan:

@@ -71,8 +71,7 @@ class _RecordedRequest(RunRequest):
         })
         plan = recorded.start.plan
         if plan is not None:
-            self._plan = checked_plan(plan)
-            self._give_agents(agents)
+            self.give_plan(checked_plan(plan), agents)
             missing = [task for task in recorded.start.agents or () if may_call and task not in self._task_agents]
             if missing:
                 tasks = ", ".join(missing)
@@ -380,9 +379,8 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
             raise OSError(error.errno, f"recording: {error.strerror}", error.filename) from error
     check_type(recording, Iterable, "recording must be a file's path or entries, such as recorder.to_list()")
     entries = [entry.to_dict() if isinstance(entry, Event) else entry for entry in recording]
-    strange = [type(entry).__name__ for entry in entries if not isinstance(entry, Mapping)]
-    if strange:
-        raise TypeError(f"recording must hold events or their dicts, got {strange[0]}")
+    for entry in entries:
+        check_type(entry, Mapping, "recording must hold events or their dicts")
     runs = [one.get("run_id") for one in entries if one.get("event") == RunStartRow.type and not one.get("scope")]
     known = ", ".join(map(str, runs))
     if not runs:

@@ -239,10 +239,9 @@ class RunRequest:
             run.keep(message, "history")
         return run
 
-    def _give_agents(self, agents: Agents) -> None:
-        """Sets the agents of the plan's tasks. Raises for one that cannot run; otherwise only its task would fail."""
-        assert self._plan is not None
-        known = [task.id for task in self._plan.tasks]
+    def give_plan(self, plan: Plan, agents: Agents) -> None:
+        """Sets the plan and its tasks' agents. Raises for an agent that cannot run: only its task would fail."""
+        known = [task.id for task in plan.tasks]
         given = {} if agents is None else check_type(agents, Mapping, "agents must be a mapping of task ids to Agents")
         for task_id, agent in given.items():
             if task_id not in known:
@@ -250,7 +249,7 @@ class RunRequest:
             check_type(agent, Agent, f"agents[{task_id!r}] must be an Agent")
             self._limits.check_model(agent.model_under(self._model))
             agent.check_provider(self._provider if agent.provider is None else agent.provider)
-        self._task_agents = dict(given)
+        self._plan, self._task_agents = plan, dict(given)
 
     def _messages(self, history: Any) -> list[Message]:
         if isinstance(history, (str, Message, Mapping)) or not isinstance(history, Iterable):

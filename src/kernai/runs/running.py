@@ -250,9 +250,9 @@ def replay(
 
 
 def _plan_request(agent: Agent[Any], plan: GivenPlan, agents: Agents, options: Mapping[str, Any]) -> RunRequest:
-    from kernai.runs.plan_request import PlanRequest
+    from kernai.runs.plan_request import plan_request
 
-    return PlanRequest(agent, plan, agents, options)
+    return plan_request(agent, plan, agents, options)
 
 
 def _resume_request(agent: Agent[Any], run_id: str, *given: Any) -> RunRequest:
