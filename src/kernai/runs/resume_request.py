@@ -127,8 +127,6 @@ class ResumeRequest(_RecordedRequest):
         super().__init__(agent, recorded, agents, context, options, may_call=may_call)
         self._added = [] if input is None else [as_parts(input, "input", INPUT_PARTS)]
         self._approvals = self._checked_approvals(approvals)
-        #: whether Ctrl-C ended the last turn at a place where the loop would not have ended it
-        self._was_interrupted = False
         self._in_flight = in_flight
         if callable(in_flight):
             check_function("in_flight", in_flight, "the call", None)
@@ -149,7 +147,8 @@ class ResumeRequest(_RecordedRequest):
         if self._added and left:
             raise ValueError(f"input: the run waits for a decision on {', '.join(left)}; pass approvals=... first")
 
-    def begin(self, delivery: ThreadsDelivery | AsyncioDelivery) -> tuple[Run, Work]:
+    # `was_interrupted`: whether Ctrl-C ended the last turn at a place where the loop would not have ended it
+    def begin(self, delivery: ThreadsDelivery | AsyncioDelivery, *, was_interrupted: bool = False) -> tuple[Run, Work]:
         recorded, end = self.recorded, self.recorded.result
         self.cancellation.begin(self._limits.timeout, recorded.seconds())
         delivery.kept = None  # replayed rows must be compared, not recorded directly
@@ -160,7 +159,7 @@ class ResumeRequest(_RecordedRequest):
         self._asks(run)
         durable = DurableRun(run.root)
         # an input follows the end of the run, so that this end stays; otherwise rows written because of a stop go
-        was_ended = recorded.is_closed or self._was_interrupted
+        was_ended = recorded.is_closed or was_interrupted
         is_whole = self._added and end is not None and end.stop_reason not in NOT_DECIDED and not was_ended
         try:
             root = durable.replay(
@@ -171,8 +170,7 @@ class ResumeRequest(_RecordedRequest):
         except ReplayDivergenceError as differs:
             if not is_whole or History.before_ctrl_c(recorded, differs) is None:
                 raise
-            self._was_interrupted = True
-            return self.begin(delivery)
+            return self.begin(delivery, was_interrupted=True)
         for call_id, decision in self._approvals.items():
             try:
                 durable.use(call_id, decision)
