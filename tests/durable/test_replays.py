@@ -212,14 +212,10 @@ def test_replaying_a_file_with_several_runs_needs_a_run_id(tmp_path: Path, monke
 
 
 def test_a_replay_of_a_list_compares_each_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def spy(message: object) -> Any:
-        compared.append(message)
-        return jsonable(message)
-
     compared, recorder, count = list[Any](), Recorder(), 20
     it = Agent(instructions="x", skills=[Skill("look", execute=lambda: "seen")], max_steps=count)
     kernai.execute(it, "go", provider=MockProvider(*[command("look")] * (count - 1), "<final>x</final>"), recorder=recorder)
-    monkeypatch.setattr(replay_cursor, "jsonable", spy)
+    monkeypatch.setattr(replay_cursor, "jsonable", lambda given: compared.append(given) or jsonable(given))  # type: ignore[func-returns-value]
     assert kernai.replay(it, recording=recorder.to_list()).result
     assert len(compared) == 2 * count - 1
 
