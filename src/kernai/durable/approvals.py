@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from string import punctuation, whitespace
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import Value, check_type
 from kernai.durable.store import utc
-from kernai.errors import KernaiError, Pause, Stop
+from kernai.errors import Control, KernaiError, Pause, Stop, error_text
 from kernai.events import ApprovalGivenRow
+from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import copied, jsonable
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Effect, SubRun
+from kernai.loop import corrections
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Effect, NotBegun, SubRun
 from kernai.values.pending_calls import PendingCall, UntrustedValue
 from kernai.values.result import StopReason
 
@@ -120,6 +122,63 @@ def called(call: Call) -> tuple[str | None, Any]:
     if isinstance(call, CallProtocol):
         return call.protocol, call.block.content
     return (call.skill, {"input": call.input[0]}) if isinstance(call, SubRun) else (None, None)
+
+
+@calls_out
+def ask(run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
+    """Returns the host's decision on a call; None if none is needed. Raises `Pause` if somebody else must decide.
+
+    Raises `CallRefusedError` for a call with untrusted values if nobody can decide on it.
+    """
+    approve, doubts = run.agent.approve, _doubts(run, call)
+    needs_approval = isinstance(call, CallSkill) and run.held_skill(call.skill).approval
+    if approve is None and not doubts and not needs_approval:
+        return None
+    reason = corrections.listed(doubts)
+    if doubts and needs_approval:
+        reason = f"each call of {called(call)[0]} needs approval; {reason}"
+    if approve is not None:
+        decision = _answer(run, call, approve, reason, doubts)
+        if not doubts or decision.refusal is not None or decision.trusted:
+            return decision
+    if doubts and run.root.journal is None and (approve is not None or not needs_approval):
+        raise CallRefusedError(corrections.untrusted(doubts))
+    raise DoubtfulPause(reason, doubts)
+
+
+def _answer(
+    run: Run, call: Call, approve: Callable[[PendingCall], Any], reason: str, doubts: tuple[UntrustedValue, ...]
+) -> Decision:
+    """The decision of `approve`. Raises the `Pause` that it returns, and `NotBegun` after Ctrl-C and the like."""
+    root = run.root
+    try:
+        asked = PendingCall(call.call_id, *called(call), reason, untrusted=doubts)
+        answer = approve(asked)
+        if isinstance(answer, Pause):
+            raise answer
+        decision = answer if isinstance(answer, Decision) else Decision(answer, by="approve")
+        decision.check_for(asked.params)
+    except (Control, SystemExit):
+        raise
+    except Exception as error:  # noqa: BLE001 - without approval the call is not made; the model reads why
+        root.warn("approve.failed", call_id=call.call_id, error=error_text(error))
+        return Decision(f"approval could not be asked for: {type(error).__name__}: {error_text(error)}", by="approve")
+    except BaseException as interrupt:  # noqa: BLE001 - the call has not begun
+        assert root.durable is not None
+        root.cancellation.set()
+        root.durable.interrupt = root.durable.interrupt or interrupt
+        raise NotBegun from None
+    return decision
+
+
+def _doubts(run: Run, call: CallSkill | CallProtocol | SubRun) -> tuple[UntrustedValue, ...]:
+    """The values in a call that neither the user nor the host supplied."""
+    if isinstance(call, CallProtocol) or call.skill is None:
+        return ()
+    skill = run.held_skill(call.skill)
+    if not skill.is_guarded:
+        return ()
+    return run.doubts(call.call_id, skill, {"input": call.input[0]} if isinstance(call, SubRun) else call.arguments)
 
 
 def pending_call(run: Run, call: Call, pause: Pause) -> PendingCall:

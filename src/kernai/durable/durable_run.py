@@ -12,39 +12,27 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from kernai.durable.approvals import Call, CallRefusedError, Decision, DoubtfulPause, called, edited
+from kernai.durable.approvals import Call, Decision, called, edited
 from kernai.durable.history import History
 from kernai.durable.host_state import HostState, restore
 from kernai.durable.outcomes import RecordedError, RecordedExit
 from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of, reading
 from kernai.durable.replay_cursor import divergence
 from kernai.durable.scope import DurableScope
-from kernai.errors import (
-    Control,
-    InFlightError,
-    KernaiError,
-    Pause,
-    RunConflictError,
-    RunStoppedError,
-    Stop,
-    StoreNeededError,
-    error_text,
-)
+from kernai.errors import InFlightError, KernaiError, RunConflictError, RunStoppedError, Stop, StoreNeededError
 from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow
-from kernai.interrupts import calls_out
-from kernai.loop import corrections, effects
+from kernai.loop import effects
 from kernai.loop.effects import CallProtocol, CallSkill, Completion, Effect, SubRun, Work
 from kernai.loop.kernel import run_loop
+from kernai.loop.root import Outbox
 from kernai.values.context import Context
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
     from kernai.events import Row
-    from kernai.loop.root import Root
     from kernai.loop.run_state import Run
     from kernai.values.message import InputPart
-    from kernai.values.pending_calls import UntrustedValue
 
 InFlight = Literal["fail", "skip", "retry"] | Callable[[PendingCall], str]
 IN_FLIGHT = ("fail", "skip", "retry")
@@ -60,10 +48,13 @@ class DurableRun:
     Without a journal nothing is recorded, and no call can wait for a decision.
     """
 
-    def __init__(self, root: Root) -> None:
-        self._root = root
+    def __init__(self, run: Run) -> None:
+        self._root = root = run.root
         self._middleware = root.wrap
         root.durable, root.wrap = self, self._wrap
+        # rows are not recorded directly: others are put between them, and replayed ones are compared
+        run.outbox.delivery.kept = None
+        run.write_to(Outbox(run.outbox.delivery))
         self.scopes: dict[str, DurableScope] = {}
         #: rows written during the resume that are not recorded yet
         self.new_rows: list[Row] = []
@@ -88,7 +79,7 @@ class DurableRun:
         self._is_input_left = False
         self._failing: list[PendingCall] = []
         #: the Ctrl-C at the first question of `approve` that had one, raised when the run has ended
-        self._interrupt: BaseException | None = None
+        self.interrupt: BaseException | None = None
 
     def _wrap(self, run: Run, what: Effect | None, work: Work) -> Work:
         """Wraps the work of a scope or of a spawned call, for a driver."""
@@ -278,55 +269,6 @@ class DurableRun:
 
     # ------------------------------------------------------------------------------------------- while it runs
 
-    @calls_out
-    def ask(self, run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
-        """Returns the host's decision on a call; None if none is needed. Raises `Pause` if somebody else must decide.
-
-        Raises `CallRefusedError` for a call with untrusted values if nobody can decide on it.
-        """
-        ask, doubts = run.agent.approve, self._doubts(run, call)
-        needs_approval = isinstance(call, CallSkill) and run.held_skill(call.skill).approval
-        if ask is None and not doubts and not needs_approval:
-            return None
-        reason = corrections.listed(doubts)
-        if doubts and needs_approval:
-            reason = f"each call of {called(call)[0]} needs approval; {reason}"
-        if ask is None:
-            if doubts and self._root.journal is None and not needs_approval:
-                raise CallRefusedError(corrections.untrusted(doubts))
-            raise DoubtfulPause(reason, doubts)
-        try:
-            asked = PendingCall(call.call_id, *called(call), reason, untrusted=doubts)
-            answer = ask(asked)
-            if isinstance(answer, Pause):
-                raise answer
-            decision = answer if isinstance(answer, Decision) else Decision(answer, by="approve")
-            decision.check_for(asked.params)
-        except (Control, SystemExit):
-            raise
-        except Exception as error:  # noqa: BLE001 - without approval the call is not made; the model reads why
-            run.root.warn("approve.failed", call_id=call.call_id, error=error_text(error))
-            why = f"{type(error).__name__}: {error_text(error)}"
-            return Decision(f"approval could not be asked for: {why}", by="approve")
-        except BaseException as interrupt:  # noqa: BLE001 - Ctrl-C and the like: the call has not begun
-            run.root.cancellation.set()
-            self._interrupt = self._interrupt or interrupt
-            raise effects.NotBegun from None
-        if not doubts or decision.refusal is not None or decision.trusted:
-            return decision
-        if self._root.journal is None:
-            raise CallRefusedError(corrections.untrusted(doubts))
-        raise DoubtfulPause(reason, doubts)
-
-    def _doubts(self, run: Run, call: CallSkill | CallProtocol | SubRun) -> tuple[UntrustedValue, ...]:
-        """The values in a call that neither the user nor the host supplied."""
-        if isinstance(call, CallProtocol) or call.skill is None:
-            return ()
-        skill = run.held_skill(call.skill)
-        if not skill.is_guarded:
-            return ()
-        return run.doubts(call.call_id, skill, {"input": call.input[0]} if isinstance(call, SubRun) else call.arguments)
-
     def state_of(self, run: Run) -> HostState | None:
         """The host's state; None if this run has none to save."""
         if self._root.journal is None or type(run.context).save is Context.save:
@@ -342,7 +284,7 @@ class DurableRun:
             self.scopes.pop(scope.run.scope, None)  # only a replay asks for ended sub-runs
         elif self._root.journal is not None:
             yield effects.Commit()
-        error = ended.error if scope.run.scope else self._interrupt or ended.error
+        error = ended.error if scope.run.scope else self.interrupt or ended.error
         if error is not None:
             raise error
         return ended.value

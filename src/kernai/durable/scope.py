@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai import events
 from kernai.durable import outcomes
-from kernai.durable.approvals import Call, decided, pending_call
+from kernai.durable.approvals import Call, ask, decided, pending_call
 from kernai.durable.recorded_run import Recorded, reading
 from kernai.durable.replay_cursor import ReplayCursor, divergence
 from kernai.errors import Control, LimitReachedError, Pause, Stop
@@ -409,7 +409,7 @@ class DurableScope:
             decision = durable.history.facts.agreed(call_id)
         if decision is None and not isinstance(effect, CallModel):
             try:
-                decision = durable.ask(run, effect)
+                decision = ask(run, effect)
             except Pause as pause:
                 self._request(effect, pause)
                 raise Parked from None

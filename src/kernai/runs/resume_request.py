@@ -151,13 +151,12 @@ class ResumeRequest(_RecordedRequest):
     def begin(self, delivery: ThreadsDelivery | AsyncioDelivery, *, was_interrupted: bool = False) -> tuple[Run, Work]:
         recorded, end = self.recorded, self.recorded.result
         self.cancellation.begin(self._limits.timeout, recorded.seconds())
-        delivery.kept = None  # replayed rows must be compared, not recorded directly
         run = self._run(delivery)
         if recorded.needs_input and not self._added:
             delivery.record_nothing()
             return run, _recorded_end(run, recorded)
         self._asks(run)
-        durable = DurableRun(run.root)
+        durable = DurableRun(run)
         # an input follows the end of the run, so that this end stays; otherwise rows written because of a stop go
         was_ended = recorded.is_closed or was_interrupted
         is_whole = self._added and end is not None and end.stop_reason not in NOT_DECIDED and not was_ended
@@ -270,10 +269,8 @@ class ReplayRequest(_RecordedRequest):
 
     def _compared(self, history: History) -> tuple[Result[Any] | None, Run]:
         self.cancellation.begin(None)
-        delivery = self._delivery()
-        delivery.kept = None  # replayed rows must be compared, not recorded directly
-        run = self._run(delivery)
-        durable = DurableRun(run.root)
+        run = self._run(self._delivery())
+        durable = DurableRun(run)
         self._facts, self._loop = history.facts, BackgroundLoop("kernai-async")
         durable.check_skill = self._check_skill if self._runs_skills else None
         try:

@@ -209,9 +209,7 @@ class RunRequest:
         if self._store is not None or asks:
             from kernai.durable.durable_run import DurableRun
 
-            delivery.kept = None  # it puts rows between those of the loop
-            run.write_to(Outbox(delivery))
-            DurableRun(run.root)
+            DurableRun(run)
         if self._store is not None:
             self._begin_journal(delivery, run.root)
         return run, run.root.wrap(run, None, run_loop(run, self.parts))
