@@ -27,7 +27,7 @@ from weakref import WeakSet
 
 from kernai._util.api import Value
 from kernai.durable.store import RUNNING, leased
-from kernai.errors import RunConflictError
+from kernai.errors import RunBusyError, RunConflictError
 from kernai.interrupts import calls_out
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ class Lease(Value):
     @property
     def holder(self) -> str:
         return shown_worker(self.worker)
+
+
+def busy(lease: Lease) -> RunBusyError:
+    """The error for another worker that wants the run."""
+    return RunBusyError(lease.run_id, lease.holder, lease.since, lease.until)
 
 
 # ------------------------------------------------------------------------------------------------------- workers

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
 from kernai._util.api import Closing, NotCopied, check_seconds, check_texts, check_type
 from kernai._util.redaction import printable
 from kernai.durable.approvals import Decision
-from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
+from kernai.durable.lease import Lease, busy, is_dead, new_worker, shown_worker
 from kernai.durable.store import (
     ABANDONED,
     BLOCKED,
@@ -40,7 +40,7 @@ from kernai.durable.store import (
     check_run_id,
     utc,
 )
-from kernai.errors import KernaiError, RunBusyError, RunConflictError, error_text
+from kernai.errors import KernaiError, RunConflictError, error_text
 from kernai.events import ApprovalGivenRow, InFlightRow, ResultRow, stamp
 from kernai.jsonio.json_data import copied, dumps_data, jsonable
 from kernai.values.media import Media
@@ -105,8 +105,8 @@ class Head:
         return self.holder is not None and self.now < self.until and not is_dead(self.holder)
 
     def check_free(self) -> None:
-        if self.holder is not None and self.is_busy():
-            raise RunBusyError(self.info.run_id, shown_worker(self.holder), stamp(self.since), stamp(self.until))
+        if self.is_busy():
+            raise busy(self.lease())
 
     def check_held(self, lease: Lease) -> None:
         """Raises `RunConflictError` unless the lease is the latest claim."""

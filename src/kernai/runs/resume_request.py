@@ -20,19 +20,11 @@ from kernai.durable.approvals import WOKEN, Decision
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun
 from kernai.durable.history import NOT_DECIDED, History
 from kernai.durable.host_state import restore
-from kernai.durable.lease import key_of
+from kernai.durable.lease import busy, key_of
 from kernai.durable.recorded_run import Recorded, RecordedRun, reading
 from kernai.durable.replay_cursor import divergence, shown
 from kernai.durable.store import RunInfo, check_run_id, check_store, leased
-from kernai.errors import (
-    Control,
-    KernaiError,
-    ReplayDivergenceError,
-    ReplayLoosenedError,
-    RunBusyError,
-    SkillInputError,
-    error_text,
-)
+from kernai.errors import Control, KernaiError, ReplayDivergenceError, ReplayLoosenedError, SkillInputError, error_text
 from kernai.events import KINDS, Event, RunResumedRow, RunStartRow, SkillErrorRow, SkillResultRow
 from kernai.loop.effects import CallSkill, Completion, Effect, Raise, Sleep, Work, advance, alone
 from kernai.loop.run_state import Run, recorded_parts
@@ -118,7 +110,7 @@ class ResumeRequest(_RecordedRequest):
         while known < len(entries):
             known, self._info = len(entries), None if self._runs is None else self._runs.info(run_id)
             if self._info is not None and (lease := self._info.lease) is not None:
-                raise RunBusyError(run_id, lease.holder, lease.since, lease.until)
+                raise busy(lease)
             # again if another worker has continued the run meanwhile
             if known == 0 or (self._info is not None and self._info.length > known):
                 entries, self._stored = _load(store, run_id, context)
