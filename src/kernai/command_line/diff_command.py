@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
-from itertools import groupby, pairwise, zip_longest
+from itertools import groupby, pairwise, takewhile
 from typing import Any, NamedTuple
 
 from kernai import events
@@ -105,27 +105,24 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
     apply here, and its `dropped` list is ignored.
     """
     starts: Counter[str] = Counter()  # by run id
-    runs: dict[tuple[str, int], tuple[int, list[int]]] = {}  # their numbers, and where their events are in `kept`
-    kept: list[tuple[Place, Entry] | None] = []
+    runs: dict[tuple[str, int], tuple[int, list[Entry]]] = {}  # their numbers and events; those left out are empty
+    found: dict[Place, list[Entry]] = {}
     is_resuming = False
     for event in recorded:
         kind, data = event["event"], event.get("data")
         run_id, scope = str(event.get("run_id")), str(event.get("scope") or "")
         starts[run_id] += kind == events.RunStartRow.type and not scope
-        run, places = runs.setdefault((run_id, max(starts[run_id], 1)), (len(runs) + 1, []))
-        if kind == events.RunResumedRow.type and isinstance(data, Mapping) and data.get("from_seq") == len(places):
+        run, entries = runs.setdefault((run_id, max(starts[run_id], 1)), (len(runs) + 1, []))
+        if kind == events.RunResumedRow.type and isinstance(data, Mapping) and data.get("from_seq") == len(entries):
             dropped = data.get("dropped")
             for seq in dropped if isinstance(dropped, list) else []:
-                if isinstance(seq, int) and 0 <= seq < len(places):
-                    kept[places[seq]] = None
+                if isinstance(seq, int) and 0 <= seq < len(entries):
+                    entries[seq].clear()
         is_resuming = kind == events.RunResumedRow.type or (is_resuming and kind in _AFTER_RESUME)
-        places.append(len(kept))
-        entry = {"event": kind, "step": event.get("step"), "data": _comparable(data)}
-        kept.append(None if is_resuming and kind in _RESUME_EVENTS else ((run, scope), entry))
-    found: dict[Place, list[Entry]] = {}
-    for place, entry in filter(None, kept):
-        found.setdefault(place, []).append(entry)
-    return {place: list(_in_order(entries)) for place, entries in found.items()}
+        left_out = is_resuming and kind in _RESUME_EVENTS
+        entries.append({} if left_out else {"event": kind, "step": event.get("step"), "data": _comparable(data)})
+        found.setdefault((run, scope), []).append(entries[-1])
+    return {place: list(_in_order(filter(None, entries))) for place, entries in found.items() if any(entries)}
 
 
 def _comparable(data: Any) -> Any:
@@ -140,7 +137,7 @@ def _comparable(data: Any) -> Any:
     return steady
 
 
-def _in_order(entries: list[Entry]) -> Iterator[Entry]:
+def _in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Sorts the events of calls and tasks, which may run in parallel; those of one call or task keep their order."""
     for _, group in groupby(entries, lambda entry: bool(_id(entry))):
         yield from sorted(group, key=_id)
@@ -193,14 +190,10 @@ def _compare(place: Place, ours: list[Entry], theirs: list[Entry]) -> Compared:
     return Compared(*place, same, len(ours) - same, len(theirs) - same, differences)
 
 
-def _pairs(ours: list[Entry], theirs: list[Entry]) -> Iterator[tuple[Entry | None, Entry | None]]:
+def _pairs(ours: list[Entry], theirs: list[Entry]) -> list[tuple[Entry | None, Entry | None]]:
     """Pairs events up to the first pair of different types; from there on, each event stands alone."""
-    for at, (x, y) in enumerate(zip_longest(ours, theirs)):
-        if x is None or y is None or x["event"] != y["event"]:
-            yield from ((one, None) for one in ours[at:])
-            yield from ((None, one) for one in theirs[at:])
-            return
-        yield x, y
+    pairs = list(takewhile(lambda pair: pair[0]["event"] == pair[1]["event"], zip(ours, theirs, strict=False)))
+    return [*pairs, *((one, None) for one in ours[len(pairs):]), *((None, one) for one in theirs[len(pairs):])]
 
 
 def _key(entry: Entry) -> str:
@@ -237,40 +230,34 @@ def _matches(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[int, 
     searched for matches only if it is short (`MOST_MATCHED`).
     """
     few = len(ours) + len(theirs) <= MOST_MATCHED
-    anchors = [(-1, -1), *([] if few else _anchors(ours, theirs)), (len(ours), len(theirs))]
-    for (before, other_before), (end, other_end) in pairwise(anchors):
-        if before >= 0:
-            yield before, other_before
-        a, b, tail = before + 1, other_before + 1, 0
-        while a < end and b < other_end and ours[a] == theirs[b]:
-            yield a, b
-            a, b = a + 1, b + 1
-        while a < end - tail and b < other_end - tail and ours[end - tail - 1] == theirs[other_end - tail - 1]:
-            tail += 1
-        left, right = ours[a : end - tail], theirs[b : other_end - tail]
+    anchors = [(0, 0), *([] if few else _anchors(ours, theirs)), (len(ours), len(theirs))]
+    for (a, b), (end, other_end) in pairwise(anchors):
+        most = min(end - a, other_end - b)
+        head = next((at for at in range(most) if ours[a + at] != theirs[b + at]), most)
+        tail = next((at for at in range(most - head) if ours[end - 1 - at] != theirs[other_end - 1 - at]), most - head)
+        yield from ((a + at, b + at) for at in range(head))
+        left, right = ours[a + head : end - tail], theirs[b + head : other_end - tail]
         if len(left) + len(right) <= MOST_MATCHED:
             for x, y, size in SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks():
-                yield from ((a + x + at, b + y + at) for at in range(size))
+                yield from ((a + head + x + at, b + head + y + at) for at in range(size))
         yield from ((end + at, other_end + at) for at in range(-tail, 0))
 
 
 def _anchors(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
     """The positions of items that occur exactly once on each side: the most that are in the same order on both."""
     counts, others = Counter(ours), Counter(theirs)
-    places = {one: at for at, one in enumerate(theirs) if others[one] == 1}
-    # longest increasing subsequence: for each length, keep the chain with the smallest end; chains are linked lists
-    ends: list[int] = []
-    chains: list[tuple[Any, int, int]] = []
+    places = {one: at for at, one in enumerate(theirs) if counts[one] == others[one] == 1}
+    # longest increasing subsequence: for each length, keep the chain with the smallest end
+    chains: list[tuple[int, int, Any]] = [(-1, -1, None)]  # the position on each side, and the chain before it
     for at, one in enumerate(ours):
-        if counts[one] == 1 and one in places:
-            length = bisect_left(ends, places[one])
-            ends[length : length + 1] = [places[one]]
-            chains[length : length + 1] = [(chains[length - 1] if length else None, at, places[one])]
-    chain = chains[-1] if chains else None
+        if one in places:
+            length = bisect_left(chains, places[one], key=lambda chain: chain[1])
+            chains[length : length + 1] = [(at, places[one], chains[length - 1])]
     anchors = []
-    while chain is not None:
-        chain, at, other = chain
+    at, other, before = chains[-1]
+    while before is not None:
         anchors.append((at, other))
+        at, other, before = before
     return anchors[::-1]
 
 
