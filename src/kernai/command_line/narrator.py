@@ -168,8 +168,7 @@ class TurnView(Narrator):
     """For a terminal: writes text to `out` (stdout) as it arrives, without block markup and surrounding white space."""
 
     _block = ""
-    _space = ""  # trailing white space, not written unless more text follows
-    _in_line = False
+    _line = ""  # what follows the last line break; white space at its end is written once more text follows
 
     def _show(self, row: events.Row) -> None:
         match row:
@@ -190,23 +189,18 @@ class TurnView(Narrator):
                     output.note("  the model answered before it saw the results; that answer is set aside", "yellow")
 
     def _say(self, text: str) -> None:
-        text = self._space + text
-        if not self._in_line:
-            text = text.lstrip(_WHITE_SPACE)
-        shown = text.rstrip(_WHITE_SPACE)
-        self._space = text[len(shown):]
-        if shown:
-            self.shown = [*self.shown[:-1], self.shown[-1] + shown] if self._in_line else [*self.shown, shown]
-            self._in_line = True
-            self._out.write(printable(shown))
+        before = self._line.rstrip(_WHITE_SPACE)
+        self._line = (self._line + text).lstrip(_WHITE_SPACE)
+        if new := self._line.rstrip(_WHITE_SPACE)[len(before):]:
+            self._out.write(printable(new))
             self._out.flush()
 
     def end_line(self) -> None:
-        self._space = ""
-        if self._in_line:
-            self._in_line = False
+        if line := self._line.rstrip(_WHITE_SPACE):
+            self.shown = [*self.shown, line]
             self._out.write("\n")
             self._out.flush()
+        self._line = ""
 
 
 def write_answer(result: Result[Any], view: Narrator) -> None:
