@@ -61,7 +61,7 @@ WRONG = {
     "one like no other": (["zzz"], "kernai: error: unknown command 'zzz'", "hint: there are run, chat, runs, resume, approve, cancel, worker, store, replay, skills, parse, view, diff, doctor"),
     "an option without a command": (["--json"], "kernai: error: unknown option --json", "hint: options of a command come after it: kernai COMMAND --help"),
     "-- before a command": (["--", "run"], "kernai: error: unknown option --\n", "hint: options of a command come after it: kernai COMMAND --help"),
-    "nothing to run": (["run"], "kernai: error: there is no agent", "hint: name one first, as FILE.py, FILE.py:NAME or MODULE:NAME, or make one"),
+    "nothing to run": (["run"], "kernai: error: there is no agent", "hint: the agent comes first, as FILE.py, FILE.py:NAME or MODULE:NAME; or make one"),
     "an unknown option": (["run", "a.py", "x", "--modle", "m"], "kernai: error: unknown option --modle", "hint: did you mean --model? `kernai run --help` lists the options"),
     "an abbreviated option": (["parse", "x", "--ful"], "kernai: error: unknown option --ful", "hint: did you mean --full? `kernai parse --help`"),
     "another library's option": (["run", "--max-turns=3"], "kernai: error: unknown option --max-turns", "hint: did you mean --max-steps? "),
@@ -77,7 +77,7 @@ WRONG = {
     "no capability": (["skills", "a.py", "--model-capabilities", ","], "kernai: error: argument --model-capabilities: no capability at all", "hint: "),
     "a file that is not there": (["run", "nowhere.py", "x"], "kernai: error: cannot read nowhere.py: No such file or directory", "hint: give the path of a Python file"),
     "a folder for a file": (["parse", "."], "kernai: error: cannot read .: Is a directory", "hint: name a text file, or - for stdin"),
-    "no form of an agent": (["run", "agent", "x"], "kernai: error: no agent at 'agent'", "hint: name one first, as FILE.py, FILE.py:NAME or MODULE:NAME, or make one: --system"),
+    "no form of an agent": (["run", "agent", "x"], "kernai: error: no agent at 'agent'", "hint: the agent comes first, as FILE.py, FILE.py:NAME or MODULE:NAME; or make one: --system"),
     "an unknown module": (["run", "no_such_module:agent", "x"], "kernai: error: no module 'no_such_module'", "hint: modules are searched from the working directory"),
     "input that is no text": (["run", "a.py", "gr\udcfc"], "kernai: error: INPUT: character 2 is not valid", "hint: pipe it in as UTF-8"),
     "blank input": (["run", "a.py", " "], "kernai: error: there is no input", "hint: give it as the second argument"),
@@ -289,6 +289,7 @@ def test_a_closed_or_full_output_ends_the_program_without_a_traceback_but_with_t
     done = in_bash(f"run agent.py lamps {redirection}", tmp_path)
     assert done.stdout == shown
     assert not shown or done.returncode == 0
+    assert "full" not in redirection or shown or "kernai: error: cannot write the output: No space left" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
 

@@ -30,7 +30,7 @@ from kernai.values.model import MEDIA_INPUTS, Model
 AGENT_FORMS = "FILE.py, FILE.py:NAME or MODULE:NAME"
 USUAL_NAME = "agent"
 INSTRUCTIONS = "You are a helpful assistant. You talk with a person in a terminal: answer in plain text, and briefly."
-NAME_ONE = f"name one first, as {AGENT_FORMS}, or make one: --system TEXT, --skills FILE"
+NAME_ONE = f"the agent comes first, as {AGENT_FORMS}; or make one: --system TEXT, --skills FILE"
 A_MODEL = "give one, such as --model anthropic/claude-sonnet-5 or --model ollama/llama3.1; `kernai doctor` shows keys"
 WHICH_MODEL = "`kernai doctor` shows which keys are set; --model local/NAME --base-url URL is a server like OpenAI's"
 
@@ -129,7 +129,7 @@ def prepared(options: Namespace) -> Iterator[tuple[Agent[Any], Limits]]:
         for kind, unknown, close in () if options.quiet else agent.setup_now(workflows=False).unknown:
             output.note(f"note: no {kind} {unknown!r} is registered{close and f'; similar: {close}'}", "yellow")
         limits = {name: getattr(options, name) for name in ("max_tokens", "max_cost", "max_calls", "timeout")}
-        # None is not the same as not given: without max_calls, each input may make 500
+        # None is not the same as not limits: without max_calls, each input may make 500
         yield agent, Limits(**{name: value for name, value in limits.items() if value is not None})
 
 

@@ -7,6 +7,7 @@ traceback if ``--debug`` is given.
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import math
 import os
@@ -173,6 +174,8 @@ def explained(error: BaseException) -> CommandError:
             os.getcwd()
         except FileNotFoundError:
             return CommandError("the working directory has been removed", "change to one that exists")
+    if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
+        return CommandError(f"cannot write the output: {error.strerror}", "free some space, or write it elsewhere", NO)
     if isinstance(error, OSError) and error.filename is not None:
         return CommandError(f"{error.filename}: {error.strerror or error_text(error)}", DEBUG_HINT)
     return CommandError(error_text(error) if isinstance(error, KernaiError) else described(error), DEBUG_HINT, NO)

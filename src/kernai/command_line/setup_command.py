@@ -141,19 +141,16 @@ def check_proxies() -> Iterator[Finding]:
 def check_programs() -> Iterator[Finding]:
     """Checks programs that MCP servers need; kernai itself needs none of them."""
     for name, what in PROGRAMS.items():
-        path = shutil.which(name)
-        if path is None:
-            yield Finding("programs", name, f"not found ({what})", good=False)
-            continue
-        try:
-            asked = subprocess.run(  # noqa: S603 - a program that the user has installed; only its version is requested
-                [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False,
-            ).stdout
-        except (OSError, subprocess.SubprocessError):
-            yield Finding("programs", name, f"does not run at {path}", good=False)
-        else:
-            said = asked.decode("utf-8", "replace").split("\n")[0].strip() or "reports no version"
-            yield Finding("programs", name, f"{said} at {path}", good=True)
+        said, good = f"not found ({what})", False
+        if (path := shutil.which(name)) is not None:
+            try:
+                asked = subprocess.run(  # noqa: S603 - a program that the user has installed; only its version is requested
+                    [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False,
+                ).stdout.decode("utf-8", "replace").split("\n")[0].strip()
+                said, good = f"{asked or 'reports no version'} at {path}", True
+            except (OSError, subprocess.SubprocessError):
+                said = f"does not run at {path}"
+        yield Finding("programs", name, said, good=good)
 
 
 # ----------------------------------------------------------------------------------------------------------- servers

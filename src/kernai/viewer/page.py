@@ -48,10 +48,8 @@ def record(entry: Mapping[str, Any], shortening: Shortening) -> dict[str, Any]:
     or have any value.
     """
     made: dict[str, Any] = {"entry": shortening.entry(entry)}
-    if entry.get("event") == LlmResponseRow.type:
-        data = entry.get("data")
-        content = data.get("content") if isinstance(data, Mapping) else None
-        if isinstance(content, str):
+    match entry:
+        case {"event": LlmResponseRow.type, "data": {"content": str(content)}}:
             made["outline"] = outline(content)
     return made
 
