@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from kernai.command_line.skills_command import capabilities
+from kernai.command_line.agents import capabilities
 from kit.definition import Definition, UsageError, shown
 
 

@@ -1,31 +1,30 @@
-"""The agent that a command runs: defined in the user's file or by options, with its model and limits."""
+"""The user's agents and skills, which are in files or, for an agent, described by options; and `kernai skills`."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import re
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernai.agents.agent import Agent
 from kernai.command_line import output
-from kernai.command_line.output import DEBUG_HINT, NO, CommandError, failing
-from kernai.command_line.program import argument, group, number, valid_text
+from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, Terminated, failing
+from kernai.command_line.program import Command, argument, group, number, valid_text
 from kernai.command_line.recording import is_store
-from kernai.command_line.skills_command import capabilities, import_from, skills_in
 from kernai.errors import KernaiError
+from kernai.registry import skill_registry
 from kernai.registry.configuration import config
-from kernai.registry.skill_registry import execute_file, fault_of
+from kernai.registry.skill_definition import Skill
 from kernai.values.limits import Limits
 from kernai.values.media import Media
-from kernai.values.model import MEDIA_INPUTS, Model
+from kernai.values.model import CAPABILITIES, MEDIA_INPUTS, Model
 
 AGENT_FORMS = "FILE.py, FILE.py:NAME or MODULE:NAME"
 USUAL_NAME = "agent"
@@ -41,8 +40,18 @@ WHICH_MODEL = "`kernai doctor` shows which keys are set; --model local/NAME --ba
 def _price(text: str) -> tuple[float, ...]:
     parts = text.split(",")
     if len(parts) != 2:  # noqa: PLR2004 - a pair
-        raise argparse.ArgumentTypeError(f"must be two prices such as 3,15, got {text!r}")
+        raise ArgumentTypeError(f"must be two prices such as 3,15, got {text!r}")
     return tuple(map(number(float, 0), parts))
+
+
+def capabilities(given: str) -> tuple[str, ...]:
+    """An argparse type: capabilities of a model."""
+    words = tuple(dict.fromkeys(word.strip() for word in given.split(",") if word.strip()))
+    unknown = [word for word in words if word not in CAPABILITIES]
+    if unknown or not words:
+        wrong = f"no capability {unknown[0]!r}" if unknown else "no capability at all"
+        raise ArgumentTypeError(f"{wrong}; there are {', '.join(CAPABILITIES)}")
+    return words
 
 
 def media_at(given: str) -> Media:
@@ -62,14 +71,14 @@ AGENT = (
     argument("--skills FILE...",
              "a Python file of skills for an ad-hoc agent, or a pattern; the code is executed; repeatable"),
 )
-CAPABILITIES = argument("--model-capabilities LIST",
-                        "capabilities of the --model, such as text,vision, if kernai does not know them", capabilities)
+ABILITIES = argument("--model-capabilities LIST",
+                     "capabilities of the --model, such as text,vision, if kernai does not know them", capabilities)
 MAX_STEPS = argument("--max-steps N", "model calls for one input (default: the agent's limit)", number(int, 1))
 #: the model and its details, the agent's steps, and the fields of `Limits`
 MODEL = (
     argument("--model VENDOR/NAME", "use this model instead of the agent's own"),
     argument("--base-url URL", "address of the --model's server, if it is not the vendor's own"),
-    CAPABILITIES,
+    ABILITIES,
     argument("--price IN,OUT", "prices of the --model in dollars per million tokens, for --max-cost", _price),
     group(
         MAX_STEPS,
@@ -224,6 +233,12 @@ def _is_file(target: str) -> bool:
     return target.endswith(".py") or os.path.isfile(target)
 
 
+def import_from(folder: str) -> None:
+    """Lets code import the modules in this folder, as `python -m` and `python FILE` do."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
 def _load(place: str) -> ModuleType:
     """Executes a file, or imports a module. Raises `CommandError` for whatever the code raises."""
     is_file, path = _is_file(place), os.path.abspath(place)
@@ -233,7 +248,7 @@ def _load(place: str) -> ModuleType:
             if not is_file:
                 return importlib.import_module(place)
             name = "_kernai_agent_file_" + re.sub(r"\W", "_", os.path.basename(path).removesuffix(".py"))
-            execute_file(path, name)  # not run as ``__main__``
+            skill_registry.execute_file(path, name)  # not run as ``__main__``
             return sys.modules[name]
     except BaseException as error:  # the code may raise anything
         hint = DEBUG_HINT
@@ -244,4 +259,116 @@ def _load(place: str) -> ModuleType:
             raise CommandError(f"no module {place!r}", hint) from error
         if is_file and type(error) is ImportError and error.name is None:  # a relative import
             hint = "name its module, as in shop.agents:stock, from the folder that contains the package"
-        raise CommandError(str(fault_of(error, place, path if is_file else None)), hint, NO) from error
+        raise CommandError(str(skill_registry.fault_of(error, place, path if is_file else None)), hint, NO) from error
+
+
+# ------------------------------------------------------------------------------------------------ skills in files
+
+
+class FoundSkill(NamedTuple):
+    """A skill, its file, and whether the file registers it."""
+
+    skill: Skill
+    file: str
+    registered: bool
+
+
+@contextmanager
+def skills_in(files: list[str]) -> Iterator[tuple[dict[str, FoundSkill], list[skill_registry.Fault]]]:
+    """Executes these files, and those that match patterns. Yields their skills by name, and the faults of files that
+    cannot be loaded. The files' modules are forgotten at the end of the block.
+    """
+    skills: dict[str, FoundSkill] = {}
+    faults: list[skill_registry.Fault] = []
+    loaded: list[skill_registry.SkillFile] = []
+    if files:
+        import_from(os.getcwd())
+    try:
+        for path in dict.fromkeys(path for one in files for path in _matching(one)):
+            try:
+                with output.stdout_is_stderr():  # what the file prints does not belong in the listing
+                    file = skill_registry.run_file(path)
+            except (KeyboardInterrupt, Terminated):
+                raise
+            except BaseException as error:  # noqa: BLE001 - the file may raise anything
+                faults.append(skill_registry.fault_of(error, path, path))
+                continue
+            loaded.append(file)
+            values = [one for one in vars(sys.modules[file.module]).values() if isinstance(one, Skill)]
+            for skill in dict.fromkeys([*file.skills, *values]):
+                earlier = skills.get(skill.name)
+                if skill in file.skills or not any(skill is one.skill for one in skills.values()):
+                    if earlier is not None:
+                        output.note(f"note: {skill.name!r} of {path} replaces the one in {earlier.file}", "yellow")
+                    skills[skill.name] = FoundSkill(skill, path, skill in file.skills)
+        yield skills, faults
+    finally:
+        skill_registry.forget(loaded)
+
+
+def _matching(given: str) -> list[str]:
+    if os.path.isfile(given):
+        return [given]
+    try:
+        return skill_registry.find_files(given)
+    except KernaiError as error:
+        hint = "name a Python file, or those in a folder by a pattern in quotes, such as 'skills/*.py'"
+        raise CommandError(f"no file {given!r}", hint) from error
+
+
+def _skills(options: Namespace) -> int:
+    model = options.model_capabilities and Model("the model", options.model_capabilities)
+    with skills_in(options.files) as (found, faults):
+        skills = [one.skill for one in found.values()]
+        listed = [skill for skill in skills if model is None or model.supports(*skill.requires)]
+        if options.json:
+            output.write_json({
+                "skills": [_data(*one, listed=one.skill in listed) for one in found.values()],
+                "faults": [{"file": file, "line": line, "reason": reason} for file, line, reason, _ in faults],
+            })
+        else:
+            if found or not faults:
+                output.write(skill_registry.SkillRegistry().listing(listed))
+            for skill in skills:
+                if skill not in listed:
+                    needed = ", ".join(skill.requires)
+                    output.note(f"note: {skill.name!r} is not listed: it requires {needed}", "yellow")
+    for fault in faults:
+        hint = DEBUG_HINT if fault is faults[-1] else None
+        output.report(CommandError(str(fault), hint), fault.error if options.debug else None)
+    return NO if faults else OK
+
+
+def _data(skill: Skill, file: str, registered: bool, *, listed: bool) -> dict[str, Any]:
+    return {
+        "name": skill.name,
+        "file": file,
+        "description": skill.description,
+        "inputs": [
+            {"name": name, "type": skill.types[name], "required": one.required, "description": one.description}
+            for name, one in skill.inputs.items()
+        ],
+        "schema": skill.schema(),
+        **{name: list(getattr(skill, name)) for name in ("requires", "produces", "credentials", "settings")},
+        "async": skill.is_async,
+        "registered": registered,
+        "listed": listed,
+        "usage": skill.usage(),
+        "listing": skill.describe(),
+    }
+
+
+_SKILLS_ARGUMENTS = (
+    argument("FILE", "a Python file, or a pattern; the code is executed", name="files", nargs="+"),
+    argument("--model-capabilities LIST",
+             "list the skills for a model with these, such as text,vision (default: every skill)", capabilities),
+    argument("--json", "everything as JSON on stdout"),
+)
+COMMANDS = {"skills": Command(_skills, _SKILLS_ARGUMENTS, """\
+Load files of skills, check them, and list the skills as a model would see them. The files are executed, as with
+skills.load_from; Skill objects at their top level are listed too, even with register=False. A file with an error
+is reported with the line and the reason, and the others are still listed. FILE may be a pattern like
+'skills/**/*.py'.""", """\
+kernai skills skills.py
+kernai skills 'skills/**/*.py' --model-capabilities text,vision
+kernai skills skills.py --json""")}

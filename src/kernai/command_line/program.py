@@ -48,8 +48,9 @@ SUMMARIES = {
     "completion": "print a completion script for your shell",
 }
 _MODULES = {
-    "resume": "run", "replay": "run", "approve": "runs", "cancel": "runs", "worker": "runs", "store": "runs",
-    "doctor": "setup", "completion": "setup",
+    "resume": "run_command", "replay": "run_command", "approve": "runs_command", "cancel": "runs_command",
+    "worker": "runs_command", "store": "runs_command", "skills": "agents", "doctor": "setup_command",
+    "completion": "setup_command",
 }
 
 
@@ -149,7 +150,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
 
 def command_of(name: str) -> tuple[Command, Parser]:
     """Returns a command and the parser of its arguments."""
-    command: Command = import_module(f"kernai.command_line.{_MODULES.get(name, name)}_command").COMMANDS[name]
+    command: Command = import_module(f"kernai.command_line.{_MODULES.get(name, f'{name}_command')}").COMMANDS[name]
     return command, Parser(name, command)
 
 

@@ -230,7 +230,7 @@ _REPLAY_ARGUMENTS = (
     *agents.AGENT, argument("RECORDING | STORE RUN", FORMS, name="words", nargs="*"), _OLDER,
     argument("--run-id RUN", "which run, if the recording has several"),
     argument("--model VENDOR/NAME", "the model of the recorded run, if not the agent's own"),
-    agents.CAPABILITIES, agents.MAX_STEPS,
+    agents.ABILITIES, agents.MAX_STEPS,
     argument("--accept KEY...", "accept the loss of this protection; repeatable"),
     argument("--strict", "treat any change to the agent as a difference"),
     argument("--run-skills", "call the skills and compare their results"),
