@@ -319,7 +319,7 @@ def test_a_command_does_not_import_modules_that_only_others_need(tmp_path: Path)
     code = (
         "import sys; from kernai.command_line import main; main(['parse', 'r.txt']);"
         "print([n for n in sys.modules if n.startswith(('asyncio', 'kernai_providers', 'kernai.viewer', 'kernai.mcp',"
-        " 'kernai.command_line.view_command', 'http', 'ssl', 'socket', 'subprocess'))])"
+        " 'kernai.command_line.recording', 'http', 'ssl', 'socket', 'subprocess'))])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True

@@ -49,8 +49,8 @@ SUMMARIES = {
 }
 _MODULES = {
     "resume": "run_command", "replay": "run_command", "approve": "runs_command", "cancel": "runs_command",
-    "worker": "runs_command", "store": "runs_command", "skills": "agents", "doctor": "setup_command",
-    "completion": "setup_command",
+    "worker": "runs_command", "store": "runs_command", "skills": "agents", "view": "recording",
+    "doctor": "setup_command", "completion": "setup_command",
 }
 
 
