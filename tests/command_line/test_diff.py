@@ -198,8 +198,7 @@ def test_each_difference_is_shown_with_the_last_equal_event() -> None:
     ours, theirs = (scopes_of([{"event": "json", "data": one} for one in text]) for text in ("abcdeXf", "aBcdeYf"))
     [compared] = compare(ours, theirs)
     assert compared.same == 5
-    found = list(compared.differences)
-    assert [[entry and entry["data"] for entry in each] for each in found] == [["b", "B", "a"], ["X", "Y", "e"]]
+    assert [[entry and entry["data"] for entry in each] for each in compared.differences] == [["b", "B", "a"], ["X", "Y", "e"]]
 
 
 DIFFERENT = {

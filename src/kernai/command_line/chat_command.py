@@ -19,7 +19,6 @@ from kernai.command_line.narrator import LOUDNESS, Narrator, TurnView, failure_o
 from kernai.command_line.output import INTERRUPTED, OK, CommandError, failing
 from kernai.command_line.program import Command, explained
 from kernai.command_line.recording import Recording
-from kernai.drivers.run_stream import RunStream
 from kernai.durable.approvals import Decision
 from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
 from kernai.errors import InFlightError, KernaiError
@@ -263,8 +262,20 @@ class ChatSession:
         kind = TurnView if output.is_terminal(sys.stdout) else Narrator
         with output.stdout_is_stderr() as out:  # stdout is for what the model says, not for what its skills print
             view = kind(out, verbose=self.options.verbose, quiet=self.options.quiet)
-            failure = self._show(events, view)
+            failure: Exception | None = None
+            try:
+                for event in events:
+                    view(event)
+            except KeyboardInterrupt:
+                self.was_interrupted = True
+            except Exception as error:  # noqa: BLE001 - from the agent's own code, or because a pipe was closed
+                failure = error
+            with suppress(Exception):  # waits for the end of a cancelled turn, too; `failure` has an exception already
+                events.close()
             view.end_line()
+        if self.was_interrupted:
+            with suppress(KeyboardInterrupt):  # a second press was meant for this turn, too
+                INTERRUPTS.look()
         result: Result[Any] | None = None
         with suppress(KernaiError):  # it has no result if it was interrupted before it began
             result = events.result
@@ -278,23 +289,6 @@ class ChatSession:
         if failure is not None:
             raise explained(failure) from failure
         self._conclude(result, view)
-
-    def _show(self, events: RunStream, view: Narrator) -> Exception | None:
-        """Shows the turn and waits for its end, even if it is cancelled. Returns the exception if it failed."""
-        failure: Exception | None = None
-        try:
-            for event in events:
-                view(event)
-        except KeyboardInterrupt:
-            self.was_interrupted = True
-        except Exception as error:  # noqa: BLE001 - from the agent's own code, or because a pipe was closed
-            failure = error
-        with suppress(Exception):  # `failure` has it already
-            events.close()
-        if self.was_interrupted:
-            with suppress(KeyboardInterrupt):  # a second press was meant for this turn, too
-                INTERRUPTS.look()
-        return failure
 
     def _conclude(self, result: Result[Any] | None, view: Narrator) -> None:
         if result is not None and result.pending:
