@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kernai import events
 from kernai.agents.agent import Agent
@@ -14,17 +15,12 @@ from kernai.recording.recorder import CompositeSink, Recorder, Sink
 from kernai.registry.provider import Provider
 from kernai.runs.running import aexecute, execute, replay
 from kernai.testing.mock_provider import MockProvider
+from kernai.values.context import Context
 from kernai.values.llm_response import LlmResponse
 from kernai.values.media import Media
 from kernai.values.message import Message
 from kernai.values.model import GenerationOptions, Model, Models
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping
-
-    from kernai.values.context import Context
-    from kernai.values.result import Output_co, Result
+from kernai.values.result import Output_co, Result
 
 AnySink = TypeVar("AnySink", bound=Sink)
 _THREADS = 8

@@ -6,25 +6,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Self
 
 from kernai._util.api import ForkSafeLock, NotCopied, check_count, check_function, check_type
+from kernai.agents.native_tools import Tools
 from kernai.blocks.block import NativeCall
 from kernai.blocks.parser import parse
 from kernai.errors import ProviderError, copied
 from kernai.registry.provider import Provider
 from kernai.values.llm_response import LlmResponse, written
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from kernai.agents.native_tools import Tools
-    from kernai.values.message import Message
-    from kernai.values.model import GenerationOptions, Model
+from kernai.values.message import Message
+from kernai.values.model import GenerationOptions, Model
 
 LONGEST_SHOWN = 300
-Answer = Callable[[Sequence["Message"], "Model"], "str | LlmResponse"]
-TokenCounter = Callable[[Sequence["Message"], str], Mapping[str, int]]
+Answer = Callable[[Sequence[Message], Model], str | LlmResponse]
+TokenCounter = Callable[[Sequence[Message], str], Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
