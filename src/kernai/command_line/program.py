@@ -29,29 +29,25 @@ from kernai.errors import KernaiError, RunDamagedError, StoreNeededError, descri
 from kernai.interrupts import INTERRUPTS
 from kernai.recording.log import NAME
 
-#: Each command is in a module of this package: `run` in `run_command`, for example, unless `_MODULES` names another.
-SUMMARIES = {
-    "run": "run an agent once and print its answer",
-    "chat": "have a conversation with an agent",
-    "runs": "list the runs in a store",
-    "resume": "continue a stored run after a crash, a pause or a failure",
-    "approve": "approve or refuse a call that is waiting for a decision",
-    "cancel": "cancel a run, even one that another process is working on",
-    "worker": "process runs that were submitted to a PostgreSQL store",
-    "store": "create or upgrade the tables of a PostgreSQL store",
-    "replay": "compare an agent's decisions with a recording, offline",
-    "skills": "load and check skills, and list them as a model would see them",
-    "parse": "show how a response is parsed and what kernai would do with it",
-    "view": "write a recorded run as an HTML page, or follow it live",
-    "diff": "show where two recorded runs differ",
-    "doctor": "check Python, extras, keys and local servers",
-    "completion": "print a completion script for your shell",
+#: each command: the module of this package that has it in its `COMMANDS`, and a summary
+_LISTED = {
+    "run": ("run_command", "run an agent once and print its answer"),
+    "chat": ("chat_command", "have a conversation with an agent"),
+    "runs": ("runs_command", "list the runs in a store"),
+    "resume": ("run_command", "continue a stored run after a crash, a pause or a failure"),
+    "approve": ("runs_command", "approve or refuse a call that is waiting for a decision"),
+    "cancel": ("runs_command", "cancel a run, even one that another process is working on"),
+    "worker": ("runs_command", "process runs that were submitted to a PostgreSQL store"),
+    "store": ("runs_command", "create or upgrade the tables of a PostgreSQL store"),
+    "replay": ("run_command", "compare an agent's decisions with a recording, offline"),
+    "skills": ("agents", "load and check skills, and list them as a model would see them"),
+    "parse": ("parse_command", "show how a response is parsed and what kernai would do with it"),
+    "view": ("recording", "write a recorded run as an HTML page, or follow it live"),
+    "diff": ("diff_command", "show where two recorded runs differ"),
+    "doctor": ("setup_command", "check Python, extras, keys and local servers"),
+    "completion": ("setup_command", "print a completion script for your shell"),
 }
-_MODULES = {
-    "resume": "run_command", "replay": "run_command", "approve": "runs_command", "cancel": "runs_command",
-    "worker": "runs_command", "store": "runs_command", "skills": "agents", "view": "recording",
-    "doctor": "setup_command", "completion": "setup_command",
-}
+SUMMARIES = {name: summary for name, (_, summary) in _LISTED.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -150,7 +146,7 @@ def _run(arguments: list[str], *, debug: bool) -> int:
 
 def command_of(name: str) -> tuple[Command, Parser]:
     """Returns a command and the parser of its arguments."""
-    command: Command = import_module(f"kernai.command_line.{_MODULES.get(name, f'{name}_command')}").COMMANDS[name]
+    command: Command = import_module(f"kernai.command_line.{_LISTED[name][0]}").COMMANDS[name]
     return command, Parser(name, command)
 
 
