@@ -358,13 +358,12 @@ def _data(skill: Skill, file: str, registered: bool, *, listed: bool) -> dict[st
     }
 
 
-_SKILLS_ARGUMENTS = (
+COMMANDS = {"skills": Command(_skills, (
     argument("FILE", "a Python file, or a pattern; the code is executed", name="files", nargs="+"),
     argument("--model-capabilities LIST",
              "list the skills for a model with these, such as text,vision (default: every skill)", capabilities),
     argument("--json", "everything as JSON on stdout"),
-)
-COMMANDS = {"skills": Command(_skills, _SKILLS_ARGUMENTS, """\
+), """\
 Load files of skills, check them, and list the skills as a model would see them. The files are executed, as with
 skills.load_from; Skill objects at their top level are listed too, even with register=False. A file with an error
 is reported with the line and the reason, and the others are still listed. FILE may be a pattern like

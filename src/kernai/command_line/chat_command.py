@@ -304,8 +304,7 @@ class ChatSession:
             output.note("(an empty answer)")
 
 
-_ARGUMENTS = (*agents.AGENT, *agents.MODEL, *stores.SAVING, LOUDNESS)
-COMMANDS = {"chat": Command(run, _ARGUMENTS, f"""\
+COMMANDS = {"chat": Command(run, (*agents.AGENT, *agents.MODEL, *stores.SAVING, LOUDNESS), f"""\
 Chat with an agent that remembers the conversation. AGENT is {agents.AGENT_FORMS}; without it you talk to a plain agent,
 which you can configure with --system and --skills.
 Ctrl-C cancels the current turn; at the prompt it clears the line, and pressed twice in a row it quits.

@@ -318,12 +318,11 @@ def _shown(text: str) -> str:
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in escaped)
 
 
-_ARGUMENTS = (
+COMMANDS = {"diff": Command(run, (
     argument("A", FORMS), argument("B", "another recording"), argument("more", SUPPRESS, nargs="*", default=[]),
     argument("--all", "show every difference, not only the first in each scope"),
     argument("--json", "the differences as JSON on stdout"),
-)
-COMMANDS = {"diff": Command(run, _ARGUMENTS, """\
+), """\
 Show where two recorded runs differ. Events are compared scope by scope (the run, each sub-run), in order. Times,
 durations, run ids and vendors' request ids are ignored, as are events that a resume dropped. For each scope, the first
 difference is shown after the last event that both have. Exit status: 0 the same, 1 different, 2 a file that is not a

@@ -153,7 +153,7 @@ def _show(parts: list[dict[str, Any]], verdict: Verdict, *, full: bool) -> None:
         output.write(f"    {one_line(remark, 10 * _WIDTH)}", "yellow")
 
 
-_ARGUMENTS = (
+COMMANDS = {"parse": Command(run, (
     argument("FILE", "the response; - is stdin"),
     argument("--full", "show the full content of each block"),
     argument("--json", "everything as JSON on stdout"),
@@ -161,8 +161,7 @@ _ARGUMENTS = (
     argument("--protocol NAME...", "treat NAME as a registered protocol; repeatable", _protocol),
     argument("--on-prose", "as Agent(on_prose=...)", choices=get_args(OnProse), default="correct_once"),
     argument("--sub-agent", "treat it as the response of a sub-agent, which may not plan"),
-)
-COMMANDS = {"parse": Command(run, _ARGUMENTS, """\
+), """\
 Show how a model's response is parsed: each block with its position (line:column), type, name and content, the prose
 around it, and which rule of the loop applies. FILE is a text file, or - for stdin.""", """\
 kernai parse response.txt

@@ -330,7 +330,7 @@ def _open(address: str) -> None:
         output.note("No browser could be opened.", "yellow")
 
 
-_VIEW_ARGUMENTS = (
+COMMANDS = {"view": Command(_view, (
     argument("RECORDING|STORE", FORMS, name="recording"),
     argument("RUN", "the run's id; `kernai runs STORE` lists them", nargs="?"),
     argument("-o --output FILE", "write the page to FILE; - is stdout"),
@@ -339,8 +339,7 @@ _VIEW_ARGUMENTS = (
     argument("--title TEXT", "the page's title (default: the recording's name)"),
     argument("--follow", "serve the page while the recording grows; Ctrl-C stops it"),
     argument("--port N", "the port for --follow (default: any free port)", number(int, 1, 65_535)),
-)
-COMMANDS = {"view": Command(_view, _VIEW_ARGUMENTS, """\
+), """\
 Write a recorded run as one HTML file that needs no network. It shows a time line of the run, its steps and sub-agents,
 the conversation, and every event, with filters and search. With --follow, serve the page while the run is being
 recorded, on this machine only, at an address with a random token.

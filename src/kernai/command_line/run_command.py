@@ -207,37 +207,12 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
 
 _RESULT = argument("--json", "the whole result as JSON on stdout")
 _OLDER = argument("--store STORE", SUPPRESS)  # the older spelling: AGENT --store STORE RUN
-_RUN_ARGUMENTS = (
-    *agents.AGENT, argument("INPUT", "the question or task; - reads stdin", nargs="?"), *agents.MODEL,
-    argument("--media FILE|URL...", "an image or other media to send after the input; repeatable", agents.media_at),
-    _RESULT, LOUDNESS, *stores.SAVING,
-)
-_RESUME_ARGUMENTS = (
-    *agents.AGENT, argument("STORE RUN", "a run in a store; see `kernai runs STORE`", name="words", nargs="*"), _OLDER,
-    group(
-        argument("--approve CALL...", "approve this call; repeatable"),
-        argument("--refuse CALL[=WHY]...", "refuse this call, and give the model the reason WHY; repeatable",
-                 valid_text),
-        stores.BY,
-        title="decisions", note="on waiting calls; `kernai approve` decides without continuing the run",
-    ),
-    argument("--input TEXT", "the user's next message; - reads stdin", valid_text),
-    argument("--in-flight", "what to do with calls that were interrupted (default: fail)",
-             choices=IN_FLIGHT, default="fail"),
-    *agents.MODEL, _RESULT, LOUDNESS,
-)
-_REPLAY_ARGUMENTS = (
-    *agents.AGENT, argument("RECORDING | STORE RUN", FORMS, name="words", nargs="*"), _OLDER,
-    argument("--run-id RUN", "which run, if the recording has several"),
-    argument("--model VENDOR/NAME", "the model of the recorded run, if not the agent's own"),
-    agents.ABILITIES, agents.MAX_STEPS,
-    argument("--accept KEY...", "accept the loss of this protection; repeatable"),
-    argument("--strict", "treat any change to the agent as a difference"),
-    argument("--run-skills", "call the skills and compare their results"),
-    argument("--json", "the difference as JSON on stdout"),
-)
 COMMANDS = {
-    "run": Command(_run, _RUN_ARGUMENTS, f"""\
+    "run": Command(_run, (
+        *agents.AGENT, argument("INPUT", "the question or task; - reads stdin", nargs="?"), *agents.MODEL,
+        argument("--media FILE|URL...", "an image or other media to send after the input; repeatable", agents.media_at),
+        _RESULT, LOUDNESS, *stores.SAVING,
+    ), f"""\
 Run an agent once. AGENT is {agents.AGENT_FORMS}. If a file has several agents and you give no NAME, the one called
 `agent` runs. For an ad-hoc agent, pass --system or --skills instead of AGENT; the first argument is then the input.
 Pass - as the input, or pipe it in without one, to read it from stdin.
@@ -252,7 +227,20 @@ kernai run agent.py - --json < question.txt
 kernai run "How many lamps do we have?" --skills stock.py --model ollama/llama3.1
 kernai run "Which sea is this?" --system "Answer in one word." --model local/qwen3 --base-url http://127.0.0.1:8080/v1
 kernai run clerk.py "Refund order 42" --store runs.db --run-id refund-42"""),
-    "resume": Command(_resume, _RESUME_ARGUMENTS, f"""\
+    "resume": Command(_resume, (
+        *agents.AGENT, argument("STORE RUN", "a run in a store; see `kernai runs STORE`", name="words", nargs="*"),
+        _OLDER, group(
+            argument("--approve CALL...", "approve this call; repeatable"),
+            argument("--refuse CALL[=WHY]...", "refuse this call, and give the model the reason WHY; repeatable",
+                     valid_text),
+            stores.BY,
+            title="decisions", note="on waiting calls; `kernai approve` decides without continuing the run",
+        ),
+        argument("--input TEXT", "the user's next message; - reads stdin", valid_text),
+        argument("--in-flight", "what to do with calls that were interrupted (default: fail)",
+                 choices=IN_FLIGHT, default="fail"),
+        *agents.MODEL, _RESULT, LOUDNESS,
+    ), f"""\
 Continue a run in a store: after a crash, a limit, a cancellation or a vendor's failure, with a decision on a waiting
 call, or with the user's next message. Completed calls are not repeated. If the run has finished, its answer is printed.
 AGENT must be the agent that started the run: {agents.AGENT_FORMS}.
@@ -264,7 +252,16 @@ kernai resume clerk.py runs.db refund-42
 kernai resume clerk.py runs.db refund-42 --approve 1.0
 kernai resume clerk.py runs.db refund-42 --refuse 1.0="order 42 was never paid" --by ann
 kernai resume clerk.py runs.db refund-42 --input "And order 43?\""""),
-    "replay": Command(_replay, _REPLAY_ARGUMENTS, f"""\
+    "replay": Command(_replay, (
+        *agents.AGENT, argument("RECORDING | STORE RUN", FORMS, name="words", nargs="*"), _OLDER,
+        argument("--run-id RUN", "which run, if the recording has several"),
+        argument("--model VENDOR/NAME", "the model of the recorded run, if not the agent's own"),
+        agents.ABILITIES, agents.MAX_STEPS,
+        argument("--accept KEY...", "accept the loss of this protection; repeatable"),
+        argument("--strict", "treat any change to the agent as a difference"),
+        argument("--run-skills", "call the skills and compare their results"),
+        argument("--json", "the difference as JSON on stdout"),
+    ), f"""\
 Run an agent against a recording and compare every decision: which calls it makes, what it sends the model, and how it
 ends. No model, skill or network is called, so any recorded run can serve as a test. AGENT is {agents.AGENT_FORMS}.
 

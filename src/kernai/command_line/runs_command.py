@@ -169,37 +169,16 @@ def _migrate(options: Namespace) -> int:
     return OK
 
 
-_RUNS_ARGUMENTS = (
-    stores.STORE, argument("more", SUPPRESS, nargs="*", default=[]),
-    argument("--status STATUS", "only runs with this status, such as waiting", _status, choices=STATUSES),
-    argument("--agent NAME", "only runs of this agent"),
-    argument("--older-than AGE", "only runs unchanged for this long: 90d, 12h, 5m", _age),
-    argument("--limit N", "only the first N", number(int, 1)),
-    argument("--delete", "delete these runs; needs --older-than or --status"),
-    argument("--json", "the list, or how many were deleted, as JSON on stdout"),
-)
-_APPROVE_ARGUMENTS = (
-    stores.STORE, stores.RUN, argument("CALL", "the call's id"),
-    argument("--no REASON", "refuse the call, and give the model this reason", valid_text), stores.BY,
-)
-_CANCEL_ARGUMENTS = (
-    stores.STORE, stores.RUN,
-    argument("--reason TEXT", "reason for the cancellation, for the recording", valid_text, default=""),
-)
-_WORKER_ARGUMENTS = (
-    argument("FILE.py|MODULE", "where the agents are defined; the code is executed", name="agents"),
-    argument("--store STORE", "postgresql://...", required=True),
-    argument("--concurrency N", "how many runs to process at once (default: 50)", number(int, 1), default=50),
-    argument("--queue NAME", "the queue to take runs from (default: kernai)", valid_text, default="kernai"),
-    argument("--grace SECONDS",
-             "on exit, how long runs may take to reach a point where another worker can continue (default: 30)",
-             number(float, 0.1), default=30.0),
-    argument("--accept KEY...",
-             "continue runs although their agent has lost this protection; the reason a run is blocked gives the KEY"),
-)
-_STORE_ARGUMENTS = argument("action", "what to do", choices=["migrate"]), argument("STORE", "postgresql://...")
 COMMANDS = {
-    "runs": Command(_runs, _RUNS_ARGUMENTS, """\
+    "runs": Command(_runs, (
+        stores.STORE, argument("more", SUPPRESS, nargs="*", default=[]),
+        argument("--status STATUS", "only runs with this status, such as waiting", _status, choices=STATUSES),
+        argument("--agent NAME", "only runs of this agent"),
+        argument("--older-than AGE", "only runs unchanged for this long: 90d, 12h, 5m", _age),
+        argument("--limit N", "only the first N", number(int, 1)),
+        argument("--delete", "delete these runs; needs --older-than or --status"),
+        argument("--json", "the list, or how many were deleted, as JSON on stdout"),
+    ), """\
 List the runs in a store, most recently changed first. The status of a run that has ended is its stop reason; `running`
 means that a process is working on it, `abandoned` that its process died, `waiting` that a person must decide on a call,
 `blocked` that a person must choose how to continue it, and `queued` that no worker has started it yet.
@@ -209,24 +188,42 @@ kernai runs runs.db
 kernai runs runs.db --json | python -m json.tool
 kernai runs postgresql:///app --status waiting --limit 50
 kernai runs runs.db --delete --older-than 90d --status final"""),
-    "approve": Command(_approve, _APPROVE_ARGUMENTS, """\
+    "approve": Command(_approve, (
+        stores.STORE, stores.RUN, argument("CALL", "the call's id"),
+        argument("--no REASON", "refuse the call, and give the model this reason", valid_text), stores.BY,
+    ), """\
 Approve or refuse a call that is waiting for a decision, or one that was running when its worker died. The decision is
 saved in the store. A worker acts on it at once; without one, run `kernai resume`. To decide and continue in one step,
 use `kernai resume --approve`, or `--in-flight` for calls that were running when `kernai run` died.""", """\
 kernai approve postgresql:///app refund-42 1.0
 kernai approve runs.db refund-42 1.0 --no "order 42 was never paid" --by ann"""),
-    "cancel": Command(_cancel, _CANCEL_ARGUMENTS, """\
+    "cancel": Command(_cancel, (
+        stores.STORE, stores.RUN,
+        argument("--reason TEXT", "reason for the cancellation, for the recording", valid_text, default=""),
+    ), """\
 Cancel a run. A process that is working on it stops within seconds and records it as cancelled. A run that is waiting,
 or whose process died, is closed at once. The recorded events are kept.""", """\
 kernai cancel postgresql:///app refund-42
 kernai cancel runs.db refund-42 --reason "the customer has left\""""),
-    "worker": Command(_work, _WORKER_ARGUMENTS, """\
+    "worker": Command(_work, (
+        argument("FILE.py|MODULE", "where the agents are defined; the code is executed", name="agents"),
+        argument("--store STORE", "postgresql://...", required=True),
+        argument("--concurrency N", "how many runs to process at once (default: 50)", number(int, 1), default=50),
+        argument("--queue NAME", "the queue to take runs from (default: kernai)", valid_text, default="kernai"),
+        argument("--grace SECONDS",
+                 "on exit, how long runs may take to reach a point where another worker can continue (default: 30)",
+                 number(float, 0.1), default=30.0),
+        argument("--accept KEY...", "continue runs although their agent has lost this protection; the reason a run is "
+                 "blocked gives the KEY"),
+    ), """\
 Process the runs that programs submit with `kernai.postgres.Workers`, until SIGTERM or Ctrl-C. You can start any number
 of workers on any number of machines. The agents must be variables at the top level of the file; the variable's name is
 the agent's name.""", """\
 kernai worker agents.py --store postgresql:///app
 kernai worker agents.py --store postgresql:///app --concurrency 10 --queue slow"""),
-    "store": Command(_migrate, _STORE_ARGUMENTS, """\
+    "store": Command(_migrate, (
+        argument("action", "what to do", choices=["migrate"]), argument("STORE", "postgresql://..."),
+    ), """\
 Create or upgrade the tables of a PostgreSQL store, in the schema `kernai`, and those of Procrastinate. No other command
 changes the tables. It is safe to run this more than once.""", "kernai store migrate postgresql://ann@db.example.org/app"),
 }
