@@ -145,4 +145,4 @@ def recording(path: Path | None) -> Iterator[kernai.Recorder]:
         with Recording(str(path), kernai.MediaStore()) as file:
             yield kernai.Recorder(kernai.CompositeSink(memory, file))
     except CommandError as error:
-        raise UsageError(error.message) from error
+        raise UsageError(str(error)) from error

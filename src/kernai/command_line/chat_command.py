@@ -220,7 +220,15 @@ class ChatSession:
                     before, self.options.run_id = self.again, stores.new_run_id()
                     output.note(f"(a new conversation, run {self.options.run_id}; the one before: {before})")
             case "/save":
-                self._save(argument)
+                if not argument:
+                    raise CommandError("/save needs a file", "/save talk.json")
+                talk = json.dumps([message.to_dict() for message in self._history], indent=2) + "\n"
+                if os.path.lexists(argument) and os.path.abspath(argument) not in self._saved:
+                    raise CommandError(f"{argument} exists, so it is left unchanged", "name another file")
+                with failing(f"cannot write {argument}", "name a file that can be written"):
+                    write_private(argument, talk.encode("ascii"))
+                self._saved.add(os.path.abspath(argument))
+                output.note(f"({len(self._history)} messages in {argument})")
             case "/attach":
                 if not argument:
                     raise CommandError("/attach needs a file or a URL", "/attach photo.png")
@@ -232,17 +240,6 @@ class ChatSession:
                 hint = "/help lists the commands; // sends a line that begins with /"
                 raise CommandError(f"there is no {name}", hint)
         return True
-
-    def _save(self, path: str) -> None:
-        if not path:
-            raise CommandError("/save needs a file", "/save talk.json")
-        talk = json.dumps([message.to_dict() for message in self._history], indent=2) + "\n"
-        if os.path.lexists(path) and os.path.abspath(path) not in self._saved:
-            raise CommandError(f"{path} exists, so it is left unchanged", "name another file")
-        with failing(f"cannot write {path}", "name a file that can be written"):
-            write_private(path, talk.encode("ascii"))
-        self._saved.add(os.path.abspath(path))
-        output.note(f"({len(self._history)} messages in {path})")
 
     def _turn(self, content: UserInput | None, **more: Any) -> None:
         """Runs a turn of the conversation; without content, continues one that was interrupted or waited."""

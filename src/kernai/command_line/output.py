@@ -52,7 +52,6 @@ class CommandError(Exception):
 
     def __init__(self, message: str, hint: str | None = None, status: int = USAGE) -> None:
         super().__init__(message)
-        self.message = message
         self.hint = hint
         self.status = status
 
@@ -181,7 +180,7 @@ def report(error: CommandError, trace: BaseException | None = None) -> None:
         from traceback import format_exception  # only with --debug
 
         note(_without_passwords("".join(format_exception(trace)).rstrip()), None)
-    message = _without_passwords(one_line(error.message, sys.maxsize))
+    message = _without_passwords(one_line(str(error), sys.maxsize))
     _to_stderr(styled("kernai: error: ", "red", sys.stderr) + message)
     if error.hint and (trace is None or error.hint != DEBUG_HINT):
         _to_stderr(f"hint: {one_line(error.hint, sys.maxsize)}")
