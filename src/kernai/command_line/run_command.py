@@ -133,7 +133,16 @@ def _decisions(options: Namespace, store: stores.StoreAt) -> tuple[dict[str, Dec
 
 
 def _replay(options: Namespace) -> int:
-    recording = _recording(options)
+    words = options.words
+    if not agents.is_made(options):
+        agents.place_of(options.agent)
+    elif options.agent is not None:  # options define the agent, so the first word belongs to the recording
+        options.agent, words = None, [options.agent, *words]
+    if not words:
+        raise CommandError("there is no recording to compare with", f"name {FORMS}")
+    recording = source(words if options.store is None else [options.store, *words])
+    if recording.run_id is not None and options.run_id is not None:
+        raise CommandError("--run-id is for a recording with several runs", "leave it out")
     data: dict[str, Any] = {"same": False, "divergence": None, "loosened": {}, "changes": []}
     lines: list[tuple[str, str | None]]
     try:
@@ -159,21 +168,6 @@ def _replay(options: Namespace) -> int:
         for text, style in lines:
             output.write(text, style)
     return OK if data["same"] else NO
-
-
-def _recording(options: Namespace) -> Source:
-    """The run to compare with. If options define the agent, the first word belongs to the recording."""
-    words = options.words
-    if not agents.is_made(options):
-        agents.place_of(options.agent)
-    elif options.agent is not None:
-        options.agent, words = None, [options.agent, *words]
-    if not words:
-        raise CommandError("there is no recording to compare with", f"name {FORMS}")
-    recording = source(words if options.store is None else [options.store, *words])
-    if recording.run_id is not None and options.run_id is not None:
-        raise CommandError("--run-id is for a recording with several runs", "leave it out")
-    return recording
 
 
 def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
