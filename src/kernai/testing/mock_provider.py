@@ -165,7 +165,13 @@ class MockProvider(NotCopied, Provider):
             failure, answer, counter = self._failures.get(at), self._answer, self._counter
             text = self._texts[min(at, len(self._texts) - 1)] if self._texts else ""
             if self.strict and failure is None and answer is None:
-                text = self._next(messages)
+                if self._given >= len(self._texts):  # `respond_with_script` may have set fewer than were given
+                    raise AssertionError(
+                        f"MockProvider was called once more than it has answers ({len(self._texts)}). The last message "
+                        f"was: {_shown(messages[-1].text if messages else '')}"
+                    )
+                text = self._texts[self._given]
+                self._given += 1
         if failure is not None:
             raise copied(failure)  # since a run attaches its result to the exception that ended it
         answered = text if answer is None else answer(messages, model)
@@ -175,9 +181,8 @@ class MockProvider(NotCopied, Provider):
             response = _native(response, tools)
         prose = response.prose
         self._stream(response.content if prose is None else prose, on_chunk)
-        for number, block in enumerate(() if prose is None else response.blocks or ()):
-            show = getattr(on_chunk, "block", None)
-            if show is not None:
+        if prose is not None and (show := getattr(on_chunk, "block", None)) is not None:
+            for number, block in enumerate(response.blocks or ()):
                 self._stream(block.content, partial(show, number, block.type, block.name))
         usage = {} if counter is None else counter(messages, response.content)
         wanted = "the token counter must return a dict, such as {'prompt_tokens': 3}"
@@ -186,15 +191,6 @@ class MockProvider(NotCopied, Provider):
     def _stream(self, text: str, on_chunk: Callable[[str], object]) -> None:
         for start in range(0, len(text), self.chunk_size):
             on_chunk(text[start : start + self.chunk_size])
-
-    def _next(self, messages: Sequence[Message]) -> str | LlmResponse:
-        if self._given >= len(self._texts):  # `respond_with_script` may have set fewer than were given
-            raise AssertionError(
-                f"MockProvider was called once more than it has answers ({len(self._texts)}). The last message was: "
-                f"{_shown(messages[-1].text if messages else '')}"
-            )
-        self._given += 1
-        return self._texts[self._given - 1]
 
 
 def _checked(answers: Iterable[str | LlmResponse]) -> list[str | LlmResponse]:
