@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from kernai import events
 from kernai._util.redaction import one_line
 from kernai.command_line import output
-from kernai.command_line.output import NO, OK, CommandError
 from kernai.command_line.program import Command, argument
 from kernai.command_line.recording import FORMS, Source, sources
 from kernai.values.result import count
@@ -32,7 +31,7 @@ def run(options: Namespace) -> int:
     if len(named) != 2:  # noqa: PLR2004 - two sides
         for one in named:
             one.events()  # raises the more precise error if the recording does not exist
-        raise CommandError(f"give two recordings to compare, not {len(named)}", f"each is {FORMS}")
+        raise output.CommandError(f"give two recordings to compare, not {len(named)}", f"each is {FORMS}")
     sides = []
     for one in named:
         recorded = one.events()
@@ -50,7 +49,7 @@ def run(options: Namespace) -> int:
         output.write(f"the same: {count(sum(one.same for one in compared), 'event')}")
     else:
         _show(named, compared)
-    return OK if same else NO
+    return output.OK if same else output.NO
 
 
 def _show(named: list[Source], compared: list[Compared]) -> None:

@@ -14,7 +14,6 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parts_of
 from kernai.blocks.plan import Plan
 from kernai.command_line import output
-from kernai.command_line.output import NO, OK
 from kernai.command_line.program import Command, argument
 from kernai.loop import decision as loop
 from kernai.loop.calls import MAX_CALLS
@@ -53,7 +52,7 @@ def run(options: Namespace) -> int:
         output.write_json({"parts": parts, "verdict": verdict._asdict() | {"meaning": RULES[verdict.rule]}})
     else:
         _show(parts, verdict, full=options.full)
-    return NO if options.check and verdict.faulty else OK
+    return output.NO if options.check and verdict.faulty else output.OK
 
 
 def lay_out(text: str, plans: Iterable[str]) -> list[dict[str, Any]]:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from kernai import __version__
 from kernai._util.redaction import one_line, shown_url
 from kernai.command_line import output
-from kernai.command_line.output import NO, OK
 from kernai.command_line.program import SUMMARIES, Command, argument, command_of
 from kernai.errors import KernaiError, error_text
 from kernai_providers.http_transport import HttpTransport
@@ -78,7 +77,7 @@ def _doctor(options: Namespace) -> int:
         output.write_json({"findings": [one._asdict() for one in findings], "problems": problems})
     else:
         _show(findings, problems)
-    return NO if problems else OK
+    return output.NO if problems else output.OK
 
 
 def _show(findings: list[Finding], problems: list[str]) -> None:
@@ -234,7 +233,7 @@ _Arguments = Mapping[str, list[Action]]
 def _complete(options: Namespace) -> int:
     arguments = {name: command_of(name)[1].arguments for name in SUMMARIES}
     output.write("\n".join(_SHELLS[options.shell](arguments)))
-    return OK
+    return output.OK
 
 
 def _values(one: Action) -> str:
