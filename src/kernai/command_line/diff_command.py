@@ -105,7 +105,7 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
     """
     starts: Counter[str] = Counter()  # by run id
     runs: dict[tuple[str, int], tuple[int, list[Entry]]] = {}  # their numbers and events; those left out are empty
-    found: dict[Place, list[Entry]] = {}
+    kept: list[tuple[Place, Entry]] = []
     is_resuming = False
     for event in recorded:
         kind, data = event["event"], event.get("data")
@@ -120,8 +120,12 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
         is_resuming = kind == events.RunResumedRow.type or (is_resuming and kind in _AFTER_RESUME)
         left_out = is_resuming and kind in _RESUME_EVENTS
         entries.append({} if left_out else {"event": kind, "step": event.get("step"), "data": _comparable(data)})
-        found.setdefault((run, scope), []).append(entries[-1])
-    return {place: list(_in_order(filter(None, entries))) for place, entries in found.items() if any(entries)}
+        kept.append(((run, scope), entries[-1]))
+    found: dict[Place, list[Entry]] = {}
+    for place, entry in kept:
+        if entry:
+            found.setdefault(place, []).append(entry)
+    return {place: list(_in_order(entries)) for place, entries in found.items()}
 
 
 def _comparable(data: Any) -> Any:
@@ -136,7 +140,7 @@ def _comparable(data: Any) -> Any:
     return steady
 
 
-def _in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
+def _in_order(entries: list[Entry]) -> Iterator[Entry]:
     """Sorts the events of calls and tasks, which may run in parallel; those of one call or task keep their order."""
     for _, group in groupby(entries, lambda entry: bool(_id(entry))):
         yield from sorted(group, key=_id)
