@@ -124,7 +124,6 @@ def called(call: Call) -> tuple[str | None, Any]:
     return (call.skill, {"input": call.input[0]}) if isinstance(call, SubRun) else (None, None)
 
 
-@calls_out
 def ask(run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
     """Returns the host's decision on a call; None if none is needed. Raises `Pause` if somebody else must decide.
 
@@ -146,6 +145,7 @@ def ask(run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
     raise DoubtfulPause(reason, doubts)
 
 
+@calls_out
 def _answer(
     run: Run, call: Call, approve: Callable[[PendingCall], Any], reason: str, doubts: tuple[UntrustedValue, ...]
 ) -> Decision:
