@@ -97,7 +97,7 @@ def judge(
              for block in response.blocks if block.type == "plan"]
     answer: str | None = None
     if isinstance(decision, loop.Answer):
-        rule, answer = "prose" if decision.final is None else "final", decision.text
+        rule, answer = "prose" if decision.block is None else "final", decision.text
     elif isinstance(decision, loop.Correction):
         rule = decision.kind
     else:

@@ -27,7 +27,7 @@ from kernai.loop.kernel import run_loop
 from kernai.loop.root import Outbox
 from kernai.values.context import Context
 from kernai.values.pending_calls import PendingCall
-from kernai.values.result import Result, StopReason
+from kernai.values.result import Result
 
 if TYPE_CHECKING:
     from kernai.events import Row
@@ -316,7 +316,7 @@ class DurableRun:
             error = RunStoppedError(why)
         if self._is_input_left:
             error.add_note(INPUT_LEFT)
-        return run.finish(StopReason.INTERRUPT, error=error, pending=tuple(self.pending))
+        return run.finish(error=error, pending=tuple(self.pending))
 
     def _waiting(self) -> str:
         return ", ".join(f"{one.call_id} ({one.skill or 'the model'})" for one in self.pending)

@@ -48,16 +48,15 @@ def _why_ended(answer: LlmResponse) -> str:
     return said if isinstance(said, str) else ""
 
 
-def is_continued(run: Run, response: ParsedResponse) -> bool:
+def is_continued(run: Run, answer: Answer, response: ParsedResponse) -> bool:
     """Asks the model to continue an answer that was cut off, if the agent's `on_truncated` wants that.
 
     Returns whether the model was asked. Raises `ProviderError` with ``on_truncated="fail"``.
     """
-    reason = response.answer.finish_reason or ""
     rule = run.gate.rules(run).on_truncated
     if rule == "fail":
-        raise ProviderError(f"the answer was cut off, because {_WHY[reason]}", code=reason)
-    if rule != "continue" or reason != "length":
+        raise ProviderError(f"the answer was cut off, because {_WHY[answer.cut]}", code=answer.cut)
+    if rule != "continue" or answer.cut != "length":
         return False
     run.unfinished = response.content
     run.inject(corrections.continue_answer())
@@ -73,7 +72,7 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
     if not run.unfinished:
         return response, decision
     text, run.unfinished = run.unfinished + response.content, ""
-    if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.final is None):
+    if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.block is None):
         answer = copy(response.answer)  # not `replace`: a subclass may have a constructor of its own
         answer.content = text
         response = ParsedResponse(answer)
@@ -123,12 +122,12 @@ def note_correction(run: Run, decision: Decision) -> None:
         run.was_corrected = False
 
 
-def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
+def is_valid(run: Run, answer: Answer) -> bool:
     """Checks an answer against the agent's output type and `output_check`. If it fails, the model reads what is wrong.
 
     Raises `LimitReachedError` if the model may not try again.
     """
-    why_cut = _WHY[response.answer.finish_reason or ""] if answer.cut and response is not None else ""
+    why_cut = _WHY.get(answer.cut, "")
     run.output, run.repairs = answer.text, ()
     if run.answer_type is not None:
         rules = run.gate.rules(run)
@@ -150,7 +149,7 @@ def is_valid(run: Run, answer: Answer, response: ParsedResponse | None) -> bool:
     run.truncated = bool(answer.cut)
     if why_cut:
         run.root.warn("answer.truncated", agent=run.agent.name, reason=why_cut)
-    if answer.final is not None:
+    if answer.block is not None:
         run.put(FinalRow(answer.text))
     return True
 
@@ -166,4 +165,4 @@ def _reject(run: Run, faults: str, why_cut: str, correction: str, answer: Answer
             f"the model answered {times} and never with what Agent(output=..., output_check=...) asks for: {faults}",
             StopReason.OUTPUT,
         )
-    run.inject(correction, answer.final)
+    run.inject(correction, answer.block)

@@ -62,17 +62,17 @@ class Calls(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer: a final's content or prose (no `final`). `cut` as in `ParsedResponse`; `dialect` as in `Calls`."""
+    """The answer: the content of `block`, a final, or prose. `cut` as in `ParsedResponse`; `dialect` as in `Calls`."""
 
     text: str
-    final: Block | None
+    block: Block | None
     extras: Extras
     cut: str = ""
     dialect: str | None = None
 
     @property
     def blocks(self) -> Sequence[Block]:
-        return () if self.final is None else (self.final,)
+        return () if self.block is None else (self.block,)
 
 
 class Correction(NamedTuple):

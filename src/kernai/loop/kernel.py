@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, assert_never
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kernai.blocks.block import Block, final_block
 from kernai.blocks.grammar import ASCII_SPACE
@@ -81,7 +81,7 @@ from kernai.loop.run_state import Run, input_message, recorded_parts
 from kernai.values.limits import usage_of
 from kernai.values.llm_response import CUT, LlmResponse
 from kernai.values.message import ConversationView, Message
-from kernai.values.result import Result, StopReason, Usage
+from kernai.values.result import Result, Usage
 
 if TYPE_CHECKING:
     from kernai.loop.root import Root
@@ -105,7 +105,7 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
         if run.given_plan is not None and not again:
             from kernai.loop.workflow import run_given_plan  # most runs have no workflow
 
-            return run.finish(StopReason.FINAL, (yield from run_given_plan(run, run.given_plan)))
+            return run.finish((yield from run_given_plan(run, run.given_plan)))
         most = run.agent.max_steps
         for step in range(run.steps, run.steps + most):
             try:
@@ -135,7 +135,7 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
             except Stop as stop:
                 accepted = _finished(run, stop)
             if accepted is not None:
-                return run.finish(StopReason.FINAL, accepted.text)
+                return run.finish(accepted.text)
         run.gate.check()  # as at the start of a step: the last one may have been broken off
         # the error of a sub-run is read by another model, which can do neither
         advice = "" if run.scope else ": raise Agent(max_steps=...), or continue with history=result.messages"
@@ -153,36 +153,31 @@ def _finished(run: Run, stop: Stop) -> Answer | None:
     run.gate.check()  # as after a model's answer: calls beside it may have been broken off
     answer = Answer(stop.message, Block("final", None, stop.message), NOTHING)
     run.messages.append(Message("assistant", final_block(stop.message)))
-    return answer if is_valid(run, answer, None) else None
+    return answer if is_valid(run, answer) else None
 
 
 def _ended(run: Run, error: BaseException) -> Result[Any]:
     """Returns the result of a run that `error` has ended, or raises the error again if it is meant for the caller."""
     try:
-        if isinstance(error, (LimitReachedError, ProviderError)) and error.result is not None:
-            error = copied(error)  # it has ended another run, whose result it keeps
-        if isinstance(error, LimitReachedError):
-            return run.finish(StopReason(error.reason), error=error)
-        if isinstance(error, ProviderError):
-            return run.finish(StopReason.ERROR, error=error)
+        if isinstance(error, (LimitReachedError, ProviderError)):
+            # an error that has ended another run keeps that run's result
+            return run.finish(error=error if error.result is None else copied(error))
         if isinstance(error, Stop) and not error.is_final:
             ended = LimitReachedError(error.message, error.reason)
-            return run.finish(StopReason(error.reason), error=ended, raised=not isinstance(error, LimitStop))
+            return run.finish(error=ended, raised=not isinstance(error, LimitStop))
         if isinstance(error, Cancelled):
-            stopped = run.gate.why_stopped()
-            reason = StopReason(stopped.reason) if isinstance(stopped, LimitReachedError) else StopReason.CANCELLED
-            return run.finish(reason, error=stopped)
+            return run.finish(error=run.gate.why_stopped())
         if isinstance(error, (Pause, Stop)):
             does = "pause: raise Pause" if isinstance(error, Pause) else "finish the run: raise Stop('final', ...)"
             misplaced = KernaiError(f"only a call can {does} in a skill, a protocol's handler or a middleware")
-            run.finish(StopReason.ERROR, error=misplaced)
+            run.finish(error=misplaced)
             raise misplaced from error
         if isinstance(error, Exception):  # the user's own code failed, such as an instructions function
-            run.finish(StopReason.ERROR, error=KernaiError(f"{type(error).__name__}: {error_text(error)}"))
+            run.finish(error=KernaiError(f"{type(error).__name__}: {error_text(error)}"))
         else:
             if not isinstance(error, SystemExit):  # in a task, that is only the task's failure
                 run.root.cancellation.set()
-            run.finish(StopReason.CANCELLED, error=RunCancelledError(INTERRUPTED))
+            run.finish(error=RunCancelledError(INTERRUPTED))
         raise error
     finally:
         del error  # its traceback refers to this frame; without the cycle, a run is freed without garbage collection
@@ -249,32 +244,19 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
             run.write(DialectCallRow(translated.dialect, block.name))
     if isinstance(decision, Calls):
         yield from run_calls(run, decision.blocks)
-    elif isinstance(decision, Answer):
-        return decision if _is_accepted(run, decision, response) else None
-    elif isinstance(decision, Workflow):
-        quoted = refuse_quoted(run, decision.block)
-        if quoted is None:
-            from kernai.loop.workflow import run_workflow  # most runs have no workflow
-
-            yield from run_workflow(run, decision.plan, decision.not_run, decision.block)
-        else:
-            run.inject(quoted, decision.block)
     elif isinstance(decision, Correction):
         _correct(run, decision, response)
-    else:
-        assert_never(decision)
+    elif isinstance(decision, Answer) and decision.cut and is_continued(run, decision, response):
+        pass
+    elif decision.block is not None and (quoted := refuse_quoted(run, decision.block)) is not None:
+        run.inject(quoted, decision.block)
+    elif isinstance(decision, Workflow):
+        from kernai.loop.workflow import run_workflow  # most runs have no workflow
+
+        yield from run_workflow(run, decision.plan, decision.not_run, decision.block)
+    elif is_valid(run, decision):
+        return decision
     return None
-
-
-def _is_accepted(run: Run, answer: Answer, response: ParsedResponse) -> bool:
-    """Whether an answer ends the run; if not, the model reads why."""
-    if answer.cut and is_continued(run, response):
-        return False
-    quoted = None if answer.final is None else refuse_quoted(run, answer.final)
-    if quoted is not None:
-        run.inject(quoted, answer.final)
-        return False
-    return is_valid(run, answer, response)
 
 
 def _call_model(run: Run, step: int) -> CallModel:

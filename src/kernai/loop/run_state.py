@@ -413,17 +413,10 @@ class Run:
             return  # rows are marked already, or the recording has the mark, or the run ends with an answer
         is_limit = isinstance(error, (LimitReachedError, LimitStop))
         is_cancelled = self.root.cancellation.is_set()
-        if self.scope or not ends:
-            if isinstance(error, Stop) and not is_limit:
-                return
-            if not is_cancelled and not (is_limit and self.root.budget.is_used_up()):
-                return
-        why = self.root.cancellation.error() if is_cancelled else error
-        if isinstance(why, (LimitReachedError, Stop)):
-            self._mark(why.reason)
-        else:
-            failed = isinstance(why, Exception) and not isinstance(why, RunStoppedError)
-            self._mark((StopReason.ERROR if failed else StopReason.CANCELLED).value)
+        is_own = isinstance(error, Stop) and not is_limit
+        if (self.scope or not ends) and (is_own or not (is_cancelled or (is_limit and self.root.budget.is_used_up()))):
+            return
+        self._mark(_reason_of(self.root.cancellation.error() if is_cancelled else error))
 
     def stops_all(self, error: BaseException) -> None:
         """Does as `stops` does for an error that ends concurrent work. Ctrl-C also stops the rest of that work.
@@ -435,29 +428,27 @@ class Run:
         self.stops(error)
 
     def _mark(self, reason: str) -> None:
-        self.stop = reason
-        self.place = (*self.place[:5], reason)
+        self.stop = str(reason)
+        self.place = (*self.place[:5], self.stop)
 
     def finish(
-        self,
-        reason: StopReason,
-        text: str | None = None,
-        error: KernaiError | None = None,
-        pending: tuple[PendingCall, ...] = (),
-        *,
-        raised: bool = False,
+        self, text: str | None = None, error: KernaiError | None = None, *, raised: bool = False,
+        pending: tuple[PendingCall, ...] | None = None,
     ) -> Result[Any]:
         """Records the end of this run as its last event, and returns its result.
 
-        `raised`: a `Stop` that a call raised has ended the run, and not a limit of the root.
+        `raised`: a `Stop` that a call raised has ended the run, and not a limit of the root. `pending`: the calls for
+        whose decisions the run waits, if that is why it ends.
         """
         usage = self.meter.usage()
+        reason = StopReason.FINAL if error is None else _reason_of(error)
+        reason = reason if pending is None else StopReason.INTERRUPT
         result: Result[Any] = Result(
-            text, reason, self.steps, usage, tuple(self.messages), self.root.run_id, error, pending,
-            self.finish_reason, self.truncated, None if text is None else self.output,
+            text, reason, self.steps, usage, tuple(self.messages), self.root.run_id, error,
+            pending or (), self.finish_reason, self.truncated, None if text is None else self.output,
         )
         if reason == "interrupt" and not self.scope:
-            self._mark(reason.value)
+            self._mark(reason)
         elif error is not None and not (raised and self.scope):
             self.stops(error)
         self.put(ResultRow(
@@ -470,6 +461,14 @@ class Run:
         self.stream = None
         self.skill_contexts.clear()
         return result
+
+
+def _reason_of(error: BaseException) -> StopReason:
+    """Returns the stop reason of a run that `error` ends."""
+    if isinstance(error, (LimitReachedError, Stop)):
+        return StopReason(error.reason)
+    failed = isinstance(error, Exception) and not isinstance(error, RunStoppedError)
+    return StopReason.ERROR if failed else StopReason.CANCELLED
 
 
 def input_message(parts: tuple[InputPart, ...], by: By) -> Message:
