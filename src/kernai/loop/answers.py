@@ -69,17 +69,23 @@ def decided(run: Run, response: ParsedResponse) -> tuple[ParsedResponse, Decisio
     If the model does not continue but sends a complete block, only that block counts.
     """
     decision = _decided(run, response)
-    if not run.unfinished:
-        return response, decision
-    text, run.unfinished = run.unfinished + response.content, ""
-    if isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.block is None):
+    unfinished, run.unfinished = run.unfinished, ""
+    if unfinished and (isinstance(decision, Correction) or (isinstance(decision, Answer) and decision.block is None)):
         answer = copy(response.answer)  # not `replace`: a subclass may have a constructor of its own
-        answer.content = text
+        answer.content = unfinished + response.content
         response = ParsedResponse(answer)
         decision, incomplete = _decided(run, response), response.incomplete
         if isinstance(decision, Correction) and incomplete is not None and incomplete.type == "final":
             # the answer is complete: the model only forgot to close the tag that it opened in the earlier response
             decision = Answer(incomplete.content.strip(ASCII_SPACE), incomplete, decision.extras)
+    # `was_corrected` stays as it is after an answer that is rejected or continued, and a call in another format
+    if isinstance(decision, Correction):
+        run.was_stray |= decision.kind == "stray"
+        if decision.kind != "dialect":
+            is_draft = decision.kind == "informational" and not run.setup.can_call
+            run.was_corrected = is_draft or decision.kind == "stall"
+    elif not isinstance(decision, Answer):
+        run.was_corrected = False
     return response, decision
 
 
@@ -106,20 +112,6 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
             )
         run.was_silent = True
     return decision
-
-
-def note_correction(run: Run, decision: Decision) -> None:
-    """Remembers whether a response was corrected for being prose or a draft, for `on_prose="correct_once"`.
-
-    This stays as it is after an answer that was rejected or will be continued, and after a call in another format.
-    """
-    if isinstance(decision, Correction):
-        run.was_stray |= decision.kind == "stray"
-        if decision.kind != "dialect":
-            is_draft = decision.kind == "informational" and not run.setup.can_call
-            run.was_corrected = is_draft or decision.kind == "stall"
-    elif not isinstance(decision, Answer):
-        run.was_corrected = False
 
 
 def is_valid(run: Run, answer: Answer) -> bool:

@@ -59,9 +59,9 @@ from kernai.events import (
     StrayCloseRow,
 )
 from kernai.loop import corrections
-from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid, note_correction
+from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid
 from kernai.loop.calls import failed, plain_call, refuse_quoted, run_calls
-from kernai.loop.decision import FORGED, NOTHING, Answer, Calls, Correction, Decision, Workflow
+from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Workflow
 from kernai.loop.effects import (
     CallModel,
     CallProtocol,
@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from kernai.values.message import InputPart
 
 PROSE_PREVIEW = 400
+#: the rows of blocks that only inform
+_NOTES: dict[str, type[PlanRow | JsonRow]] = {"plan": PlanRow, "json": JsonRow}
 
 
 def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -> Generator[Effect, Any, Result[Any]]:
@@ -231,7 +233,6 @@ def take(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -> No
 def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | None]:
     """Decides what a response asks for and does it; returns the answer if it ends the run."""
     response, decision = decided(run, response)
-    note_correction(run, decision)
     if decision.extras is not NOTHING:
         _write_extras(run, decision, response)
     translated = decision if isinstance(decision, (Calls, Answer)) and decision.dialect is not None else None
@@ -292,12 +293,11 @@ def _check_answer(run: Run, answer: object) -> None:
 
 
 def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
-    failure = _provider_error(run, error) if isinstance(error, Exception) else None
+    failure = _failure_of(run, error)
     try:
         _write_failure(run, error, failure, answer)
-        if failure is None:
-            raise error
-        run.gate.check()
+        if isinstance(failure, ProviderError):
+            run.gate.check()
         if failure is error:
             raise error  # keeps the provider's `__cause__`
         raise failure from error
@@ -342,7 +342,7 @@ def _receive(run: Run, answer: LlmResponse, started: float) -> ParsedResponse:
     return response
 
 
-def _write_failure(run: Run, error: BaseException, failure: ProviderError | None, answer: object) -> None:
+def _write_failure(run: Run, error: BaseException, failure: BaseException, answer: object) -> None:
     """Records a failed model call: why it failed, the text so far, and its usage, if known.
 
     There is an `answer` if the run was cancelled just after the call had ended, or if the answer is empty.
@@ -356,9 +356,9 @@ def _write_failure(run: Run, error: BaseException, failure: ProviderError | None
         run.stream.give_up(usage_of(whole, run.model))
     run.stream.settle(whole)
     used = run.stream.given_up or Usage()
-    run.stops(failure or error)
+    run.stops(failure)
     row = ModelFailedRow(
-        error_text(run.gate.why_stopped() if cancelled else failure or error),
+        error_text(run.gate.why_stopped() if cancelled else failure),
         None if cancelled else type(error).__name__,
         "".join(run.stream.pieces) if whole is None else whole.content,
         used.prompt_tokens, used.completion_tokens,
@@ -385,13 +385,9 @@ def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> Non
             if block.content.lstrip(ASCII_SPACE).startswith(("{", "[", "```"))  # other plans are meant as notes
         ])
     for block in extras.others:
-        if block.type == "plan":
-            run.write(PlanRow(block.content))
-        elif block.type == "json":
-            run.write(JsonRow(block.content))
-        else:
-            run.write(ForgedBlockRow(block.type, block.name, block.content))
-    if forged := [block for block in extras.others if block.type in FORGED]:
+        note = _NOTES.get(block.type)
+        run.write(ForgedBlockRow(block.type, block.name, block.content) if note is None else note(block.content))
+    if forged := [block for block in extras.others if block.type not in _NOTES]:
         run.warnings += (corrections.forged(forged),)
     open_block = response.incomplete
     if open_block is not None:
@@ -420,16 +416,17 @@ def _correct(run: Run, correction: Correction, response: ParsedResponse) -> None
         run.inject(corrections.stall(cut=response.cut))
 
 
-def _provider_error(run: Run, error: Exception) -> ProviderError:
-    if isinstance(error, ProviderError):
+def _failure_of(run: Run, error: BaseException) -> BaseException:
+    """Returns the error that ends the run if a model call raises `error`."""
+    if isinstance(error, ProviderError) or not isinstance(error, Exception):
         return error
     if run.gate.is_on_record():
         return ProviderError(error_text(error))  # the recorded text already names the provider
-    return ProviderError(f"{_answering(run, error)} raised {described(error)}")
+    stream = run.stream
+    asked = type(stream.asked).__name__ if stream is not None and stream.failure is error else _answering(run)
+    return ProviderError(f"{asked} raised {described(error)}")
 
 
-def _answering(run: Run, error: Exception | None = None) -> str:
-    """Names whoever returned a wrong answer or raised the error."""
-    if error is not None and run.stream is not None and run.stream.failure is error:
-        return type(run.stream.asked).__name__
+def _answering(run: Run) -> str:
+    """Names whoever returned a wrong answer, or raised an error that no provider did."""
     return "a middleware" if run.middleware else type(run.provider).__name__
