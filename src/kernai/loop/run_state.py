@@ -189,7 +189,7 @@ class Run:
             from kernai.loop.trust import Trust  # few runs have such skills
 
             self.root.trusts = Trust
-            self.trust = Trust(self, has_read_outside=bool(self.scope))
+            self.trust = Trust(self)
             if not self.gate.is_on_record():
                 self.trust.note_instructions()
         return self.trust
@@ -380,7 +380,7 @@ class Run:
         )
         child.quoted.begin_sub_run(self.quoted)
         if child.trust is not None:
-            child.trust.begin_sub_run(self.needs_trust(), task, is_given=is_given)
+            child.trust.parent = self.needs_trust(), task, is_given
         if self.stop is not None:
             child._mark(self.stop)
         return child

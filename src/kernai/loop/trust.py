@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kernai.events import Row
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill
-    from kernai.values.message import Message
+    from kernai.values.message import By, Message
 
 OWN = "which the model made up"
 _PASSED_ON = "which is in a text from outside that the user passed on"
@@ -42,12 +42,13 @@ _INSTRUCTIONS, _CONTEXT = "the instructions", "what `Context.trust` added"
 class Trust:
     """The trusted texts of one scope, in addition to those that its parent had when this scope began."""
 
-    def __init__(self, run: Run, *, has_read_outside: bool = False) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
         #: of a sub-run: the parent's `Trust`, the workflow's task if it is one, and whether the host wrote that task
-        self._parent: tuple[Trust, Task | None, bool] | None = None
+        self.parent: tuple[Trust, Task | None, bool] | None = None
+        #: the parent's texts; those of a task also from the tasks on which it depends
         self._outer: tuple[SourcedText, ...] = ()
-        self._outer_has_read_outside = has_read_outside
+        self._outer_has_read_outside = bool(run.scope)
         #: texts, each with the step after which it counts
         self._added: list[tuple[int, SourcedText]] = []
         #: values in results of skills with `directory` or `creates`, each with its step; and with a key if it only
@@ -64,28 +65,19 @@ class Trust:
 
     # ------------------------------------------------------------------------------------------- what is brought in
 
-    def begin_sub_run(self, outer: Trust, task: Task | None = None, *, is_given: bool = False) -> None:
-        """Begins a sub-run with its parent's texts; a task also has those of the tasks on which it depends.
-
-        `is_given`: the host wrote the task.
-        """
-        self._parent = outer, task, is_given
-
     def at_start(self) -> list[str]:
         """Returns the texts that the host trusts at the start, for the `run_start` event; in a replay none.
 
         A replay restores them from that event.
         """
-        if self._parent is not None:  # not in `begin_sub_run`: somebody may have decided on this sub-run since
-            outer, task, is_given = self._parent
+        if self.parent is not None:  # read only now: somebody may have decided on this sub-run since it was created
+            outer, task, is_given = self.parent
             own = [SourcedText(task.input, f"the input of the task {task.id}")] if task is not None and is_given else []
             needed = () if task is None else task.depends_on
             self._outer = (*outer.texts(), *own, *(text for one in needed for text in outer.of_tasks.get(one, ())))
             self._outer_has_read_outside = bool(needed) or outer.has_read_outside()
         self._earlier = len(self._run.messages)
-        texts = [] if self._run.gate.is_on_record() else self._take_from_context()
-        self._add_of_context(texts)
-        return texts
+        return [] if self._run.gate.is_on_record() else self._take_from_context()
 
     def note_instructions(self) -> None:
         """Records instructions that have changed, because they may be different when the run is resumed."""
@@ -111,15 +103,13 @@ class Trust:
 
         The texts count from the next response on. `before_response`: this step has no response yet.
         """
-        texts = self._take_from_context()
-        if not texts:
-            return None
-        self._add_of_context(texts, self._run.step - before_response)
-        return TrustAddedRow(texts, "context")
+        texts = self._take_from_context(self._run.step - before_response)
+        return TrustAddedRow(texts, "context") if texts else None
 
-    def _take_from_context(self) -> list[str]:
-        given, self._run.context.trusted = self._run.context.trusted, ()
-        return list(given)
+    def _take_from_context(self, step: int = -1) -> list[str]:
+        given, self._run.context.trusted = list(self._run.context.trusted), ()
+        self._add_of_context(given, step)
+        return given
 
     def _add_of_context(self, texts: Iterable[str], step: int = -1) -> None:
         """Adds texts of the host, which count after `step`; without one, they count immediately."""
@@ -136,67 +126,56 @@ class Trust:
         """Adds the trusted values in a recorded result: only a skill with `directory` or `creates` returns any."""
         if not skill.directory and not skill.creates:
             return
-        step, result, source = self._run.step, row.result, f"the result of `{skill.name}`"
+        result = row.result
         data: Any = [one for one in result if isinstance(one, str)] if isinstance(result, list) else None
         if isinstance(result, str):
             with suppress(ValueError, RecursionError):
                 data = json.loads(result)
+        found: list[tuple[str, str | None]] | None = None  # values, each with its key
+        how = ""
         if skill.creates:
             made = result if skill.creates is True else data.get(skill.creates) if isinstance(data, dict) else None
             if isinstance(made, (int, float)) or (isinstance(made, str) and len(made.split()) == 1):
-                self._results.append((step, SourcedText(str(made), f"{source}, which made it"), None))
-                return
-        elif isinstance(data, list) and skill.directory is True:
-            source = f"{source}, a directory"
-            self._results += [(step, SourcedText(str(one.value), source), None) for one in leaves((), data, data)]
-            return
+                found, how = [(str(made), None)], "which made it"
+        elif isinstance(data, list) and isinstance(skill.directory, tuple):
+            found, how = [*_pairs(data, *skill.directory)], f"where the user wrote its {skill.directory[1]}"
         elif isinstance(data, list):
-            value_of, key = skill.directory if isinstance(skill.directory, tuple) else ("", "")
-            source = f"{source}, where the user wrote its {key}"
-            pairs = _pairs(data, value_of, key)
-            self._results += [(step, SourcedText(value, source), name) for name, value in pairs]
-            return
-        flag = "creates" if skill.creates else "directory"
-        reason = f"the result does not have the form that {flag}= declares, so none of it is trusted"
-        self._run.root.warn(f"{flag}.unreadable", skill=skill.name, reason=reason)
+            found, how = [(str(one.value), None) for one in leaves((), data, data)], "a directory"
+        if found is None:
+            flag = "creates" if skill.creates else "directory"
+            reason = f"the result does not have the form that {flag}= declares, so none of it is trusted"
+            self._run.root.warn(f"{flag}.unreadable", skill=skill.name, reason=reason)
+        else:
+            source = f"the result of `{skill.name}`, {how}"
+            self._results += [(self._run.step, SourcedText(value, source), key) for value, key in found]
 
     # --------------------------------------------------------------------------------------------------- what counts
 
     def texts(self) -> Iterator[SourcedText]:
         """Yields all trusted texts for the response that is being carried out."""
-        user_texts = list(self._from_user())
-        yield from user_texts
-        yield from self._brought_in(self._run.step, user_texts)
+        yield from self._from_user()
+        yield from self._brought_in(self._run.step)
 
     def _from_user(self) -> Iterator[SourcedText]:
         """Yields the user's messages, latest first, then the instructions and what counted when this scope began."""
         for number, message in reversed([*enumerate(self._before())]):
-            if message.role == "user" and message.by in ("user", None) and not holds_results(message):
+            if message.role == "user" and _author(message) == "user":
                 for at, part in enumerate(message.content):
                     if isinstance(part, str) and at not in message.outside:
                         yield SourcedText(part, _EARLIER if number < self._earlier else _INPUT)
         yield SourcedText(self.instructions, _INSTRUCTIONS)
         yield from self._outer
 
-    def _brought_in(
-        self, before: float = inf, user_texts: Iterable[SourcedText] | None = None
-    ) -> Iterator[SourcedText]:
-        """Yields what was brought into this scope: everything, or only what it had `before` a step.
-
-        `user_texts` are the texts that must have a key before its value counts.
-        """
+    def _brought_in(self, before: float = inf) -> Iterator[SourcedText]:
+        """Yields what was brought into this scope: everything, or only what it had `before` a step."""
         yield from (text for step, text in self._added if step < before)
         for row in self._decided:
             source = f"what {row.by or 'a person'} wrote about call {row.call_id}"
             written = _written_with(row.decision, self.sent.get(row.call_id, ()))
             yield from (SourcedText(text, source) for text in written)
-        words = None
-        for step, text, key in self._results:
-            if step < before:
-                if key is not None:
-                    words = words or SourcedTexts(self._from_user() if user_texts is None else user_texts)
-                if words is None or key is None or words.source_of(key):
-                    yield text
+        results = [(text, key) for step, text, key in self._results if step < before]
+        words = SourcedTexts(self._from_user() if any(key is not None for _, key in results) else ())
+        yield from (text for text, key in results if key is None or words.source_of(key))
 
     def _before(self) -> list[Message]:
         """Returns the conversation as it was when the response was written."""
@@ -207,8 +186,7 @@ class Trust:
     def has_read_outside(self) -> bool:
         outside = self._run.setup.foreign or self._run.system.message.outside
         return self._outer_has_read_outside or bool(outside) or any(
-            message.by == "tool" or message.outside or holds_results(message)
-            for message in self._before() if message.role == "user"
+            message.outside or _author(message) == "tool" for message in self._before() if message.role == "user"
         )
 
     # ------------------------------------------------------------------------------------------------ what is doubted
@@ -241,19 +219,20 @@ class Trust:
         for message in reversed(self._before()):
             if message.role != "user" or message.by == "runtime":
                 continue
-            if message.by in ("user", None) and not holds_results(message):
+            author = _author(message)
+            if author == "user":
                 for at, part in enumerate(message.content):
                     if isinstance(part, str) and at in message.outside:
                         yield SourcedText(part, _PASSED_ON)
             elif (named := next((one.name for one in parse(message.text).blocks if one.name), None)) is not None:
                 yield SourcedText(message.text, f"which is in the result of `{named}`")
-            elif message.by != "model":
+            elif author != "model":
                 yield SourcedText(message.text, "which is in a result")
         system = self._run.system.message
         if system.outside:
             yield SourcedText(system.text, _OF_INSTRUCTIONS)
-        if self._parent is not None:
-            yield from self._parent[0].read()
+        if self.parent is not None:
+            yield from self.parent[0].read()
 
 
 #: types of amounts and times, whose digits are not account numbers
@@ -270,13 +249,13 @@ def _checked_values(leaf: Leaf, words: SourcedTexts, *, acts: bool) -> Iterator[
 
 
 def _pairs(items: list[Any], value: str, key: str) -> Iterator[tuple[str, str]]:
-    """Yields the key and value of each item, unless another item has the same key."""
+    """Yields the value and key of each item, unless another item has the same key."""
     rows = [one for one in items if isinstance(one, dict) and {value, key} <= one.keys()]
     keys = [folded(str(one[key])) for one in rows]
     count = Counter(keys)
     for one, name in zip(rows, keys, strict=True):
         if count[name] == 1:
-            yield name, str(one[value])
+            yield str(one[value]), name
 
 
 def _written_with(decision: bool | str | Mapping[str, Any], of_model: Sequence[Mapping[str, object]]) -> Iterator[str]:
@@ -301,12 +280,11 @@ def _forms(leaf: Leaf) -> Iterator[str | Decimal]:
         yield text if number is None else number
 
 
-def holds_results(message: Message) -> bool:
-    """Whether a message of unknown author answers a call, or contains blocks of the runtime or a part of one."""
+def _author(message: Message) -> By:
+    """Who wrote a user message. If unknown: a tool if it answers a call or has a runtime's block or a part of one."""
     if message.by is not None:
-        return False
-    if message.answers is not None:
-        return True
+        return message.by
     found = parse(message.text)
-    blocks = found.blocks if found.incomplete is None else [*found.blocks, found.incomplete]
-    return any(one.type in FORGED for one in blocks) or any("</block" in text for text in found.text_segments)
+    types = {one.type for one in (*found.blocks, found.incomplete) if one is not None}
+    is_result = message.answers is not None or types & FORGED or any("</block" in one for one in found.text_segments)
+    return "tool" if is_result else "user"
