@@ -98,7 +98,7 @@ class ModelStream:
     """
 
     __slots__ = (
-        "_calls", "_cancellation", "_ended", "_last_call", "_parser", "_show", "answer", "asked",
+        "_calls", "_cancellation", "_ended", "_parser", "_show", "answer", "asked",
         "caught_up", "earlier", "effect", "failure", "given_up", "own_deadline", "pieces", "reported", "run", "tools",
     )
 
@@ -114,9 +114,8 @@ class ModelStream:
         #: for a native call: what the model may call
         self.tools: Tools | None = None
         self.pieces: list[str] = []
-        #: streamed native calls, by index: type, name and pieces; and the index of the last one
+        #: streamed native calls, by index: type, name and pieces. All but the last one have ended
         self._calls: _NativeCalls | None = None
-        self._last_call: int | None = None
         #: returned for each piece: under asyncio, the provider may await it to let the listeners catch up
         self.caught_up: Any = None
         #: the known usage of this attempt so far, and of earlier attempts
@@ -218,19 +217,19 @@ class ModelStream:
         """Counts the usage of answers that a middleware discarded; `returned` is the one that it used, if any."""
         answered = self._answered()
         last = None if self.answer is None else answered[-1]  # the limits count the earlier ones already
-        self.earlier = ()
+        used = None
         if returned is not None:
             self.attempt_failed()
             found = [one for one in answered if one[0] is returned] or [
                 one for one in answered if _counts(one[0]) == _counts(returned)  # the middleware may have changed it
             ]
-            if found:
-                answered = tuple([one for one in answered if one is not found[-1]])
-                self.earlier = () if found[-1] is last else (found[-1],)
+            used = found[-1] if found else None
+        self.earlier = () if used is None or used is last else (used,)
         for one in answered:
-            self.given_up = one[1] if self.given_up is None else self.given_up + one[1]
-            if one is last:
-                self.spend(one[0], one[1].cost)
+            if one is not used:
+                self.given_up = (self.given_up or Usage()) + one[1]
+                if one is last:
+                    self.spend(one[0], one[1].cost)
 
     def spend(self, answer: LlmResponse, cost: float | None) -> None:
         """Counts an answer against the limits, by an estimate if the vendor reports no usage."""
@@ -244,14 +243,14 @@ class ModelStream:
     def give_up(self, used: Usage | None) -> None:
         """Counts the usage of a failed attempt: against the limits now, and in the result once the call has ended."""
         if used is not None:
-            self.given_up = used if self.given_up is None else self.given_up + used
+            self.given_up = (self.given_up or Usage()) + used
             self.run.root.budget.spend_usage(used, self.run.model)
 
     @property
     def deadline(self) -> float | None:
         """The earlier of the run's and the call's own deadline."""
-        run_s, own = self._cancellation.deadline, self.own_deadline
-        return run_s if own is None else own if run_s is None else min(run_s, own)
+        both = self._cancellation.deadline, self.own_deadline
+        return min((one for one in both if one is not None), default=None)
 
     def cancelled(self) -> bool:
         return self._ended or self._cancellation.is_set()
@@ -286,23 +285,24 @@ class ModelStream:
         if self._calls is None:
             self._calls = {}
         # a call that is not the last one has ended; since the piece is missing, `response` retracts all of them
-        if index not in self._calls or index == self._last_call:
+        if index not in self._calls or index == next(reversed(self._calls)):
             self._add_piece(self._calls, index, type, name, text)
         return self.caught_up
 
-    def _add_piece(self, calls: _NativeCalls, index: int, type: str, name: str | None, text: str) -> None:
+    def _add_piece(
+        self, calls: _NativeCalls, index: int, type: str, name: str | None, text: str, blocks: Sequence[Block] = (),
+    ) -> None:
         if self._parser is not None:
             if index not in calls:
-                self._end_call(calls)
+                self._end_last(calls, blocks)
                 self._show(BlockStartRow(type, name, block=index))
             if text:
                 self._show(BlockContentRow(text, block=index))
         calls.setdefault(index, (type, name, []))[2].append(text)
-        self._last_call = index
 
-    def _end_call(self, calls: _NativeCalls, blocks: Sequence[Block] = ()) -> None:
+    def _end_last(self, calls: _NativeCalls, blocks: Sequence[Block]) -> None:
         """Shows that the last call has ended, unless it was cut off, which only its block in `blocks` says."""
-        at, self._last_call = self._last_call, None
+        at = next(reversed(calls), None)
         if at is not None and not (blocks and _is_open(blocks[at])):
             type, name, _ = calls[at]
             self._show(BlockEndRow(type, name, block=at))
@@ -335,7 +335,7 @@ class ModelStream:
                     blocks[at].type, blocks[at].name, blocks[at].content)
         if not is_same and (shown or calls):
             self.run.write(ModelRestartedRow("the final content differs from what was streamed"))
-            shown, calls, self._last_call = "", None, None
+            shown, calls = "", None
             if self._parser is not None:
                 self._begin()
         if self._parser is not None:
@@ -346,9 +346,8 @@ class ModelStream:
             calls = {} if calls is None else calls
             for at, block in enumerate(blocks):
                 if at not in calls:
-                    self._end_call(calls, blocks)
-                    self._add_piece(calls, at, block.type, block.name, block.content)
-            self._end_call(calls, blocks)
+                    self._add_piece(calls, at, block.type, block.name, block.content, blocks)
+            self._end_last(calls, blocks)
         if prose is None:
             return ParsedResponse(answer)
         incomplete = next((block for block in blocks if _is_open(block)), None)
