@@ -8,7 +8,7 @@ and reach the model in source order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.definition import LAST_OUTCOMES
@@ -44,7 +44,6 @@ from kernai.loop.effects import (
 from kernai.loop.quoted_calls import called_name, content_keys, passed_on, skill_keys
 from kernai.loop.run_state import recorded_parts
 from kernai.registry.skill_definition import AgentSkill
-from kernai.values.media import Media
 from kernai.values.message import By, Message, Part
 from kernai.values.skill_result import SkillResult
 
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from kernai.loop.quoted_calls import Keys
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill
-    from kernai.values.result import Result
 
 MAX_CALLS = 100
 
@@ -71,11 +69,9 @@ def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]
         yield from _run_at_once(run, blocks[:MAX_CALLS])
     else:
         for index, block in enumerate(blocks[:MAX_CALLS]):
-            prepared = _prepare(run, index, block)
-            if isinstance(prepared, _Call):
-                run.inject((yield from _perform(prepared, block)), block, by="tool")
-            else:
-                run.inject(prepared[0], block, by=prepared[1])
+            found = _prepare(run, index, block)
+            reply: Reply = ((yield from _perform(found, block)), "tool") if isinstance(found, _Call) else found
+            run.inject(reply[0], block, by=reply[1])
     if len(blocks) > MAX_CALLS:
         run.inject(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
 
@@ -243,13 +239,13 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     if skill.is_guarded and run.root.durable is None and (doubts := run.doubts(call_id, skill, arguments)):
         return _refused(run, call_id, name, corrections.untrusted(doubts), exception="CallRefusedError")
     call = _Call(run, call_id, name, CallSkill(run.scope, call_id, name, arguments))
-    if not isinstance(skill, AgentSkill):
-        return call
-    try:
-        child = run.child(skill.agent, call_id)
-    except Exception as error:  # noqa: BLE001 - `Context.child` is user code: if it fails, this call fails
-        return call.fail(error), "runtime"
-    return _AgentCall(run, call_id, name, SubRun(child.scope, child.agent, (str(arguments["input"]),), name))
+    if isinstance(skill, AgentSkill):
+        try:
+            child = run.child(skill.agent, call_id)
+        except Exception as error:  # noqa: BLE001 - `Context.child` is user code: if it fails, this call fails
+            return call.fail(error), "runtime"
+        call.effect = SubRun(child.scope, child.agent, (str(arguments["input"]),), name)
+    return call
 
 
 def _prepare_protocol(run: Run, call_id: str, block: Block) -> _Call | Reply:
@@ -301,7 +297,10 @@ _STOPPED = {
 
 
 class _Call:
-    """One call, from its `*_execute` event to its outcome."""
+    """One call, from its `*_execute` event to its outcome.
+
+    The effect of an agent's call is a sub-run, whose usage is added to the caller's however it ends.
+    """
 
     __slots__ = ("_started", "call_id", "effect", "name", "run", "stop")
 
@@ -323,43 +322,43 @@ class _Call:
             run.put(kind(self.call_id, name, value, duration_ms))
             run.quoted.record_untrusted(name, value)
             return result_block(name, neutralize(value) if "<" in value else value)
+        if isinstance(self.effect, SubRun):
+            run.end_of(self.call_id)
+            if value.error is not None:
+                return self.fail(value.error)
+            value = self.effect.agent.answer_text(value)
+        payload: Payload
+        recorded: object
         try:
             if isinstance(value, Message) and isinstance(self.effect, CallProtocol):
                 if value.role == "system":
                     raise ValueError("a handler may not return a system message")
-                self._keep(value.media)
-                self._write_result(value.to_dict())
-                run.quoted.record_untrusted(name, value.text)
-                return value
-            result = run.scrub(self.call_id, SkillResult.of(run.scrub(self.call_id, value)))
-            media = [part for part in result.parts if isinstance(part, Media)]
-            self._keep(media)
+                payload, recorded, metadata, media, outside = value, value.to_dict(), None, value.media, [value.text]
+            else:
+                result = run.scrub(self.call_id, SkillResult.of(run.scrub(self.call_id, value)))
+                recorded, metadata, media = recorded_parts(result.parts or ("",)), result.metadata or None, result.media
+                payload = result_block(name, neutralize(result.text))
+                if not isinstance(recorded, str):
+                    payload = result_parts(name, result.parts)
+                outside = [result.text, dumps([one.to_dict() for one in media])]  # a file's name is untrusted too
+            for one in media:
+                run.context.media_store.put(one)
         except Exception as error:  # noqa: BLE001 - the model reads whatever a call raises
             return self.fail(error)
-        recorded = recorded_parts(result.parts or ("",))
-        self._write_result(recorded, result.metadata)
-        run.quoted.record_untrusted(name, result.text)
-        run.quoted.record_untrusted(name, dumps([one.to_dict() for one in media]))  # a file's name is untrusted too
-        if isinstance(recorded, str):
-            return result_block(name, neutralize(recorded))
-        return result_parts(name, result.parts)
-
-    def _keep(self, media: Iterable[Media]) -> None:
-        for one in media:
-            self.run.context.media_store.put(one)
-
-    def _write_result(self, result: object, metadata: Mapping[str, Any] | None = None) -> None:
-        run = self.run
-        kind = ProtocolResultRow if type(self.effect) is CallProtocol else SkillResultRow
-        duration_ms = int((run.clock.monotonic() - self._started) * 1000)
-        row = kind(self.call_id, self.name, result, duration_ms, metadata=metadata or None)
+        kind = ProtocolResultRow if isinstance(self.effect, CallProtocol) else SkillResultRow
+        row = kind(self.call_id, name, recorded, run.ms_since(self._started), metadata=metadata)
         run.write(row)
         if run.trust is not None and isinstance(row, SkillResultRow):
-            run.trust.add_result(run.held[self.name], row)
+            run.trust.add_result(run.held[name], row)
+        for text in outside:
+            run.quoted.record_untrusted(name, text)
+        return payload
 
     def fail(self, error: BaseException) -> str:
         """Records the error and returns what the model reads."""
         run, name = self.run, self.name
+        if isinstance(self.effect, SubRun):
+            run.end_of(self.call_id)
         marks: dict[str, Any] = {}
         if isinstance(error, Stop):
             has_context = self.call_id in run.skill_contexts
@@ -375,28 +374,9 @@ class _Call:
             vars(error).pop("__notes__", None)  # the text has them
         exception = type(error).__name__ if broken_off is None else None
         if isinstance(self.effect, CallProtocol):
-            duration_ms = int((run.clock.monotonic() - self._started) * 1000)
-            run.write(ProtocolErrorRow(self.call_id, name, text, exception, duration_ms, **marks))
+            run.write(ProtocolErrorRow(self.call_id, name, text, exception, run.ms_since(self._started), **marks))
         else:
             run.write(SkillErrorRow(self.call_id, name, text, exception, **marks))
         run.quoted.record_untrusted(name, text)
         is_answer = self.stop is not None and self.stop.is_final
         return (result_block if is_answer else error_block)(name, neutralize(text))
-
-
-class _AgentCall(_Call):
-    """A call of an agent as a skill. Its effect is a sub-run, whose usage is added to the caller's however it ends."""
-
-    __slots__ = ()
-
-    def end(self, value: Any) -> Payload:
-        result: Result[Any] = value
-        self.run.end_of(self.call_id)
-        if result.error is not None:
-            return super().fail(result.error)
-        assert isinstance(self.effect, SubRun)
-        return super().end(self.effect.agent.answer_text(result))
-
-    def fail(self, error: BaseException) -> str:
-        self.run.end_of(self.call_id)
-        return super().fail(error)

@@ -273,7 +273,7 @@ def _call_model(run: Run, step: int) -> CallModel:
     sent = ConversationView(system.message, run.messages)
     if run.provider is None:
         run.require_provider()
-    if run.trust is not None and not run.gate.is_on_record():
+    if run.trust is not None:
         run.trust.note_instructions()
     run.put(MessagesSentRow(sent))
     run.stream = ModelStream(run)

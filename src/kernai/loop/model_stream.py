@@ -195,13 +195,11 @@ class ModelStream:
     def _priced(self, usage: Usage) -> Usage | None:
         """Returns `usage` as that of one failed call, with its cost if the price is known."""
         assert self.effect is not None
-        rates, known = self.effect.model.rates, usage.to_dict() | {"model_calls": 1}
-        if usage.cost is None and rates is not None and usage.prompt_tokens is not None:
-            known["cost"] = rates.of(
-                usage.prompt_tokens, usage.completion_tokens or 0, usage.cached_tokens or 0,
-                usage.cache_write_tokens or 0,
-            )
-        return Usage.of_failed(known)
+        answer = LlmResponse(
+            "", prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens or 0, cost=usage.cost,
+            cached_tokens=usage.cached_tokens, cache_write_tokens=usage.cache_write_tokens,
+        )
+        return Usage.of_failed(usage.to_dict() | {"model_calls": 1, "cost": answer.cost_at(self.effect.model)})
 
     def attempt_failed(self) -> None:
         if self.answer is None:

@@ -190,8 +190,7 @@ class Run:
 
             self.root.trusts = Trust
             self.trust = Trust(self)
-            if not self.gate.is_on_record():
-                self.trust.note_instructions()
+            self.trust.note_instructions()
         return self.trust
 
     def doubts(self, call_id: str, skill: Skill, arguments: Mapping[str, Any]) -> tuple[UntrustedValue, ...]:
@@ -212,6 +211,9 @@ class Run:
         if skill is None:
             raise KernaiError(f"Skill {name!r} not found")
         return skill
+
+    def ms_since(self, started: float) -> int:
+        return int((self.clock.monotonic() - started) * 1000)
 
     # ------------------------------------------------------------------------------------------- rows and messages
 
@@ -361,9 +363,8 @@ class Run:
         scope = call_id if task is None else task_scope(self.scope, self.step, task.id)
         task_id = self.task_id if task is None else task.id
         context = self.gate.child_context(self, scope, task_id)
-        if context.media_store is not self.context.media_store:
-            # the parent's conversation refers to media of sub-runs by id, so all runs share one store
-            context.media_store = self.context.media_store
+        # the parent's conversation refers to media of sub-runs by id, so all runs share one store
+        context.media_store = self.context.media_store
         child = Run(
             self.agent if other is None else other,
             self.root,
@@ -385,15 +386,16 @@ class Run:
             child._mark(self.stop)
         return child
 
-    def end_of(self, scope: str) -> Result[Any] | None:
-        """Removes a sub-run, adds its usage to this run's, and returns its result if it has one."""
+    def end_of(self, call_id: str = "", task_id: str | None = None) -> Result[Any] | None:
+        """Removes the sub-run of a call or a task, adds its usage to this run's, and returns its result if any."""
+        scope = call_id if task_id is None else task_scope(self.scope, self.step, task_id)
         runs = self.root.runs
         child = runs.pop(scope, None)
         if child is None:
             return None
         self.meter.add(child.meter.usage())
         if self.trust is not None and child.trust is not None:
-            self.trust.add_from_sub_run(child.trust, None if child.task_id == self.task_id else child.task_id)
+            self.trust.add_from_sub_run(child.trust, task_id)
         if child.stop is not None and self.stop is None:
             self._mark(child.stop)
         if child.result is None:  # it, and maybe runs below it, was waiting for a decision when the run was stopped

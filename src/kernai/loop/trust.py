@@ -82,7 +82,7 @@ class Trust:
     def note_instructions(self) -> None:
         """Records instructions that have changed, because they may be different when the run is resumed."""
         text = self._run.system.host_text
-        if text != self.instructions:
+        if text != self.instructions and not self._run.gate.is_on_record():
             self.instructions = text
             self._run.write(TrustAddedRow([text], "instructions"))
 

@@ -55,10 +55,10 @@ def run_workflow(
         try:
             yield from workflow.drain()
         finally:
-            run.write(WorkflowErrorRow(error_text(error), _since(run, started)))
+            run.write(WorkflowErrorRow(error_text(error), run.ms_since(started)))
         raise
     results = workflow.scheduler.ordered_results()
-    run.write(WorkflowCompleteRow(results, _since(run, started)))
+    run.write(WorkflowCompleteRow(results, run.ms_since(started)))
     for result in results.values():
         run.quoted.record_untrusted(RESULT_NAME, _text_of(result))
     if workflow.failed and run.gate.rules(run).on_prose != "accept":  # "accept" is as in the gem: results alone
@@ -106,8 +106,8 @@ class RunningTasks:
         #: the results of the tasks' runs, by task id
         self.ends: dict[str, Result[Any]] = {}
         self.failed: set[str] = set()
-        #: when each running task was started, and its scope
-        self._running: dict[str, tuple[float, str | None]] = {}
+        #: when each running task was started
+        self._running: dict[str, float] = {}
 
     def perform(self) -> Generator[Effect, Any, None]:
         while not self.scheduler.done:
@@ -128,7 +128,7 @@ class RunningTasks:
     def _start(self, task: Task) -> Generator[Effect, Any, None]:
         run = self.run
         run.write(TaskStartRow(task.id, task.input, task.depends_on))
-        self._running[task.id] = started, _ = run.clock.monotonic(), None
+        self._running[task.id] = run.clock.monotonic()
         try:
             child = run.child(run.task_agents.get(task.id), task=task, is_given=self._is_given)
         except Exception as error:  # noqa: BLE001 - `Context.child` is user code: if it fails, this task fails
@@ -138,7 +138,6 @@ class RunningTasks:
             run.stops_all(error)
             self._end(Completion(task.id, error=error))
             raise
-        self._running[task.id] = started, child.scope
         inputs = self.scheduler.inputs_of(task)
         for needed, result in inputs.items():
             child.quoted.record_untrusted(needed, _text_of(result))
@@ -152,10 +151,9 @@ class RunningTasks:
 
     def _end(self, ended: Completion) -> None:
         run, task_id = self.run, ended.key
-        started, scope = self._running.pop(task_id)
-        duration, error = _since(run, started), ended.error
+        duration, error = run.ms_since(self._running.pop(task_id)), ended.error
         # the usage counts even if the user's own code broke the task
-        result = None if scope is None else run.end_of(scope)
+        result = run.end_of(task_id=task_id)
         if result is not None:
             self.ends[task_id] = result
             error = error or result.error
@@ -196,7 +194,3 @@ def _input(task: Task, results: Mapping[str, Any]) -> str:
         return wanted
     blocks = [result_block(needed, neutralize(_text_of(results[needed]))) for needed in task.depends_on]
     return "\n".join(blocks) + "\n\n" + wanted
-
-
-def _since(run: Run, started: float) -> int:
-    return int((run.clock.monotonic() - started) * 1000)

@@ -244,25 +244,24 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
     The beginning of the sent messages is therefore the same in each call, which a vendor's prefix cache needs.
     """
     sent = list(messages)
-    old: deque[tuple[int, str]] = deque()  # results that may be shortened, each with the line that replaces it
-    new: list[tuple[int, str]] = []  # results that the model has not responded to
-    characters = 0
+    results: deque[tuple[int, str]] = deque()  # each with the line that would replace it
+    characters = read = 0  # how many of the results the model has responded to, so that they may be shortened
     is_input = True  # never shorten the input: a workflow task's has earlier results and the task in one message
     for at, message in enumerate((*messages, Message("assistant", ""))):
         text = message.text
         if message.role == "assistant":
             is_input = False
             least = most // 2 if characters > most else characters
-            while old and characters > least:
-                oldest, line = old.popleft()
+            while read and characters > least:
+                oldest, line = results.popleft()
+                read -= 1
                 characters -= len(sent[oldest].text) - len(line)
                 sent[oldest] = sent[oldest].rewritten(line)
-            old.extend(new)
-            new = []
+            read = len(results)
         elif message.role == "user" and not is_input and (found := _RESULT.match(text)):
             line = f"{found[0]}[{len(text):,} characters, left out here]</block>"
             if len(line) < len(text):
-                new.append((at, line))
+                results.append((at, line))
         if message.role != "system":
             characters += len(text)
     return sent
