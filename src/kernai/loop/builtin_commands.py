@@ -52,15 +52,10 @@ def builtin_command(run: Run, name: str, content: str) -> str | None:
     command, _, argument = name.partition(" ")
     if command != READ or run.agent.know_how is None:
         return None
-    return " ".join(filter(None, [READ, argument.strip(), _words(content)]))
-
-
-def _words(content: str) -> str:
-    """Returns ``NAME FILE`` from a block's content, or from the JSON arguments of a native call."""
     given = value_in(content)
-    if isinstance(given, dict):
+    if isinstance(given, dict):  # the arguments of a native call
         content = f"{given.get('name') or ''} {given.get('file') or ''}"
-    return " ".join(content.split())
+    return " ".join(filter(None, [READ, argument.strip(), *content.split()]))
 
 
 def run_builtin(run: Run, command: str) -> str:

@@ -119,7 +119,9 @@ def decide(
     for block in blocks:
         kind = block._type  # noqa: SLF001 - the property costs a call
         if kind == "plan":
-            plan, why = _validated(block, rules.max_tasks if may_plan else 0)
+            from kernai.blocks.plan import Plan  # few responses hold one
+
+            plan, why = Plan.validate(block.content, rules.max_tasks) if may_plan else (None, NESTED)
             if plan is not None and workflow is None:
                 workflow = plan, block
                 continue
@@ -197,12 +199,3 @@ def _translated(found: DialectCalls) -> Calls | Answer:
     if final is not None and not calls:
         return Answer(final.content.strip(ASCII_SPACE), final, NOTHING, dialect=found.dialect)
     return Calls(calls, final, NOTHING, found.dialect)
-
-
-def _validated(block: Block, max_tasks: int) -> tuple[Plan | None, str | None]:
-    """Returns the plan, or why it is none. With `max_tasks` 0, no plan is run."""
-    if not max_tasks:
-        return None, NESTED
-    from kernai.blocks.plan import Plan  # few responses hold one
-
-    return Plan.validate(block.content, max_tasks)

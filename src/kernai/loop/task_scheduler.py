@@ -127,14 +127,20 @@ class TaskScheduler:
         import asyncio
 
         check_function("execute", execute, "(task, results)", None, None, may_be_async=True)
-        running: dict[asyncio.Task[Any], str] = {}
+        running: dict[asyncio.Task[tuple[Any, BaseException | None]], str] = {}
+
+        async def perform(task: Task, inputs: Mapping[str, Any]) -> Any:
+            result = execute(task, inputs)
+            return await result if hasattr(result, "__await__") else result
+
         try:
             while not self.done:
                 for task in self.start():
-                    running[asyncio.ensure_future(_outcome(execute, task, self.inputs_of(task)))] = task.id
+                    running[asyncio.ensure_future(outcome_of(perform(task, self.inputs_of(task))))] = task.id
                 ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for one in ended:
-                    self.finish(running.pop(one), one.result())
+                    result, error = one.result()
+                    self.finish(running.pop(one), result if error is None else failure(error))
         finally:
             for one in running:
                 one.cancel()
@@ -154,12 +160,3 @@ class TaskScheduler:
 def failure(error: BaseException) -> str:
     """Returns the result of a task that failed."""
     return f"error: {error_text(error)}"
-
-
-async def _outcome(execute: Execute, task: Task, inputs: dict[str, Any]) -> Any:
-    async def perform() -> Any:
-        result = execute(task, inputs)
-        return await result if hasattr(result, "__await__") else result
-
-    result, error = await outcome_of(perform())
-    return result if error is None else failure(error)
