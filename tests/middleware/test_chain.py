@@ -150,7 +150,7 @@ def test_a_middleware_may_make_another_call_first(way: Way) -> None:
 
 
 def test_a_call_that_is_dropped_while_it_is_performed_ends_quietly() -> None:
-    flow = through(CallSkill("", "0.0", "echo", {}), [passing])
+    flow = through(ByHand(agent_with(passing)).state, CallSkill("", "0.0", "echo", {}))
     next(flow)
     flow.close()
 

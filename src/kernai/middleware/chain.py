@@ -34,13 +34,12 @@ def wrap(run: Run, effect: Effect | None, work: Work) -> Work:
     return _performed(run, work, [one for one in run.middleware if hasattr(one, "on_run_start")] if is_run else [])
 
 
-def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = None) -> Flow:
-    """Passes one effect through the list, and returns or raises the outermost middleware's outcome.
-
-    With a `run`, skill parameters that a middleware changes are validated like those of the original call.
+def through(run: Run, effect: Effect) -> Flow:
+    """Passes one effect through the run's list, and returns or raises the outermost middleware's outcome. Parameters
+    that a middleware changes are validated like those of the original call.
     """
     try:
-        return (yield from _passed(effect, middleware, 0, run, effect))
+        return (yield from _passed(run, effect, effect, 0))
     except (Exception, GeneratorExit):
         raise
     except BaseException as error:
@@ -49,12 +48,13 @@ def through(effect: Effect, middleware: Sequence[Middleware], run: Run | None = 
 
 
 @calls_out
-def _passed(effect: Effect, middleware: Sequence[Middleware], at: int, run: Run | None, first: Effect) -> Flow:
+def _passed(run: Run, first: Effect, effect: Effect, at: int) -> Flow:
     """Passes an effect to one middleware of the list, and the effects that it yields to those after it."""
-    flow = middleware[at](effect)
+    middleware = run.middleware[at]
+    flow = middleware(effect)
     if type(flow) is not GeneratorType:
         raise TypeError(
-            f"{_name(middleware[at])} gave {type(flow).__name__}, not a generator: a middleware is a function that "
+            f"{_name(middleware)} gave {type(flow).__name__}, not a generator: a middleware is a function that "
             "yields the effect to have it performed, and returns the outcome"
         )
     outcome: Any = None
@@ -66,7 +66,7 @@ def _passed(effect: Effect, middleware: Sequence[Middleware], at: int, run: Run 
         except StopIteration as returned:
             if returned.value is None and not may_return_none:
                 raise TypeError(
-                    f"{_name(middleware[at])} returned nothing: end it with `return (yield effect)`, or another outcome"
+                    f"{_name(middleware)} returned nothing: end it with `return (yield effect)`, or another outcome"
                 ) from None
             return returned.value
         error = None
@@ -75,10 +75,10 @@ def _passed(effect: Effect, middleware: Sequence[Middleware], at: int, run: Run 
             if type(effect) not in _MAY_BE_YIELDED:
                 wrong = type(effect).__name__
                 error = TypeError(f"a middleware may yield CallModel, CallSkill, CallProtocol or Sleep, not {wrong}")
-            elif sleeps or at + 1 == len(middleware):
-                outcome = yield effect if effect is first or run is None else _checked(run, effect, first)
+            elif sleeps or at + 1 == len(run.middleware):
+                outcome = yield effect if effect is first else _checked(run, effect, first)
             else:
-                outcome = yield from _passed(effect, middleware, at + 1, run, first)
+                outcome = yield from _passed(run, first, effect, at + 1)
         except BaseException as raised:  # noqa: BLE001 - thrown into the middleware that yielded the effect
             error = raised
         if not sleeps:
@@ -123,7 +123,7 @@ def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
             effect = _call_start_hooks(run, observers, effect) or effect
         outcome = error = None
         try:
-            outcome = yield from through(effect, run.middleware, run) if type(effect) in CALLS else alone(effect)
+            outcome = yield from through(run, effect) if type(effect) in CALLS else alone(effect)
         except BaseException as raised:  # noqa: BLE001 - thrown into the work, which decides
             error = raised
 
