@@ -153,7 +153,6 @@ def _run_at_once(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, No
             else:
                 payloads[index] = prepared
         for index, call in calls.items():
-            assert isinstance(call.effect, (CallSkill, CallProtocol, SubRun))
             yield Spawn(index, call.effect)
             running.add(index)
         yield from join_all()
@@ -304,7 +303,7 @@ class _Call:
 
     __slots__ = ("_started", "call_id", "effect", "name", "run", "stop")
 
-    def __init__(self, run: Run, call_id: str, name: str, effect: Effect) -> None:
+    def __init__(self, run: Run, call_id: str, name: str, effect: CallSkill | CallProtocol | SubRun) -> None:
         self.run = run
         self.call_id = call_id
         self.name = name

@@ -350,9 +350,7 @@ def _write_failure(run: Run, error: BaseException, failure: BaseException, answe
     cancelled = isinstance(error, Cancelled)
     whole = answer if isinstance(answer, LlmResponse) else None
     assert run.stream is not None
-    if whole is None:
-        run.stream.attempt_failed()
-    else:
+    if whole is not None:
         run.stream.give_up(usage_of(whole, run.model))
     run.stream.settle(whole)
     used = run.stream.given_up or Usage()

@@ -75,8 +75,8 @@ def _is_open(block: Block) -> bool:
     return getattr(block, "is_open", False)
 
 
-def _counts(answer: LlmResponse) -> tuple[int | None, ...]:
-    return answer.prompt_tokens, answer.completion_tokens, answer.total_tokens
+def _counts(answer: LlmResponse | None) -> tuple[int | None, ...] | None:
+    return None if answer is None else (answer.prompt_tokens, answer.completion_tokens, answer.total_tokens)
 
 
 class ModelStream:
@@ -213,15 +213,13 @@ class ModelStream:
 
     def settle(self, returned: LlmResponse | None = None) -> None:
         """Counts the usage of answers that a middleware discarded; `returned` is the one that it used, if any."""
+        self.attempt_failed()
         answered = self._answered()
         last = None if self.answer is None else answered[-1]  # the limits count the earlier ones already
-        used = None
-        if returned is not None:
-            self.attempt_failed()
-            found = [one for one in answered if one[0] is returned] or [
-                one for one in answered if _counts(one[0]) == _counts(returned)  # the middleware may have changed it
-            ]
-            used = found[-1] if found else None
+        found = [one for one in answered if one[0] is returned] or [
+            one for one in answered if _counts(one[0]) == _counts(returned)  # the middleware may have changed it
+        ]
+        used = found[-1] if found else None
         self.earlier = () if used is None or used is last else (used,)
         for one in answered:
             if one is not used:

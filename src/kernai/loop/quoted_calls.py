@@ -85,13 +85,8 @@ class QuotedCalls:
         """Prepares to check a response. `confirms` says whether it has only calls that were to be confirmed."""
         self._confirmed = self._asked if self._asked and confirms(self._asked) else _NONE
         self._asked = _NONE
-        if self._unread is not None:
-            unread, self._unread = self._unread, None
-            self._read(unread)
-
-    def _read(self, unread: list[tuple[str, Look]]) -> None:
         self._spelled = spelled = dict(self._spelled)  # sub-runs share what was there
-        for source, look in unread:
+        for source, look in self._unread or ():
             for one in look.spellings:
                 spelled.setdefault(one, source)
             if not look.shows_call:
@@ -102,7 +97,7 @@ class QuotedCalls:
                 self.calls = self.calls or {}
                 of = _ANY if call.type is None else (call.type, call.name)
                 self.calls.setdefault(of, {}).setdefault(call.content, source)
-        self.knows_none = not (self.calls or self._spelled)
+        self._unread, self.knows_none = None, not (self.calls or spelled)
 
     def source_of(
         self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool,
@@ -120,8 +115,7 @@ class QuotedCalls:
         keys = keys_of(content)
         if not keys or any((type, name, key) in self._confirmed for key in keys):
             return None
-        if self._known is None:
-            self._known = {}
+        self._known = self._known or {}
         # `known` has the keys of the first `seen` calls
         seen, known = self._known.get((type, name), (0, {}))
         for quoted, where in islice(calls.items(), seen, None):
