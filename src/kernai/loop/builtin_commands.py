@@ -38,11 +38,10 @@ def _list_tasks(run: Run) -> str:
 
 
 def _state(results: dict[str, Any], task_id: str) -> dict[str, Any]:
-    if task_id not in results:
-        return {"status": "pending", "result": None}
-    result = results[task_id]
+    result = results.get(task_id)
     is_failed = isinstance(result, str) and result.startswith("error: ")  # a typed answer is any JSON data
-    return {"status": "failed" if is_failed else "done", "result": result}
+    ended = "failed" if is_failed else "done"
+    return {"status": ended if task_id in results else "pending", "result": result}
 
 
 def builtin_command(run: Run, name: str, content: str) -> str | None:

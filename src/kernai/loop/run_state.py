@@ -415,8 +415,9 @@ class Run:
             return  # rows are marked already, or the recording has the mark, or the run ends with an answer
         is_limit = isinstance(error, (LimitReachedError, LimitStop))
         is_cancelled = self.root.cancellation.is_set()
-        is_own = isinstance(error, Stop) and not is_limit
-        if (self.scope or not ends) and (is_own or not (is_cancelled or (is_limit and self.root.budget.is_used_up()))):
+        stops_root = is_cancelled or (is_limit and self.root.budget.is_used_up())
+        # a `Stop` of a call ends only the run of that call, whatever else has happened
+        if (self.scope or not ends) and (not stops_root or (isinstance(error, Stop) and not is_limit)):
             return
         self._mark(_reason_of(self.root.cancellation.error() if is_cancelled else error))
 
