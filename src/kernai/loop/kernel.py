@@ -293,9 +293,32 @@ def _check_answer(run: Run, answer: object) -> None:
 
 
 def _fail(run: Run, error: BaseException, answer: object) -> NoReturn:
-    failure = _failure_of(run, error)
+    """Records a failed model call: why it failed, the text so far, and its usage, if known. Raises what ends the run.
+
+    There is an `answer` if the run was cancelled just after the call had ended, or if the answer is empty.
+    """
+    failure, cancelled = _failure_of(run, error), isinstance(error, Cancelled)
+    whole, stream = answer if isinstance(answer, LlmResponse) else None, run.stream
+    assert stream is not None
     try:
-        _write_failure(run, error, failure, answer)
+        if whole is not None:
+            stream.give_up(usage_of(whole, run.model))
+        stream.settle(whole)
+        used = stream.given_up or Usage()
+        run.stops(failure)
+        row = ModelFailedRow(
+            error_text(run.gate.why_stopped() if cancelled else failure),
+            None if cancelled else type(error).__name__,
+            "".join(stream.pieces) if whole is None else whole.content,
+            used.prompt_tokens, used.completion_tokens,
+            cached_tokens=used.cached_tokens, cache_write_tokens=used.cache_write_tokens, cost=used.cost,
+            model_calls=used.model_calls if used.model_calls > 1 else None,
+            stop_reason=error.reason if isinstance(error, Stop) else None,
+        )
+        counted = row.usage()  # readers of the recording count the same
+        if counted is not None:
+            run.meter.add(counted)
+        run.write(row)
         if isinstance(failure, ProviderError):
             run.gate.check()
         if failure is error:
@@ -340,34 +363,6 @@ def _receive(run: Run, answer: LlmResponse, started: float) -> ParsedResponse:
     run.put(row, BlocksParsedRow(response.blocks))
     run.messages.append(answer.message())
     return response
-
-
-def _write_failure(run: Run, error: BaseException, failure: BaseException, answer: object) -> None:
-    """Records a failed model call: why it failed, the text so far, and its usage, if known.
-
-    There is an `answer` if the run was cancelled just after the call had ended, or if the answer is empty.
-    """
-    cancelled = isinstance(error, Cancelled)
-    whole = answer if isinstance(answer, LlmResponse) else None
-    assert run.stream is not None
-    if whole is not None:
-        run.stream.give_up(usage_of(whole, run.model))
-    run.stream.settle(whole)
-    used = run.stream.given_up or Usage()
-    run.stops(failure)
-    row = ModelFailedRow(
-        error_text(run.gate.why_stopped() if cancelled else failure),
-        None if cancelled else type(error).__name__,
-        "".join(run.stream.pieces) if whole is None else whole.content,
-        used.prompt_tokens, used.completion_tokens,
-        cached_tokens=used.cached_tokens, cache_write_tokens=used.cache_write_tokens, cost=used.cost,
-        model_calls=used.model_calls if used.model_calls > 1 else None,
-        stop_reason=error.reason if isinstance(error, Stop) else None,
-    )
-    counted = row.usage()  # readers of the recording count the same
-    if counted is not None:
-        run.meter.add(counted)
-    run.write(row)
 
 
 def _write_extras(run: Run, decision: Decision, response: ParsedResponse) -> None:
