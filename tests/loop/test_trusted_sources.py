@@ -138,8 +138,8 @@ def test_a_sub_agent_names_the_sources_of_its_caller_and_hands_its_own_back() ->
     ]
 
 
-@pytest.mark.parametrize("needed", [["a"], []])
-def test_a_task_of_the_host_is_a_source_and_so_is_what_the_tasks_that_it_depends_on_brought_in(needed: list[str]) -> None:
+@pytest.mark.parametrize("needed, outer", [(["a"], None), (["a"], "a"), ([], None)])  # `outer`: the caller's own task
+def test_a_task_of_the_host_is_a_source_and_so_is_what_those_that_it_needs_brought_in(needed: Any, outer: Any) -> None:
     def answer(messages: Any, model: Any) -> str:
         last = messages[-1].text
         if last.startswith("Look"):
@@ -149,7 +149,7 @@ def test_a_task_of_the_host_is_a_source_and_so_is_what_the_tasks_that_it_depends
     plan = {"tasks": [{"id": "a", "input": "Look."}, {"id": "b", "input": "Pay bob@x.org.", "depends_on": needed}]}
     store = MemoryStore()
     made = agent().replace(provider=MockProvider().on_call(answer))
-    result = kernai.execute_plan(made, plan, store=store, run_id="r")
+    result = kernai.execute_plan(made, plan, store=store, run_id="r", context=kernai.Context(task_id=outer))
     known = {"to[0]": "the input of the task b"}
     assert sources(store) == [known | {"to[1]": "the result of `saved`, a directory"} if needed else known]
     assert [one.value for pending in result.pending for one in pending.untrusted] == ([] if needed else [ANN])
