@@ -108,8 +108,10 @@ def decide(
       the rules say so. If not, it is the answer.
     - `was_corrected`: the previous response was corrected for being prose or only a draft; another one is the answer.
     """
-    wanted: list[Block] = []  # calls, finals, and further plans beside a workflow
+    calls: list[Block] = []
+    not_run: list[Block] = []  # beside a workflow
     others: list[Block] = []
+    final: Block | None = None
     rejected: list[tuple[Block, str]] = []
     workflow: tuple[Plan, Block] | None = None
     blocks = response.blocks[:response.certain]
@@ -125,19 +127,21 @@ def decide(
                 continue
             others.append(block)
             if plan is not None:
-                wanted.append(block)
+                not_run.append(block)  # a second workflow
             elif workflow is None:
                 rejected.append((block, str(why)))
         elif kind == "json" or kind in FORGED:
             others.append(block)
-        elif kind in ("final", "command") or kind in callable_types:
-            wanted.append(block)
+        elif kind == "final":
+            final = final or block
+            not_run.append(block)
+        elif kind == "command" or kind in callable_types:
+            calls.append(block)
+            not_run.append(block)
     has_extras = others or rejected or response.incomplete or uncertain
     extras = Extras(rejected, others, uncertain) if has_extras else NOTHING
     if workflow is not None:
-        return Workflow(workflow[0], wanted, extras, workflow[1])
-    calls = [block for block in wanted if block.type != "final"]
-    final = next((block for block in wanted if block.type == "final"), None)
+        return Workflow(workflow[0], not_run, extras, workflow[1])
     if calls:
         return Calls(calls, final, extras)
     if final is not None:
