@@ -152,8 +152,6 @@ def decide(
         return Correction("stray", extras) if is_stray else Answer(final.content.strip(ASCII_SPACE), final, extras)
     if is_answer is not None and not response.blocks and response.incomplete is None and is_answer(response.content):
         return Answer(response.content, None, extras, cut=response.cut)
-    is_over = rules.on_prose == "correct_once" and (was_corrected or response.cut)
-    corrects_prose = corrects_prose and rules.on_prose != "accept" and not is_over
     return _without_a_request(response, extras, rules, can_call, corrects_prose, was_corrected)
 
 
@@ -180,6 +178,8 @@ def _without_a_request(
             if rules.dialects == "run" and found.blocks:
                 return _translated(found)
             return Correction("dialect", extras, calls=found)
+    is_over = rules.on_prose == "correct_once" and (was_corrected or response.cut)
+    corrects_prose = corrects_prose and rules.on_prose != "accept" and not is_over
     if (corrects_prose or response.is_unfinished) and can_call:
         return Correction("stall", extras)
     return Answer(response.content, None, extras, cut=response.cut)
