@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernai.errors import as_failure
 
@@ -46,17 +46,14 @@ class WorkerPool:
         self._keep = keep
 
     def submit(self, job: Job) -> None:
-        """Runs `job` in a worker as soon as a place is free."""
-        in_context = partial(copy_context().run, job)
+        """Runs `job` in a worker as soon as a place is free. `RuntimeError`: no thread can be started for it."""
         with self._lock:
-            self._queue.append(in_context)
-            new = self._fill_places()
-        try:
-            self._start(new)
-        except RuntimeError:
-            with self._lock, suppress(ValueError):  # a worker may have taken it meanwhile
-                self._queue.remove(in_context)
-            raise
+            self._queue.append(partial(copy_context().run, job))
+            try:
+                self._fill_places()
+            except RuntimeError:
+                self._queue.pop()
+                raise
 
     def works_here(self) -> bool:
         return threading.get_ident() in self._members
@@ -98,32 +95,23 @@ class WorkerPool:
         with self._lock:
             self._free += 1
             self._place_free.notify()
-            new = self._fill_places()
-        self._start(new)
+            self._fill_places()
 
-    def _fill_places(self) -> list[Job]:
-        """Gives free places to queued jobs. Returns those that need a new thread. The caller holds the lock."""
-        new: list[Job] = []
+    def _fill_places(self) -> None:
+        """Gives free places to queued jobs, which idle threads or new ones run. The caller holds the lock."""
         while self._queue and self._free > self._returning:
-            self._free -= 1
             job = self._queue.popleft()
             if self._idle:
                 self._idle -= 1
                 self._handed.put(job)
             else:
-                new.append(job)
-        return new
-
-    def _start(self, jobs: list[Job]) -> None:
-        for at, job in enumerate(jobs):
-            try:
-                # daemonic: a skill that never ends must not keep the process from ending
-                threading.Thread(target=self._work, args=([job],), name="kernai-worker", daemon=True).start()
-            except RuntimeError:  # no thread can be started: the jobs without one wait for a worker that ends its own
-                with self._lock:
-                    self._free += len(jobs) - at
-                    self._queue.extendleft(reversed(jobs[at:]))
-                raise
+                try:
+                    # daemonic: a skill that never ends must not keep the process from ending
+                    threading.Thread(target=self._work, args=([job],), name="kernai-worker", daemon=True).start()
+                except RuntimeError:
+                    self._queue.appendleft(job)
+                    raise
+            self._free -= 1
 
     def _work(self, jobs: list[Job]) -> None:
         me = threading.get_ident()
@@ -174,24 +162,54 @@ async def in_worker(
     loop. If no thread can be started, the call is made in the current thread with `in_place`, otherwise raises
     `RuntimeError`.
     """
-    handed = _Call(call)
+    import asyncio
+
+    claim = threading.Lock()  # held by the worker that makes the call, or by this task once it no longer wants it
+    ended = threading.Lock()  # held until the call has ended
+    ended.acquire()
+    # a future's own outcome is not used: it does not accept every exception, and takes some for its own cancellation
+    value: T
+    failure: BaseException | None = None
+    cancelled: BaseException | None = None
+    woken: asyncio.Future[None] | None = None
+
+    def perform() -> None:
+        nonlocal value, failure
+        if not claim.acquire(blocking=False):
+            return
+        try:
+            value = call()
+        except BaseException as error:  # noqa: BLE001 - raised again on the event loop
+            failure = as_failure(error)
+        ended.release()
+        # wakes a task that waits by now; a task that is about to wait will check `ended` once more
+        if woken is not None:
+            with suppress(RuntimeError):  # the event loop is closed: the call has outlived its run
+                woken.get_loop().call_soon_threadsafe(wake)
+
+    def wake() -> None:
+        if woken is not None and not woken.done():
+            woken.set_result(None)
+
     try:
-        pool.submit(handed.perform)
+        pool.submit(perform)
     except RuntimeError as error:
         if not in_place:
             raise RuntimeError(f"a synchronous call needs a thread here, and {error}") from error
-        handed.perform()
-    cancelled: BaseException | None = None
-    if not (hold and handed.ended.acquire(timeout=hold)):
-        try:
-            cancelled = await handed.wait(to_the_end=to_the_end)
-        except BaseException:
-            if handed.claim.acquire(blocking=False) and not_begun is not None:
-                raise not_begun from None
-            raise
-    value = handed.result()
-    if cancelled is not None:
-        raise cancelled
+        perform()
+    if not (hold and ended.acquire(timeout=hold)):
+        woken = asyncio.get_running_loop().create_future()
+        while not ended.acquire(blocking=False):
+            try:
+                await woken
+            except BaseException as error:
+                if not (to_the_end and isinstance(error, asyncio.CancelledError)):
+                    if claim.acquire(blocking=False) and not_begun is not None:
+                        raise not_begun from None
+                    raise
+                cancelled, woken = error, asyncio.get_running_loop().create_future()
+    if (raised := failure or cancelled) is not None:
+        raise raised
     return value
 
 
@@ -211,62 +229,3 @@ async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | No
         return None, error if error.args else asyncio.CancelledError("it awaited something that was cancelled")
     except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
         return None, error
-
-
-class _Call(Generic[T]):
-    """A call and its outcome. A future does not accept every exception, and takes some for its own cancellation."""
-
-    __slots__ = ("_call", "_error", "_value", "_waiting", "claim", "ended")
-
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._call = call
-        self._error: BaseException | None = None
-        self._waiting: asyncio.Future[None] | None = None
-        #: held by the worker that has started the call, or by the waiting task once it no longer wants the call
-        self.claim = threading.Lock()
-        #: held until the call has ended
-        self.ended = threading.Lock()
-        self.ended.acquire()
-
-    def perform(self) -> None:
-        """Makes the call, in the worker, unless it is no longer wanted."""
-        if not self.claim.acquire(blocking=False):
-            return
-        try:
-            self._value = self._call()
-        except BaseException as error:  # noqa: BLE001 - raised again on the event loop
-            self._error = as_failure(error)
-        self.ended.release()
-        # wakes a task that waits by now; a task that is about to wait will check `ended` once more
-        waiting = self._waiting
-        if waiting is not None:
-            with suppress(RuntimeError):  # the event loop is closed: the call has outlived its run
-                waiting.get_loop().call_soon_threadsafe(self._wake, waiting)
-
-    async def wait(self, *, to_the_end: bool) -> BaseException | None:
-        """Waits on the event loop for the call to end. With `to_the_end`, a cancellation is returned, not raised."""
-        import asyncio
-
-        cancelled: BaseException | None = None
-        while True:
-            self._waiting = asyncio.get_running_loop().create_future()
-            if self.ended.acquire(blocking=False):
-                return cancelled
-            try:
-                await self._waiting
-            except asyncio.CancelledError as error:
-                if not to_the_end:
-                    raise
-                cancelled = error
-            else:
-                return cancelled
-
-    @staticmethod
-    def _wake(waiting: asyncio.Future[None]) -> None:
-        if not waiting.done():
-            waiting.set_result(None)
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._value
