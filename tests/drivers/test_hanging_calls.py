@@ -87,10 +87,11 @@ def test_a_run_that_must_stop_does_not_wait_for_a_hanging_call(way: Way, reason:
 
 def test_a_closed_stream_has_its_result_at_once(hang: Hang) -> None:
     recorder = Recorder()
-    events = stream(agents(hang)["its only call"], "go", recorder=recorder)
-    for event in events:
-        if event.type == "skill_execute":
-            break
+    events = stream(
+        agents(hang)["its only call"], "go", recorder=recorder,
+        on_event=lambda event: events.close() if event.type == "result" else None,  # in the thread that has taken over
+    )
+    next(event for event in events if event.type == "skill_execute")
     assert hang.entered.wait(PATIENCE)
     events.close()
     assert events.result.stop_reason == "cancelled"

@@ -7,6 +7,7 @@ The readers derive everything from the root's events, the same under threads and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from kernai._util.api import NotCopied
@@ -41,6 +42,9 @@ class _TakenBack(str):
 
 TAKEN_BACK: Final = _TakenBack()
 """Says that the pieces so far are not the answer: the model is called again, or the answer was rejected."""
+
+#: the channel of the run that the current code belongs to, if that is a stream's: such code must not wait for the run
+INSIDE: ContextVar[object] = ContextVar("kernai_inside_stream", default=None)
 
 
 class EventStream(NotCopied, Generic[Output_co]):

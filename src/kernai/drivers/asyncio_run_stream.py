@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.worker_pool import outcome_of
-from kernai.drivers.answer_stream import AnswerText, EventStream, PartialAnswer
+from kernai.drivers.answer_stream import INSIDE, AnswerText, EventStream, PartialAnswer
 from kernai.values.result import Output_co
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class AsyncRunStream(EventStream[Output_co]):
         """
         self._channel.cancellation.set()
         self._channel.leave()
-        if _inside.get() is self._channel:
+        if INSIDE.get() is self._channel:
             return
         task = self._start()
         if self._run is not None and self._run.steps and not task.done():
@@ -125,7 +124,7 @@ async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> BaseExce
 
     It does not refer to the stream, so a dropped stream is freed, and its `__del__` cancels the run.
     """
-    _inside.set(channel)  # for the run's task and all tasks that it starts
+    INSIDE.set(channel)  # for the run's task and all tasks that it starts
     run = asyncio.ensure_future(outcome_of(driving))  # SystemExit from a task would end the consumer's event loop
     is_ending = False
     while not run.done():
@@ -175,7 +174,3 @@ class _Channel:
         """Notes that the consumer has left: events are dropped, and nobody waits."""
         self._left, self._event = True, None
         self._room.set()
-
-
-#: the channel of the stream whose run the current code belongs to, if any
-_inside: ContextVar[_Channel | None] = ContextVar("kernai_inside_stream", default=None)

@@ -70,7 +70,7 @@ class Stack:
 
     A `breakable` stack is not driven in the caller's thread, so a call that does not end when the run is stopped can be
     abandoned. Another thread then takes over the stack (`take_over`). If the call ends later, its thread gets
-    `TakenOver` and leaves the stack alone. `begin`, `performed` and `take_over` are only for such stacks.
+    `TakenOver` and leaves the stack alone. `performed` and `take_over` are only for such stacks.
     """
 
     #: work that the loop on top has spawned and not joined yet
@@ -79,9 +79,7 @@ class Stack:
     completions: Any = None
     #: how the stack as a whole ended
     completion: Completion | None = None
-    thread = 0
-    _turn = 0
-    _calling = _begun = False
+    _caller = 0  # the thread that is making a call for this stack, if one is
     _below: Sequence[tuple[Work, Outbox]] = ()
 
     def __init__(self, work: Work, outbox: Outbox, key: Any = None, *, breakable: bool = True) -> None:
@@ -92,12 +90,6 @@ class Stack:
         self.breakable = breakable
         if breakable:
             self._lock = threading.Lock()
-
-    def begin(self) -> bool:
-        """Claims spawned work, to drive it or to give it up. Returns True for the first caller only."""
-        with self._lock:
-            first, self._begun = not self._begun, True
-            return first
 
     def enter(self, work: Work, outbox: Outbox) -> None:
         """Puts a sub-run's loop on top; its outcome is sent to the loop below."""
@@ -118,24 +110,22 @@ class Stack:
 
     def performed(self, perform: Callable[[Any], Any], effect: Effect) -> Any:
         """Performs a call. Raises `TakenOver` if another thread has taken over the stack in the meantime."""
+        here = threading.get_ident()
         with self._lock:
-            turn, self.thread = self._turn, threading.get_ident()
-            self._calling = True
+            self._caller = here
         try:
             return perform(effect)
         finally:
             with self._lock:
-                passed = turn != self._turn
-                self._calling = passed and self._calling
-            if passed:
-                raise TakenOver
+                if self._caller != here:
+                    raise TakenOver
+                self._caller = 0
 
-    def take_over(self) -> bool:
-        """Takes over the stack for the calling thread if a call is in progress; returns whether it did."""
+    def take_over(self) -> int:
+        """Takes over the stack for the calling thread if a call is in progress; returns the thread in it, else 0."""
         with self._lock:
-            taken, self._calling = self._calling, False
-            self._turn += taken
-            return taken
+            caller, self._caller = self._caller, 0
+            return caller
 
 
 class TakenOver(BaseException):

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import Closing
-from kernai.drivers.answer_stream import AnswerText, EventStream, PartialAnswer
+from kernai.drivers.answer_stream import INSIDE, AnswerText, EventStream, PartialAnswer
 from kernai.drivers.driver import GRACE, POLL, TakenOver
 from kernai.errors import KernaiError
 from kernai.interrupts import INTERRUPTS
@@ -53,14 +53,14 @@ class RunStream(Closing, EventStream[Output_co]):
         A skill that does not end is abandoned. Called from within the run (a callback, a skill), it only cancels.
         """
         self._driving.abandon()
-        if not self._driving.is_elsewhere and not self._driving.works_here():
+        if not self._driving.is_elsewhere and INSIDE.get() is not self._channel:
             INTERRUPTS.during(self._driving.end)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        if self._driving.works_here():
+        if INSIDE.get() is self._channel:
             raise KernaiError("a run cannot wait for its own events: iterate outside of its callbacks and skills")
         event = INTERRUPTS.during(self._take)
         if event is None:
@@ -120,42 +120,37 @@ class Driving:
     has_thread = True
     #: how long to wait for an event before `look_after`, in seconds
     timeout = POLL
-    _driven_here = 0  # the id of the waiting thread while it drives the run
+    _process = 0  # in which the run has begun
 
     def __init__(self, driver: ThreadsDriver, stack: Stack, channel: Channel) -> None:
         self._driver = driver
         self._stack = stack
         self._channel = channel
         self._context = copy_context()
+        self._context.run(INSIDE.set, channel)
         self._beginning = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._process = 0
         self._failure: BaseException | None = None
         self._stopped: float | None = None
 
     @property
     def is_elsewhere(self) -> bool:
         """Whether another process has begun the run, and this one is its fork, which has no threads."""
-        return self._thread is not None and self._process != os.getpid()
+        return self._process not in {0, os.getpid()}
 
     def begin(self) -> None:
         if self.is_elsewhere:
             raise KernaiError("this run belongs to another process, which began it: begin one here with stream()")
         with self._beginning:
-            if self._thread is None:
+            if not self._process:
                 self._process = os.getpid()
                 self._driver.root.cancellation.start()
                 drive = self._drive, self._driver.run, self._stack
-                self._thread = threading.Thread(target=self._context.run, args=drive, name="kernai-stream")
+                thread = threading.Thread(target=self._context.run, args=drive, name="kernai-stream")
                 try:
-                    self._thread.daemon = True  # some subinterpreters refuse this
-                    self._thread.start()
+                    thread.daemon = True  # some subinterpreters refuse this
+                    thread.start()
                 except RuntimeError:
                     self.has_thread, self.timeout = False, 0.0
-
-    def works_here(self) -> bool:
-        here = threading.get_ident() == self._driven_here or self._thread is threading.current_thread()
-        return here or self._driver.works_here()
 
     def abandon(self) -> None:
         """Cancels the run and drops its further events."""
@@ -175,14 +170,12 @@ class Driving:
         abandons the call and ends the run here.
         """
         if not self.has_thread:
-            self._driven_here = threading.get_ident()
             self._context.run(self._drive, self._driver.run_until, self._stack, self._channel.has_events)
-            self._driven_here = 0
         if not self._driver.root.cancellation.is_set():
             return
         self._stopped = self._stopped or time.monotonic()
         if time.monotonic() - self._stopped >= GRACE:
-            self._drive(self._driver.take_over, self._stack)
+            self._context.copy().run(self._drive, self._driver.take_over, self._stack)
 
     def raise_failure(self) -> None:
         """Raises the exception that the run raised (an error in the host's own code), but only once."""

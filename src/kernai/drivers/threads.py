@@ -9,6 +9,7 @@ Assumes: a stack is advanced by one thread at a time (`Stack` ensures that).
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -66,10 +67,6 @@ class ThreadsDriver(Driver):
             return False
         self._to_the_end(stack, Cancelled())
         return True
-
-    def works_here(self) -> bool:
-        """Whether the current thread works for this run, and so must not wait for it."""
-        return self._is_worker() or (self._background is not None and self._background.serves_here())
 
     def _is_worker(self) -> bool:
         return self._pool is not None and self._pool.works_here()
@@ -193,10 +190,11 @@ class ThreadsDriver(Driver):
             stack.completions = SimpleQueue()
         pool = self._pool or vars(self).setdefault("_pool", WorkerPool(keep=True))
         stack.spawned = [*stack.spawned, spawned]
+        claim = threading.Lock()  # held by whoever drives the work or gives it up
         try:
-            pool.submit(lambda: self._drive_spawned(spawned, stack) if spawned.begin() else None)
+            pool.submit(lambda: self._drive_spawned(spawned, stack) if claim.acquire(blocking=False) else None)
         except BaseException as error:
-            if spawned.begin():  # no thread could be started
+            if claim.acquire(blocking=False):  # no thread could be started
                 stack.spawned = [one for one in stack.spawned if one is not spawned]
                 if isinstance(error, RuntimeError):
                     why = f"parallel calls and the tasks of a workflow need threads, and {error}: use arun"
@@ -238,9 +236,9 @@ class ThreadsDriver(Driver):
     def _give_up_on_calls(self, stack: Stack) -> None:
         """Ends spawned work that is in a call, and abandons the call."""
         for spawned in stack.spawned:
-            if spawned.take_over():
+            if caller := spawned.take_over():
                 assert self._pool is not None
-                self._pool.give_up_on(spawned.thread)
+                self._pool.give_up_on(caller)
                 self._drive_spawned(spawned, stack, Cancelled())
 
 
