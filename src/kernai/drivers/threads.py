@@ -112,38 +112,17 @@ class ThreadsDriver(Driver):
     ) -> Any:
         """Performs each effect of the stack and sends back its outcome, until the last loop has ended."""
         outcome = None
-        effect: Effect | Completion
-        paused, self._paused = self._paused, None
+        effect: Effect | Completion | None = None  # at the beginning there is none to perform
+        if self._paused is not None:
+            (effect, error), self._paused = self._paused, None
         while True:
-            if paused is None:
-                try:
-                    effect = stack.work.send(outcome) if error is None else stack.work.throw(error)
-                except StopIteration as ended:
-                    effect = Completion(None, ended.value)
-                except BaseException as raised:  # noqa: BLE001 - the loop's own outcome
-                    effect = Completion(None, error=raised)
-                outcome = error = None
-                outbox = stack.outbox
-                if outbox.waiting:
-                    try:
-                        self._delivery.flush(outbox)
-                    except BaseException as failure:  # noqa: BLE001 - raised when everything has ended
-                        error = self.delivery_failed(failure)
-                        while outbox.waiting:
-                            with suppress(BaseException):  # the first failure is raised later
-                                self._delivery.flush(outbox)
-                if pauses is not None and pauses():
-                    self._paused = effect, error
-                    return _PAUSED
-            else:
-                (effect, error), paused = paused, None
             if type(effect) is Completion:
                 if not stack.leave():
                     if effect.error is not None:
                         raise effect.error
                     return effect.value
                 outcome, error = effect.value, effect.error
-            elif error is None or isinstance(effect, Commit):  # rows are stored even if a callback failed
+            elif effect is not None and (error is None or isinstance(effect, Commit)):  # rows are stored in any case
                 try:
                     if INTERRUPTS.noted is not None and not isinstance(effect, Commit):
                         self.look_for_interrupt()
@@ -156,6 +135,25 @@ class ThreadsDriver(Driver):
                     raise
                 except BaseException as raised:  # noqa: BLE001 - thrown into the loop, which decides
                     error = error or self.outcome_error(raised, effect, is_spawned=self._is_worker())
+            try:
+                effect = stack.work.send(outcome) if error is None else stack.work.throw(error)
+            except StopIteration as ended:
+                effect = Completion(None, ended.value)
+            except BaseException as raised:  # noqa: BLE001 - the loop's own outcome
+                effect = Completion(None, error=raised)
+            outcome = error = None
+            outbox = stack.outbox
+            if outbox.waiting:
+                try:
+                    self._delivery.flush(outbox)
+                except BaseException as failure:  # noqa: BLE001 - raised when everything has ended
+                    error = self.delivery_failed(failure)
+                    while outbox.waiting:
+                        with suppress(BaseException):  # the first failure is raised later
+                            self._delivery.flush(outbox)
+            if pauses is not None and pauses():
+                self._paused = effect, error
+                return _PAUSED
 
     def _performed(self, effect: Effect, stack: Stack, call: _Call | None) -> Any:
         if call is not None:
