@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -58,22 +58,10 @@ Place = tuple[int | None, int, str | None, str, str, str | None]
 
 _NONE = type(None)
 _Types = tuple[type, ...]
-#: the accepted types of values, by annotation; the types that JSON data has come first, since most values have them
+#: the accepted types of values, by the words of their annotation; types that JSON data has come first
 _TYPES: dict[str, _Types] = {
-    "Any": (object,),
-    "str": (str,),
-    "str | None": (str, _NONE),
-    "int": (int,),
-    "int | None": (int, _NONE),
-    "float": (float, int),
-    "float | None": (float, int, _NONE),
-    "bool | None": (bool, _NONE),
-    "Mapping[str, Any]": (dict, Mapping),
-    "Mapping[str, Any] | None": (dict, _NONE, Mapping),
-    "Sequence[Any]": (list, tuple),
-    "Sequence[Any] | None": (list, tuple, _NONE),
-    "str | Sequence[Any]": (str, list, tuple),
-    "Decided": (bool, str, dict, Mapping),
+    "Any": (object,), "None": (_NONE,), "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,),
+    "Mapping[str, Any]": (dict, Mapping), "Sequence[Any]": (list, tuple), "Decided": (bool, str, dict, Mapping),
 }
 Decided = bool | str | Mapping[str, Any]
 _SCALARS = frozenset({str, int, float, bool, _NONE})
@@ -94,16 +82,13 @@ class Row:
     group: ClassVar[Group] = "other"
     #: for a live row of a block: the block's number in the response, counted from 0
     block: int | None = None
-    #: slots by their name in `data`: those always in the data, and those that may be None and are then left out
-    _always: ClassVar[Mapping[str, str]] = {}
-    _perhaps: ClassVar[Mapping[str, str]] = {}
-    #: those that may hold more than a text or a number
-    _open: ClassVar[tuple[str, ...]] = ()
-    #: all names in `data`; for each name, the slot and the accepted types
-    _names: ClassVar[frozenset[str]] = frozenset()
-    _checks: ClassVar[tuple[tuple[str, str, _Types], ...]] = ()
-    _read_always: ClassVar[Any]
-    _read_perhaps: ClassVar[Any]
+    #: the slots by their names in `data`; the names that are always in it, the others are left out if they are None
+    _slots: ClassVar[Mapping[str, str]] = {}
+    _always: ClassVar[frozenset[str]] = frozenset()
+    #: what reads all slots
+    _values: ClassVar[Any]
+    #: each name, its slot, and the accepted types
+    _checks: ClassVar[Sequence[tuple[str, str, _Types]]] = ()
 
     place: Place
     at: float | str
@@ -114,18 +99,14 @@ class Row:
         if not isinstance(cls.type, str) or not cls.type:
             return  # a base class, or `CustomRow`, where each row has its own type
         code, optional = cls.__init__.__code__, len(cls.__init__.__defaults__ or ())
-        names = {name.rstrip("_"): name for name in code.co_varnames[1:code.co_argcount]}
-        cls._always = dict(list(names.items())[:len(names) - optional])
-        cls._perhaps = {name: slot for name, slot in names.items() if name not in cls._always}
-        cls._names, annotated = frozenset(names), cls.__init__.__annotations__
+        cls._slots = {name.rstrip("_"): name for name in code.co_varnames[1:code.co_argcount]}
+        cls._always = frozenset(list(cls._slots)[:len(cls._slots) - optional])
+        cls._values = attrgetter(*cls._slots.values(), "type")  # one more, since it returns no tuple for a single name
         if cls.read.__func__ is Row.read.__func__:  # type: ignore[attr-defined]  # the data is an object
-            cls._checks = tuple([(name, slot, _TYPES[annotated[slot]]) for name, slot in names.items()])
-            cls._open = tuple([name for name, _, types in cls._checks if not _SCALARS.issuperset(types)])
+            annotated = cls.__init__.__annotations__
+            cls._checks = [(name, slot, _types(annotated[slot])) for name, slot in cls._slots.items()]
             if "shared_fields" not in vars(cls):
-                cls.shared_fields = tuple([names[name] for name in cls._open])
-        # two more names, since `attrgetter` only returns a tuple for several names
-        cls._read_always, cls._read_perhaps = (attrgetter(*slots.values(), "role", "type")
-                                               for slots in (cls._always, cls._perhaps))
+                cls.shared_fields = tuple([slot for _, slot, types in cls._checks if not _SCALARS.issuperset(types)])
         KINDS[cls.type] = cls
 
     @classmethod
@@ -135,18 +116,14 @@ class Row:
 
     def fields(self) -> Any:
         """The row's data, for kernai's own readers, who must not change it."""
-        data = dict(zip(self._always, self._read_always(self)))  # noqa: B905 - the two extra values have no names
-        if self._perhaps:
-            found = zip(self._perhaps, self._read_perhaps(self))  # noqa: B905 - the two extra values have no names
-            data.update([pair for pair in found if pair[1] is not None])
-        return data
+        found, always = zip(self._slots, self._values(self)), self._always  # noqa: B905 - the extra value has no name
+        return {name: value for name, value in found if value is not None or name in always}
 
     def json(self) -> Any:
         """The row's data as JSON data."""
         data = self.fields()
-        for name in self._open:
-            value = data.get(name)
-            if value is not None and type(value) is not str:
+        for name, value in data.items() if type(data) is dict else ():
+            if type(value) not in _SCALARS:
                 data[name] = jsonable(value)
         return data
 
@@ -188,9 +165,9 @@ class Row:
         """Creates a row from recorded data. Raises `ValueError` if the data does not match the fields."""
         if not isinstance(data, Mapping):
             raise ValueError(f"its data is a {type(data).__name__}, not an object")  # noqa: TRY004 - the data is at fault
-        if not cls._always.keys() <= data.keys() <= cls._names:
-            missing = [name for name in cls._always if name not in data]
-            unknown = [name for name in data if name not in cls._names]
+        if not cls._always <= data.keys() <= cls._slots.keys():
+            missing = [name for name in cls._slots if name in cls._always and name not in data]
+            unknown = [name for name in data if name not in cls._slots]
             raise ValueError(f"it has no {missing[0]!r}" if missing else f"it has an unknown field {unknown[0]!r}")
         given: dict[str, Any] = {}
         for name, slot, types in cls._checks:
@@ -201,6 +178,11 @@ class Row:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.fields()!r})"
+
+
+@cache
+def _types(annotation: str) -> _Types:
+    return tuple([one for word in annotation.split(" | ") for one in _TYPES[word]])
 
 
 def _fits(value: object, types: _Types) -> bool:
