@@ -190,7 +190,8 @@ class Agent(Generic[Output_co]):
         options = locals()
         if unknown:
             raise TypeError(_no_option(next(iter(unknown))))
-        given = {name: check(options[name]) for name, check in _CHECKS.items() if options[name] is not _DEFAULTS[name]}
+        changed = [name for name, default in _DEFAULTS.items() if options[name] is not default]
+        given = {name: _CHECKS[name](name, options[name]) for name in changed}
         vars(self).update(
             _CHECKED_DEFAULTS | given, instructions_read=_read_instructions(instructions),
             answer_type=_answer_type(output), revision=Revision(), _setup=None,
@@ -303,7 +304,7 @@ class Agent(Generic[Output_co]):
         def __setattr__(self, name: str, value: object) -> None:
             check = _CHECKS.get(name)
             if check is not None:
-                value = check(value)
+                value = check(name, value)
             elif not (name.startswith("_") or hasattr(type(self), name)
                       or any(name in annotated_names(one) for one in type(self).__mro__)):
                 raise AttributeError(_no_option(name))
@@ -369,7 +370,7 @@ def _answer_type(output: object) -> AnswerType | None:
     return AnswerType(output)
 
 
-def _check_middleware(middleware: object) -> tuple[Middleware, ...]:
+def _check_middleware(_: str, middleware: object) -> tuple[Middleware, ...]:
     if callable(middleware) or not isinstance(middleware, Iterable):
         hint = f": write middleware=[{getattr(middleware, '__name__', '...')}]" if callable(middleware) else ""
         raise TypeError(f"middleware must be a list or None, got {type(middleware).__name__}{hint}")
@@ -385,7 +386,7 @@ def _check_middleware(middleware: object) -> tuple[Middleware, ...]:
     return given
 
 
-def _named(argument: str, kind: type[Any], others: str, given: object) -> tuple[Any, ...]:
+def _named(argument: str, given: object, kind: type[Any], others: str) -> tuple[Any, ...]:
     """Checks names and objects of a `kind`, and returns them as a tuple."""
     if isinstance(given, (str, kind, Mapping)) or not isinstance(given, Iterable):
         hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
@@ -423,35 +424,24 @@ def _instead(one: object, kind: type[Any]) -> str:
     return "decorate it with @skill" if callable(one) else "put each skill into the list itself"
 
 
-def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else check(value)
+def _optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda name, value: None if value is None else check(name, value)
 
 
-def _instance(name: str, kind: type[Any], wanted: str) -> Callable[[object], Any]:
-    def check(value: object) -> Any:
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be {wanted}, got {value!r}")
-        return value
-
-    return check
+def _instance(name: str, value: object, kind: type[Any], wanted: str) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {wanted}, got {value!r}")
+    return value
 
 
-def _flag(name: str) -> Callable[[object], bool]:
-    return _instance(name, bool, "True or False")
-
-
-def _choice(name: str, literal: object) -> Callable[[object], str]:
+def _choice(name: str, given: Any, literal: object) -> Any:
     choices = get_args(literal)
-
-    def check(given: Any) -> str:
-        if given not in choices:
-            raise ValueError(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {given!r}")
-        return given  # type: ignore[no-any-return] # one of the choices
-
-    return check
+    if given not in choices:
+        raise ValueError(f"{name} must be {', '.join(map(repr, choices[:-1]))} or {choices[-1]!r}, got {given!r}")
+    return given
 
 
-def _check_know_how(know_how: object) -> object:
+def _check_know_how(_: str, know_how: object) -> object:
     from kernai.agents.know_how import KnowHow  # few agents have any
 
     return KnowHow.of(know_how)
@@ -467,33 +457,34 @@ def _no_option(name: str) -> str:
     return f"Agent has no option {name!r}{likely(name, OPTIONS, 'it has')}"
 
 
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "provider": check_provider,
-    "model": check_model,
-    "max_steps": partial(check_number, "max_steps", least=1),
-    "skills": _optional(lambda skills: "all" if skills == "all" else _named("skills", Skill, "None, 'all',", skills)),
-    "protocols": _optional(partial(_named, "protocols", Protocol, "None")),
-    "generation": GenerationOptions.coerce,
-    "on_prose": _choice("on_prose", OnProse),
-    "on_truncated": _choice("on_truncated", OnTruncated),
-    "parallel_skills": _flag("parallel_skills"),
-    "list_skills": _optional(_flag("list_skills")),
-    "workflows": _flag("workflows"),
-    "max_tasks": partial(check_number, "max_tasks", least=1, most=MAX_TASKS),
+_FLAG: Callable[[str, Any], Any] = partial(_instance, kind=bool, wanted="True or False")
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "provider": lambda _, provider: check_provider(provider),
+    "model": lambda _, model: check_model(model),
+    "max_steps": partial(check_number, least=1),
+    "skills": _optional(lambda name, skills: "all" if skills == "all" else _named(name, skills, Skill, "None, 'all',")),
+    "protocols": _optional(partial(_named, kind=Protocol, others="None")),
+    "generation": lambda _, generation: GenerationOptions.coerce(generation),
+    "on_prose": partial(_choice, literal=OnProse),
+    "on_truncated": partial(_choice, literal=OnTruncated),
+    "parallel_skills": _FLAG,
+    "list_skills": _optional(_FLAG),
+    "workflows": _FLAG,
+    "max_tasks": partial(check_number, least=1, most=MAX_TASKS),
     "middleware": _optional(_check_middleware),
-    "approve": _optional(lambda approve: check_function("approve", approve, "the call", None)),
-    "constrain": _flag("constrain"),
-    "calls": _choice("calls", Calls),
-    "quoted_calls": _choice("quoted_calls", OnQuotedCalls),
-    "dialects": _choice("dialects", OnDialects),
+    "approve": _optional(lambda name, approve: check_function(name, approve, "the call", None)),
+    "constrain": _FLAG,
+    "calls": partial(_choice, literal=Calls),
+    "quoted_calls": partial(_choice, literal=OnQuotedCalls),
+    "dialects": partial(_choice, literal=OnDialects),
     "know_how": _optional(_check_know_how),
-    "name": _optional(_instance("name", str, "text or None")),
-    "output": lambda output: output,  # `_answer_type` checks it
-    "output_check": _optional(lambda check: check_function("output_check", check, "(value, context)", None, None)),
-    "output_retries": partial(check_number, "output_retries", least=0),
+    "name": _optional(partial(_instance, kind=str, wanted="text or None")),
+    "output": lambda _, output: output,  # `_answer_type` checks it
+    "output_check": _optional(lambda name, check: check_function(name, check, "(value, context)", None, None)),
+    "output_retries": partial(check_number, least=0),
 }
 #: the names of all options
 OPTIONS = ("instructions", *_CHECKS)
 _DEFAULTS: dict[str, Any] = Agent.__init__.__kwdefaults__ or {}
-_CHECKED_DEFAULTS = {name: check(_DEFAULTS[name]) for name, check in _CHECKS.items()}
+_CHECKED_DEFAULTS = {name: check(name, _DEFAULTS[name]) for name, check in _CHECKS.items()}
 _METHODS = ("as_skill", "replace", "update_instructions", "system_prompt", "grammar", "options")
