@@ -177,8 +177,7 @@ class Comparison:
         was, now = self._was[before], self._now[after]
         who = f"{path}: ".replace("/:", ":") if path else ""
         for part in ("name", "instructions", "output", "middleware"):
-            if was[part] != now[part]:
-                self.changes.append(f"{who}{_changed(part, was[part], now[part])}")
+            self._compare(part, who, part, was[part], now[part])
         for option in sorted(was["options"].keys() & now["options"].keys()):
             self._compare(f"{path}{option}", who, option, was["options"][option], now["options"][option])
         self._compare_allowed(path, who, "protocol", was["protocols"], now["protocols"])
