@@ -75,7 +75,7 @@ class AnswerText:
     """
 
     def __init__(self) -> None:
-        self._given: list[str] = []
+        self.given: list[str] = []  # the pieces that were not taken back
         self._begin_response()
 
     def _begin_response(self) -> None:
@@ -99,26 +99,26 @@ class AnswerText:
             yield from self._take_back()
         elif isinstance(row, ResultRow):
             text = row.text
-            if text is None or text != "".join(self._given):
+            if text is None or text != "".join(self.given):
                 yield from self._take_back()
                 if text:
-                    self._given.append(text)
+                    self.given.append(text)
                     yield text
 
     def _emit(self, text: str) -> Iterator[str]:
-        if not self._given:
+        if not self.given:
             text = text.lstrip(ASCII_SPACE)
         text = self._space + text
         shown = text.rstrip(ASCII_SPACE)
         self._space = text[len(shown):]
         if shown:
-            self._given.append(shown)
+            self.given.append(shown)
             yield shown
 
     def _take_back(self) -> Iterator[str]:
-        if self._given:
+        if self.given:
             yield TAKEN_BACK
-        self._given.clear()
+        self.given.clear()
         self._begin_response()
 
 
@@ -128,20 +128,15 @@ class PartialAnswer:
     def __init__(self, answer_type: AnswerType | None) -> None:
         self._text = AnswerText()
         self._type = None if answer_type is None or answer_type.is_text else answer_type
-        self._begin()
-
-    def _begin(self) -> None:
-        self._said = ""
         self._json: PartialJson | None = None
 
     def take(self, event: Event) -> Iterator[Any]:
         """Yields the complete part of the answer after an event, if it has grown."""
         for piece in self._text.take(event):
             if piece is TAKEN_BACK:
-                self._begin()
+                self._json = None
             elif self._type is None:
-                self._said += piece
-                yield self._said
+                yield "".join(self._text.given)
             else:
                 yield from self._read(piece)
         row = event.row
@@ -156,8 +151,7 @@ class PartialAnswer:
     def _read(self, piece: str) -> Iterator[Any]:
         parser = self._json
         if parser is None:
-            self._said += piece
-            rest = _after_fence(self._said)
+            rest = _after_fence("".join(self._text.given))
             if rest is None:
                 return
             from kernai.jsonio.json_pieces import PartialJson  # few streamed answers are JSON
