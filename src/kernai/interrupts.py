@@ -89,9 +89,19 @@ class Interrupts:
         self.noted: BaseException | None = None
 
     def during(self, work: Callable[..., Result], *given: Any) -> Result:
-        """Does the work with the handler installed. At the end, raises a press that is still noted."""
-        if not self._begin():
+        """Does the work with the handler installed, unless SIGINT has a handler other than Python's own.
+
+        At the end, raises a press that is still noted.
+        """
+        is_ours = _signal.getsignal(_SIGINT) is _DEFAULT
+        if is_ours:
+            try:
+                _signal.signal(_SIGINT, self._handler)
+            except ValueError:  # not the main thread of the main interpreter
+                is_ours = False
+        if not is_ours:
             return work(*given)
+        self._is_sent_again, self._forced = False, None
         try:
             return work(*given)
         finally:
@@ -99,17 +109,6 @@ class Interrupts:
                 _signal.signal(_SIGINT, _DEFAULT)
             self.noted, self._forced = self.noted or self._forced, None  # the latter may have been lost
             self.look()
-
-    def _begin(self) -> bool:
-        """Installs the handler, unless SIGINT has a handler other than Python's own. Returns whether it did."""
-        if _signal.getsignal(_SIGINT) is not _DEFAULT:
-            return False
-        try:
-            _signal.signal(_SIGINT, self._handler)
-        except ValueError:  # not the main thread of the main interpreter
-            return False
-        self._is_sent_again, self._forced = False, None
-        return True
 
     def look(self) -> None:
         """Raises a noted press, in the main thread only."""
