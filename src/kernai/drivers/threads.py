@@ -81,31 +81,29 @@ class ThreadsDriver(Driver):
                 return value
             self._close()
         except NotPerformed:
-            self._close_again_if_interrupted()  # the failure behind it is raised below
+            self._close()  # the failure behind it is raised below
         except TakenOver:
             raise  # the thread that has taken over the stack does the rest
         except BaseException:
             try:
                 self.stop()
             finally:
-                self._close_again_if_interrupted()
+                self._close()
             raise
         if self.failure is not None:
             raise self.failure
         return value
 
-    def _close_again_if_interrupted(self) -> None:
+    def _close(self, *, again: bool = True) -> None:
         try:
-            self._close()
-        except BaseException:  # even after a second Ctrl-C, no thread may be left
-            self._close()
+            self.root.runs.clear()
+            for used in (self._pool, self._background, self.root.journal):
+                if used is not None:
+                    used.close()
+        except BaseException:
+            if again:  # even after a second Ctrl-C, no thread may be left
+                self._close(again=False)
             raise
-
-    def _close(self) -> None:
-        self.root.runs.clear()
-        for used in (self._pool, self._background, self.root.journal):
-            if used is not None:
-                used.close()
 
     def _drive(  # noqa: PLR0912 - each step passes here twice, so it is not split into slower function calls
         self, stack: Stack, error: BaseException | None = None, pauses: Callable[[], bool] | None = None
