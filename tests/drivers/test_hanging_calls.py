@@ -86,11 +86,9 @@ def test_a_run_that_must_stop_does_not_wait_for_a_hanging_call(way: Way, reason:
 
 
 def test_a_closed_stream_has_its_result_at_once(hang: Hang) -> None:
-    recorder = Recorder()
-    events = stream(
-        agents(hang)["its only call"], "go", recorder=recorder,
-        on_event=lambda event: events.close() if event.type == "result" else None,  # in the thread that has taken over
-    )
+    it, recorder = agents(hang)["its only call"], Recorder()
+    # the last event is delivered in this thread, which has taken over the run
+    events = stream(it, "go", recorder=recorder, on_event=lambda event: events.close() if event.type == "result" else None)
     next(event for event in events if event.type == "skill_execute")
     assert hang.entered.wait(PATIENCE)
     events.close()
