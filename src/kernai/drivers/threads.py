@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.driver import GRACE, POLL, Driver, Stack, TakenOver
 from kernai.errors import KernaiError
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from kernai.drivers.delivery import ThreadsDelivery
 
 
-_PAUSED: Final = object()
-
-
 class ThreadsDriver(Driver):
     """Drives one root run and everything below it."""
 
@@ -59,7 +56,8 @@ class ThreadsDriver(Driver):
         """Drives the stack until `pauses()` is true before an effect; returns whether it has ended. For streams without
         a thread.
         """
-        return self._to_the_end(stack, pauses=pauses) is not _PAUSED
+        self._to_the_end(stack, pauses=pauses)
+        return self._paused is None
 
     def take_over(self, stack: Stack) -> bool:
         """Ends the root's stack in this thread if a call is in progress; returns whether it did."""
@@ -77,8 +75,8 @@ class ThreadsDriver(Driver):
         value = None
         try:
             value = self._drive(stack, error, pauses)
-            if value is _PAUSED:
-                return value
+            if self._paused is not None:
+                return None
             self._close()
         except NotPerformed:
             self._close()  # the failure behind it is raised below
@@ -151,7 +149,7 @@ class ThreadsDriver(Driver):
                             self._delivery.flush(outbox)
             if pauses is not None and pauses():
                 self._paused = effect, error
-                return _PAUSED
+                return None
 
     def _performed(self, effect: Effect, stack: Stack, call: _Call | None) -> Any:
         if call is not None:
