@@ -103,10 +103,8 @@ class StreamParser:
         if self._held:
             self._scan("")  # reads text that is left because a listener raised; a candidate stays held
         while self._waiting:
-            if self._certain is None:
-                self._certain = self.completed + 1
-            self._waiting = False
-            self._end_value(BROKEN)
+            self._certain = self._certain or self.completed + 1
+            self._waiting, self._value = False, None
             self._scan("")
         if self._held:
             self._sink(self._release())
@@ -198,9 +196,16 @@ class StreamParser:
         if tag is None:
             return None
         start, end, change = tag
-        value = self._open_value(text[at:start])
-        if value is None:
+        self._content.seek(self._read)
+        content = self._content.read() + text[at:start]  # what the value has not read
+        value = self._value if isinstance(self._value, JsonValue) else None
+        if value is None and content[:1] in JSON_BEGINS and may_end_in_a_string(content):
+            value = JsonValue()
+        value_end = BROKEN if value is None else value.feed(content)
+        if value is None or value_end is not None:
+            self._end_value(value_end)
             return (start, end, True) if self._level + change == 0 else (at, at, False)
+        self._value, self._read = value, self._read + len(content)
         if self._level + change > 0:
             self._level += change
             return end, end, False
@@ -213,21 +218,6 @@ class StreamParser:
         return end, end, False
 
     # ------------------------------------------------------------------------------------- tags in a JSON value
-
-    def _open_value(self, pending: str) -> JsonValue | None:
-        """The content's JSON value if it is open at a tag. `pending` is the content before the tag, not yet emitted."""
-        self._content.seek(self._read)
-        content = self._content.read() + pending
-        value = self._value if isinstance(self._value, JsonValue) else None
-        if value is None and content[:1] in JSON_BEGINS and may_end_in_a_string(content):
-            value = JsonValue()
-        end = BROKEN if value is None else value.feed(content)
-        if end is not None:
-            self._end_value(end)
-            return None
-        self._value = value
-        self._read += len(content)
-        return value
 
     def _wait(self, text: str) -> None:
         """Reads more of a value, while a tag is held that ends the block unless it is inside the value."""
@@ -245,7 +235,7 @@ class StreamParser:
             self._sink(held[:end])
         self._scan("")
 
-    def _end_value(self, end: int) -> None:
+    def _end_value(self, end: int | None) -> None:
         """Lets tags count again, after the value has ended or is invalid."""
         self._value = None
         if end != BROKEN:
