@@ -202,8 +202,6 @@ class TypeBuilder:
 
     def _class(self, annotation: Any, plain: type) -> InputType:
         """The type of a class. A record is built only once, and known before its fields, which may contain it."""
-        if plain in PLAIN:
-            return PLAIN[plain]
         if plain is Media:
             self.has_media = True
             return self._media
@@ -211,13 +209,11 @@ class TypeBuilder:
             if not plain.__members__:
                 raise TypeError(f"{plain.__name__} has no members, so no value fits")
             return ChoiceType(plain.__members__.values(), plain.__members__)
-        if plain in text_types():
-            return text_types()[plain]
-        if annotation in self._named:
-            return self._named[annotation]
+        known = PLAIN.get(plain) or text_types().get(plain) or self._named.get(annotation)
+        if known is not None:
+            return known
         if callable(getattr(plain, "model_validate", None)) and hasattr(plain, "model_json_schema"):
-            self._named[annotation] = ModelType(plain)
-            return self._named[annotation]
+            return self._named.setdefault(annotation, ModelType(plain))
         if _is_typed_dict(plain):
             node = RecordType(plain.__name__, dict)
         elif dataclasses.is_dataclass(plain) or (issubclass(plain, tuple) and hasattr(plain, "_field_defaults")):

@@ -391,12 +391,10 @@ def sample_of(schema: Any, inside: tuple[Definition, ...] = ()) -> Any:
         if definition in inside:
             return NO_VALUE
         inside = (*inside, definition)
-    for key in ("default", "const"):
-        if key in found:
-            return found[key]
-    for key in ("examples", "enum"):
-        if found.get(key) and isinstance(found[key], (list, tuple)):  # a model's author may write anything
-            return found[key][0]
+    lists = [found[key] for key in ("examples", "enum") if isinstance(found.get(key), (list, tuple))]
+    given = [*(found[key] for key in ("default", "const") if key in found), *(one[0] for one in lists if one)]
+    if given:
+        return given[0]
     if found.get("anyOf"):
         members = sorted(alternatives(found), key=lambda one: isinstance(one, dict) and one.get("type") == "null")
         return next((one for member in members if (one := sample_of(member, inside)) is not NO_VALUE), NO_VALUE)
