@@ -18,17 +18,14 @@ from contextlib import suppress
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kernai._util.api import Once
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of
 from kernai.jsonio.json_data import LONGEST_QUOTED, copy_of, is_scalar, quoted, value_in
-from kernai.values.media import Media
-
-if TYPE_CHECKING:
-    from kernai.values.media import MediaStore
+from kernai.values.media import Media, MediaStore
 
 _SHOWN_KEYS = 8
 _MOST_LINES = 100  # of faults in one message; `SkillInputError.faults` has them all

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Never, Protocol
 
 from kernai._util.api import check_methods, check_texts, check_type, likely
 from kernai.errors import KernaiError
@@ -21,7 +21,6 @@ from kernai.values.skill_result import plain
 
 if TYPE_CHECKING:
     import logging
-    from typing import Never
 
     from kernai.inputs.table import Repair
 

@@ -15,14 +15,12 @@ from kernai.errors import KernaiError
 from kernai.inputs.annotations import Namespace, TypeBuilder, defaulted, undescribed
 from kernai.inputs.schema import REQUIRED
 from kernai.inputs.table import Input, InputTable
-from kernai.inputs.types import dotted
+from kernai.inputs.types import InputType, dotted
 from kernai.jsonio.json_data import value_in
 from kernai.registry.skill_context import SkillContext
 
 if TYPE_CHECKING:
     from inspect import Parameter
-
-    from kernai.inputs.types import InputType
 
 # An annotation with names that are imported under TYPE_CHECKING cannot be resolved, but a SkillContext is recognised.
 _CONTEXT_TEXT = re.compile(r"(?:(?:[\w.]+\.)?Optional\[\s*)?(?:[\w.]+\.)?SkillContext\b.*", re.DOTALL)

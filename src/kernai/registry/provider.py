@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kernai.values.message import placeholder
-
-if TYPE_CHECKING:
-    from kernai.values.llm_response import LlmResponse
-    from kernai.values.media import Media
-    from kernai.values.message import Message, Part
-    from kernai.values.model import GenerationOptions, Model
+from kernai.values.llm_response import LlmResponse
+from kernai.values.media import Media
+from kernai.values.message import Message, Part, placeholder
+from kernai.values.model import GenerationOptions, Model
 
 
 class Provider(ABC):

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from kernai._util.api import check_type, first_paragraph, is_async, is_generator, likely
 from kernai.blocks.block import escape_attribute
-from kernai.inputs.table import InputTable
+from kernai.inputs.table import InputTable, Repair
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import digest
 from kernai.registry.configuration import config
 from kernai.registry.skill_context import SkillContext
-from kernai.values.media import KINDS
+from kernai.values.media import KINDS, MediaStore
 from kernai.values.model import CAPABILITIES
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent
     from kernai.inputs.schema import Schema
-    from kernai.inputs.table import Repair
     from kernai.registry.declarations import Credential, Setting
-    from kernai.values.media import MediaStore
 
 PRODUCES = (*KINDS, "text")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex
 
 from kernai._util.api import Once, annotated_names, is_async
 from kernai.errors import Control
@@ -11,8 +11,6 @@ from kernai.interrupts import calls_out
 from kernai.values.media import MediaStore
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from kernai.blocks.plan import Plan, Task
 
 

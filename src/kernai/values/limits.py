@@ -6,16 +6,13 @@ from dataclasses import dataclass, fields
 from itertools import count
 from math import inf
 from sys import float_info, maxsize
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from kernai._util.api import ForkSafeLock, Value
 from kernai.errors import LimitReachedError
-from kernai.values.model import TOKENS_PER_PRICE
+from kernai.values.llm_response import LlmResponse
+from kernai.values.model import TOKENS_PER_PRICE, Model
 from kernai.values.result import StopReason, Usage
-
-if TYPE_CHECKING:
-    from kernai.values.llm_response import LlmResponse
-    from kernai.values.model import Model
 
 CHARACTERS_PER_TOKEN = 4
 DEFAULT_MAX_DEPTH = 8

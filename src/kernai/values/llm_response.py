@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import Value, check_type
 from kernai.values.message import Message
+from kernai.values.model import Model
+from kernai.values.result import Usage
 
 if TYPE_CHECKING:
     from kernai.blocks.block import Block
-    from kernai.values.model import Model
-    from kernai.values.result import Usage
 
 LARGEST_COUNT = 2**63  # more than any sum of what vendors report
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cache_write_tokens")

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, get_args
+from typing import Any, Final, Literal, NoReturn, Self, get_args
 
 from kernai._util.api import Replaceable, check_type, read_only
 from kernai.jsonio.json_data import copied
-from kernai.values.media import Media
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from kernai.values.media import MediaStore
+from kernai.values.media import Media, MediaStore
 
 Role = Literal["system", "user", "assistant"]
 #: who wrote a message with the role "user"

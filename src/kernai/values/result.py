@@ -8,18 +8,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kernai._util.api import Value, likely
-from kernai.errors import RunStoppedError, error_text
+from kernai.errors import KernaiError, RunStoppedError, error_text
 from kernai.errors import StopReason as StopReason  # noqa: PLC0414 - most modules import it with `Result`
+from kernai.values.message import Message
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from kernai.errors import KernaiError
-    from kernai.values.message import Message
     from kernai.values.pending_calls import PendingCall
 
-
-if TYPE_CHECKING:
     Output_co = TypeVarWithDefault("Output_co", default=str, covariant=True)
 else:
     Output_co = TypeVar("Output_co", covariant=True)

@@ -6,16 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeGuard
+from typing import Any, Final, NoReturn, Self, TypeGuard
 
 from kernai._util.api import Replaceable, check_type, read_only
 from kernai.errors import KernaiError
 from kernai.jsonio.json_data import MAX_DEPTH, Conversion, is_scalar
 from kernai.values.media import Media
 from kernai.values.message import Part
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _BYTES = (bytes, bytearray, memoryview)
 
