@@ -54,8 +54,9 @@ class Remembered(dict[str, _Meaning]):
 # ----------------------------------------------------------------------------------------------- cut-off tags
 
 _WORD = r"<(/?[a-z]*+)"
-#: what may follow the complete attributes of a tag that is cut off
+#: what may follow the complete attributes of a tag that is cut off; not compiled here, since few texts need it
 _REST = r"""(\s*+)(?:(/)|(?<=\s)([^\s"'=<>/]++)(\s*+)(?:(=)\s*+("[^"<>]*+|'[^'<>]*+{escaped})?)?)?"""
+_ESCAPED_VALUE = r'|\\(?:"[^"<>]*+)?'
 
 
 class Place:
@@ -84,7 +85,7 @@ class Place:
         if word.startswith("/"):
             return None if rest.strip(ASCII_SPACE) else f"<{word} "
         attributes, rest = _read_attributes(rest, nested=self._nests)
-        found = _rest(nested=self._nests).fullmatch(rest)
+        found = re.fullmatch(_REST.format(escaped=_ESCAPED_VALUE if self._nests else ""), rest, re.ASCII)
         has_type = "type" in attributes
         if found is None or (word == "block" and has_type and not _is_typed(attributes)):
             return None
@@ -96,11 +97,6 @@ class Place:
             key if "type".startswith(key) else "k", equals or (space_after and " "), _shortened_value(value),
         ]
         return "".join(short)
-
-
-@cache
-def _rest(*, nested: bool) -> re.Pattern[str]:
-    return re.compile(_REST.format(escaped=r'|\\(?:"[^"<>]*+)?' if nested else ""), re.ASCII)
 
 
 def _shortened_value(value: str) -> str:
@@ -129,12 +125,8 @@ class Opening:
 
 _ATTRIBUTE = re.compile(r"""\s++([^\s"'=<>/]++)\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""", re.ASCII)
 
-
-@cache
-def _nested_attribute() -> re.Pattern[str]:
-    r"""Like `_ATTRIBUTE`, but also matches values quoted as in a JSON string, `\"plan\"`."""
-    return re.compile(_ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")', re.ASCII)
-
+#: also matches values quoted as in a JSON string, `\"plan\"`
+_NESTED_ATTRIBUTE = _ATTRIBUTE.pattern.removesuffix(")") + r'|\\"([^"<>]*?)\\")'
 
 # Most blocks have no `<` in their content. Such a block is found as a whole, with its content in group 3 if that may
 # begin with a JSON value, else in group 4.
@@ -246,7 +238,7 @@ _nests = Remembered(_read_nesting).__getitem__
 
 def _read_attributes(text: str, *, nested: bool = False) -> tuple[dict[str, str], str]:
     """The first `type` and the first `name` at the start of a text, and the text after all attributes."""
-    attribute = _nested_attribute() if nested else _ATTRIBUTE
+    attribute = re.compile(_NESTED_ATTRIBUTE, re.ASCII) if nested else _ATTRIBUTE
     found: dict[str, str] = {}
     at = 0
     while (pair := attribute.match(text, at)) is not None:

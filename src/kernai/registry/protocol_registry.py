@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from kernai._util.api import Value, check_function, check_type, first_paragraph
 from kernai.blocks.block import Block, escape_attribute
 from kernai.blocks.grammar import CORE_TYPES
 from kernai.errors import KernaiError
 from kernai.registry.registry import PROCESS_WIDE, Access, Registry
+from kernai.registry.skill_context import SkillContext
 
-if TYPE_CHECKING:
-    from kernai.registry.skill_context import SkillContext
-
-Handler = Callable[[Block, "SkillContext[Any]"], Any]
+Handler = Callable[[Block, SkillContext[Any]], Any]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 
