@@ -173,20 +173,13 @@ def copy_of(value: Any) -> Any:
     return [copy_of(one) for one in value] if isinstance(value, list) else value
 
 
-def _encoder() -> Callable[[object, int], Sequence[str]]:
-    """Gives the pieces of JSON text as `json.dumps` writes it with the options of recordings. Unlike that, it does not
-    make a new C encoder for each call. The number is the indentation, which these options do not use.
-    """
-    plain = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    if c_make_encoder is None:
-        return lambda data, _: (plain.encode(data),)
-    pieces: Callable[[object, int], Sequence[str]] = c_make_encoder(
-        None, plain.default, encode_basestring_ascii, None, ":", ",", False, False, False
-    )
-    return pieces
-
-
-_PIECES = _encoder()
+_ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+#: gives the pieces of JSON text as `_ENCODER` writes it, without a new C encoder for each call. The number is the
+#: indentation, which these options do not use
+_PIECES: Callable[[object, int], Sequence[str]] = (
+    (lambda data, _: (_ENCODER.encode(data),)) if c_make_encoder is None  # not CPython
+    else c_make_encoder(None, _ENCODER.default, encode_basestring_ascii, None, ":", ",", False, False, False)
+)
 
 
 def dumps(value: object) -> str:
