@@ -131,14 +131,11 @@ class InputType:
 
     exact: type | None = None
     natural: frozenset[type] = frozenset()
+    schema: Schema
+    """The type as JSON Schema, in the form of `kernai.inputs.schema`. Do not change it."""
 
     def convert(self, value: object, validation: Validation) -> Any:
         """The converted value. Faults are added to `validation`; if there are any, the return value means nothing."""
-        raise NotImplementedError
-
-    @Once
-    def schema(self) -> Schema:
-        """The type as JSON Schema, in the form of `kernai.inputs.schema`. Do not change it."""
         raise NotImplementedError
 
     @Once
