@@ -258,11 +258,10 @@ def _fields(record: Any, hints: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
             yield name, hints.get(name, Any), defaults.get(name, REQUIRED)
     else:
         kind: Any = record
-        fields = [one for one in dataclasses.fields(kind) if one.init]
+        fields: list[Any] = [one for one in dataclasses.fields(kind) if one.init]
         for one in fields:
-            default: Any = one.default
+            default, make = one.default, one.default_factory
             if default is dataclasses.MISSING:
-                make: Any = one.default_factory
                 default = REQUIRED if make is dataclasses.MISSING else make() if make in (list, dict) else NO_VALUE
             about = str(one.metadata.get("description", ""))
             if is_field(default) and hasattr(kind, "__pydantic_validator__"):  # pydantic checks its constraints

@@ -48,12 +48,10 @@ class Validation:
 
     __slots__ = ("faults", "media_store", "memo", "repair")
 
-    def __init__(
-        self, media_store: MediaStore | None = None, *, repair: bool = False, memo: dict[Any, Any] | None = None
-    ) -> None:
+    def __init__(self, media_store: MediaStore | None = None, *, repair: bool = False) -> None:
         self.media_store = media_store
         self.repair = repair
-        self.memo: dict[tuple[int, int, bool], tuple[object, Any, list[Fault]]] = {} if memo is None else memo
+        self.memo: dict[tuple[int, int, bool], tuple[object, Any, list[Fault]]] = {}
         self.faults: list[Fault] = []
 
     def refuse(self, expected: str, received: object, path: tuple[str | int, ...] = ()) -> Any:
@@ -70,7 +68,8 @@ class Validation:
 
     def tried(self, kind: InputType, value: object, *, repair: bool) -> tuple[Any, list[Fault]]:
         """The converted value and its faults, which are not noted here."""
-        trial = Validation(self.media_store, repair=repair, memo=self.memo)
+        trial = Validation(self.media_store, repair=repair)
+        trial.memo = self.memo
         return kind.convert(value, trial), trial.faults
 
 
