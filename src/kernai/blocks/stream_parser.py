@@ -203,7 +203,9 @@ class StreamParser:
             value = JsonValue()
         value_end = BROKEN if value is None else value.feed(content)
         if value is None or value_end is not None:
-            self._end_value(value_end)
+            self._value = None
+            if value_end != BROKEN:  # tags before its end did not count
+                self._level = 1
             return (start, end, True) if self._level + change == 0 else (at, at, False)
         self._value, self._read = value, self._read + len(content)
         if self._level + change > 0:
@@ -213,7 +215,7 @@ class StreamParser:
         if value_end is None:
             self._waiting = True
             return start, start, False
-        self._end_value(value_end)
+        self._value = None
         end = start if value_end == BROKEN else value_end
         return end, end, False
 
@@ -226,20 +228,13 @@ class StreamParser:
         self._held.append(text)
         if end is None:
             return
-        self._waiting = False
+        self._waiting, self._value = False, None
         held = self._release()
-        self._end_value(end)
         end = 0 if end == BROKEN else end + len(held) - len(text)
         self._hold_unread(held[end:])
         if end > 0:
             self._sink(held[:end])
         self._scan("")
-
-    def _end_value(self, end: int | None) -> None:
-        """Lets tags count again, after the value has ended or is invalid."""
-        self._value = None
-        if end != BROKEN:
-            self._level = 1
 
     # ------------------------------------------------------------------------------------------ held text
 
@@ -269,8 +264,6 @@ class StreamParser:
         assert opening is not None
         self._opening = None
         self._content = io.StringIO()
-        self._value = None
-        self._level = 0
         self._place = OUTSIDE
         self._sink = self._take = self._prose
         return Block(opening.type, opening.name, content.getvalue() + rest)
