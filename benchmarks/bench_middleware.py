@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 from bench_steps import Turns, echo
 from kernai import Agent, Recorder, execute
@@ -26,12 +28,12 @@ def passing(effect: Effect) -> Flow:
 def effects_through(middleware: list[Middleware]) -> Callable[[], None]:
     """Sends `EFFECTS` effects through a list, each answered immediately."""
     effect = CallSkill("", "0.0", "echo", {})
-
+    run: Any = SimpleNamespace(middleware=middleware)
     ended = suppress(StopIteration)
 
     def perform() -> None:
         for _ in range(EFFECTS):
-            flow = through(effect, middleware)
+            flow = through(run, effect)
             next(flow)
             with ended:
                 flow.send("")
