@@ -30,7 +30,7 @@ call. A mistake of the *model* is never raised: it becomes an error block that t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from enum import StrEnum
@@ -38,7 +38,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
     from kernai.values.media import Media

@@ -8,12 +8,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, SupportsIndex, TypeVar
 
 if TYPE_CHECKING:
     from dataclasses import Field
     from inspect import Signature
-    from typing import Self
 
 
 T = TypeVar("T")

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernai._util.api import inside_partials
 from kernai.jsonio.json_data import digest, jsonable
-from kernai.registry.skill_definition import AgentSkill
+from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.values.limits import MAX_TASKS
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent, OnDialects, OnProse, OnQuotedCalls, OnTruncated
     from kernai.agents.setup import Setup
-    from kernai.registry.skill_definition import Skill
 
 #: version of the rules for what counts as an answer. Version 2 no longer accepts plans or drafts alone from an agent
 #: that can call nothing, or an empty response with which the model has not ended its turn; version 3, an answer that

@@ -17,18 +17,17 @@ from kernai.events import (
     AnswerRejectedRow,
     BlockContentRow,
     BlockStartRow,
+    Event,
     MessagesSentRow,
     ModelRestartedRow,
     ResultRow,
 )
-from kernai.values.result import Output_co, StopReason
+from kernai.values.result import Output_co, Result, StopReason
 
 if TYPE_CHECKING:
-    from kernai.events import Event
     from kernai.inputs.answer_type import AnswerType
     from kernai.jsonio.json_pieces import PartialJson
     from kernai.loop.run_state import Run
-    from kernai.values.result import Result
 
 
 class _TakenBack(str):

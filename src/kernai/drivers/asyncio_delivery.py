@@ -11,16 +11,13 @@ import asyncio
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernai.drivers.delivery import EventDelivery
 from kernai.drivers.driver import POLL
-
-if TYPE_CHECKING:
-    from kernai.events import Row
-    from kernai.loop.root import Outbox
-    from kernai.loop.run_state import Run
-
+from kernai.events import Row
+from kernai.loop.root import Outbox
+from kernai.loop.run_state import Run
 
 #: how long all callbacks together may take for the last events of a cancelled run, in seconds
 CALLBACK_GRACE = 1.0

@@ -16,7 +16,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from time import perf_counter
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernai._util.worker_pool import WorkerPool, in_worker, outcome_of
 from kernai.drivers.asyncio_delivery import AsyncioDelivery, CaughtUp
@@ -35,10 +35,8 @@ from kernai.loop.effects import (
     Sleep,
     advance,
 )
+from kernai.loop.root import Outbox
 from kernai.registry.provider import Provider
-
-if TYPE_CHECKING:
-    from kernai.loop.root import Outbox
 
 #: a sync skill's call is brief if it takes less than this, in seconds. Waking the event loop takes a quarter of it
 BRIEF = 0.0002

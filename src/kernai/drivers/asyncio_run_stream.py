@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from kernai._util.worker_pool import outcome_of
 from kernai.drivers.answer_stream import INSIDE, AnswerText, EventStream, PartialAnswer
+from kernai.events import Event
+from kernai.loop.root import Cancellation
+from kernai.loop.run_state import Run
 from kernai.values.result import Output_co
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from kernai.events import Event
-    from kernai.loop.root import Cancellation
-    from kernai.loop.run_state import Run
 
 #: takes a callback for events; returns the run's state, and the coroutine that drives the run to its end
 Begin = Callable[[Callable[["Event"], Awaitable[None]]], "tuple[Run, Coroutine[Any, Any, object]]"]

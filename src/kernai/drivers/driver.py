@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from traceback import format_exception
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernai._util.api import is_async
 from kernai.errors import (
@@ -48,14 +48,12 @@ from kernai.loop.effects import (
     Work,
 )
 from kernai.loop.kernel import work_of
+from kernai.loop.model_stream import ModelStream
+from kernai.loop.root import Outbox, Root
 from kernai.loop.run_state import NO_PROVIDER
+from kernai.registry.provider import Provider
 from kernai.values.llm_response import LlmResponse
 from kernai.values.model import GenerationOptions
-
-if TYPE_CHECKING:
-    from kernai.loop.model_stream import ModelStream
-    from kernai.loop.root import Outbox, Root
-    from kernai.registry.provider import Provider
 
 #: how often waiting code checks whether the run must stop, in seconds
 POLL = 0.05

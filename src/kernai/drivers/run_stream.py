@@ -8,22 +8,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from kernai._util.api import Closing
 from kernai.drivers.answer_stream import INSIDE, AnswerText, EventStream, PartialAnswer
-from kernai.drivers.driver import GRACE, POLL, TakenOver
+from kernai.drivers.driver import GRACE, POLL, Stack, TakenOver
+from kernai.drivers.threads import ThreadsDriver
 from kernai.errors import KernaiError
+from kernai.events import Event
 from kernai.interrupts import INTERRUPTS
+from kernai.loop.run_state import Run
 from kernai.values.result import Output_co
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from kernai.drivers.driver import Stack
-    from kernai.drivers.threads import ThreadsDriver
-    from kernai.events import Event
-    from kernai.loop.run_state import Run
 
 
 class RunStream(Closing, EventStream[Output_co]):

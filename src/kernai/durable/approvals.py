@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from string import punctuation, whitespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernai._util.api import Value, check_type
 from kernai.durable.store import utc
@@ -15,11 +15,9 @@ from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import copied, jsonable
 from kernai.loop import corrections
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Effect, NotBegun, SubRun
+from kernai.loop.run_state import Run
 from kernai.values.pending_calls import PendingCall, UntrustedValue
 from kernai.values.result import StopReason
-
-if TYPE_CHECKING:
-    from kernai.loop.run_state import Run
 
 #: marks a recorded decision whose parameters replace all of the call's, as in format 1
 REPLACES = "replaces"

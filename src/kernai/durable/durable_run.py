@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from kernai.durable.approvals import Call, Decision, called, edited
 from kernai.durable.history import History
@@ -20,19 +20,16 @@ from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of, reading
 from kernai.durable.replay_cursor import divergence
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, KernaiError, RunConflictError, RunStoppedError, Stop, StoreNeededError
-from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, RunResumedRow, RunStartRow
+from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, Row, RunResumedRow, RunStartRow
 from kernai.loop import effects
 from kernai.loop.effects import CallProtocol, CallSkill, Completion, Effect, SubRun, Work
 from kernai.loop.kernel import run_loop
 from kernai.loop.root import Outbox
+from kernai.loop.run_state import Run
 from kernai.values.context import Context
+from kernai.values.message import InputPart
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result
-
-if TYPE_CHECKING:
-    from kernai.events import Row
-    from kernai.loop.run_state import Run
-    from kernai.values.message import InputPart
 
 InFlight = Literal["fail", "skip", "retry"] | Callable[[PendingCall], str]
 IN_FLIGHT = ("fail", "skip", "retry")

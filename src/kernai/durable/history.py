@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from kernai import events
 from kernai.durable.recorded_run import Facts, Recorded, RecordedRun, Resumes, model_call, reading
-from kernai.durable.store import check_store
+from kernai.durable.store import Store, check_store
 from kernai.errors import INTERRUPTED, ReplayDivergenceError
 from kernai.values.result import StopReason, Usage
-
-if TYPE_CHECKING:
-    from kernai.durable.store import Store
 
 #: stop reasons that the loop does not decide on
 NOT_DECIDED = (StopReason.INTERRUPT, StopReason.CLOSED)

@@ -15,19 +15,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kernai.errors import Control, KernaiError, described
-from kernai.events import ApprovalRequestedRow, CallEndedRow, ContextSavedRow
+from kernai.events import ApprovalRequestedRow, CallEndedRow, ContextSavedRow, Row
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import Conversion
-from kernai.loop.effects import CallSkill, Sleep
+from kernai.loop.effects import CallProtocol, CallSkill, Effect, Sleep
+from kernai.loop.run_state import Run
 from kernai.values.context import Context
-
-if TYPE_CHECKING:
-    from kernai.events import Row
-    from kernai.loop.effects import CallProtocol, Effect
-    from kernai.loop.run_state import Run
 
 #: the longest wait for another call, and the pause between checks, in seconds
 LONGEST_WAIT, _PAUSE = 0.1, 0.001

@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.durable.store import RunInfo
 from kernai.errors import as_failure
-from kernai.events import ContextSavedRow
+from kernai.events import ContextSavedRow, Row
 from kernai.jsonio.json_data import dumps_data
 from kernai.recording.recorder import MessageDelta
-from kernai.values.media import MediaReference
+from kernai.values.media import Media, MediaReference, MediaStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kernai.durable.host_state import HostState
     from kernai.durable.lease import HeldRun
-    from kernai.events import Row
-    from kernai.values.media import Media, MediaStore
 
 
 class Journal:

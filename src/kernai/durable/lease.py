@@ -22,17 +22,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 from kernai._util.api import Value
-from kernai.durable.store import RUNNING, leased
+from kernai.durable.store import RUNNING, Entry, RunInfo, RunStore, leased
 from kernai.errors import RunBusyError, RunConflictError
 from kernai.interrupts import calls_out
-
-if TYPE_CHECKING:
-    from kernai.durable.store import Entry, RunInfo, RunStore
-    from kernai.values.media import Media
+from kernai.values.media import Media
 
 #: how often the thread checks for work, in seconds
 TICK = 1.0

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kernai import events
 from kernai.blocks.block import final_block, neutralize, result_block
@@ -14,20 +14,16 @@ from kernai.durable import format_1
 from kernai.durable.approvals import REPLACES, Call, CallRefusedError, Decision, as_edited, decided
 from kernai.durable.outcomes import message, parts, payload, response
 from kernai.errors import KernaiError, RunStoppedError, SkillInputError, Stop, error_text, stopped
+from kernai.inputs.table import Repair
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import LISTINGS
 from kernai.loop.effects import task_scope
-from kernai.loop.run_state import input_message
+from kernai.loop.run_state import Run, input_message
 from kernai.loop.workflow import RESULT_NAME, planned
-from kernai.values.message import Message
+from kernai.values.media import MediaStore
+from kernai.values.message import InputPart, Message
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason, Usage
-
-if TYPE_CHECKING:
-    from kernai.inputs.table import Repair
-    from kernai.loop.run_state import Run
-    from kernai.values.media import MediaStore
-    from kernai.values.message import InputPart
 
 T = TypeVar("T")
 #: rows with the outcome of a call, which the model reads as a message

@@ -18,7 +18,7 @@ from datetime import datetime
 from math import inf
 from operator import attrgetter
 from time import monotonic, sleep, time
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, overload
+from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
 from kernai._util.api import Closing, NotCopied, check_seconds, check_texts, check_type
 from kernai._util.redaction import printable
@@ -44,10 +44,8 @@ from kernai.errors import KernaiError, RunConflictError, error_text
 from kernai.events import ApprovalGivenRow, InFlightRow, ResultRow, stamp
 from kernai.jsonio.json_data import copied, dumps_data, jsonable
 from kernai.values.media import Media
+from kernai.values.pending_calls import PendingCall
 from kernai.values.result import StopReason
-
-if TYPE_CHECKING:
-    from kernai.values.pending_calls import PendingCall
 
 T = TypeVar("T")
 #: how often `watch` polls a store that cannot notify it, in seconds

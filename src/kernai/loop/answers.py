@@ -18,13 +18,12 @@ from kernai.events import AnswerRejectedRow, FinalRow
 from kernai.loop import corrections
 from kernai.loop.decision import Answer, Correction, Decision, decide
 from kernai.loop.model_stream import ParsedResponse
-from kernai.values.llm_response import CUT
+from kernai.values.llm_response import CUT, LlmResponse
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
     from kernai.inputs.answer_type import Unknown
     from kernai.loop.run_state import Run
-    from kernai.values.llm_response import LlmResponse
 
 _WHY = {
     "length": "the response reached its limit of tokens: raise generation.max_tokens, which counts thinking too",

@@ -9,10 +9,10 @@ and reach the model in source order.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernai.agents.definition import LAST_OUTCOMES
-from kernai.blocks.block import error_block, neutralize, result_block, result_parts
+from kernai.blocks.block import Block, error_block, neutralize, result_block, result_parts
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError, Stop, error_text
 from kernai.events import (
@@ -41,18 +41,12 @@ from kernai.loop.effects import (
     SubRun,
     how_broken_off,
 )
-from kernai.loop.quoted_calls import called_name, content_keys, passed_on, skill_keys
-from kernai.loop.run_state import recorded_parts
-from kernai.registry.skill_definition import AgentSkill
+from kernai.loop.model_stream import ParsedResponse
+from kernai.loop.quoted_calls import Keys, called_name, content_keys, passed_on, skill_keys
+from kernai.loop.run_state import Run, recorded_parts
+from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.values.message import By, Message, Part
 from kernai.values.skill_result import SkillResult
-
-if TYPE_CHECKING:
-    from kernai.blocks.block import Block
-    from kernai.loop.model_stream import ParsedResponse
-    from kernai.loop.quoted_calls import Keys
-    from kernai.loop.run_state import Run
-    from kernai.registry.skill_definition import Skill
 
 MAX_CALLS = 100
 

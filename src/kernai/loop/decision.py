@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kernai.agents.definition import CHECKED_CLOSE
+from kernai.agents.definition import CHECKED_CLOSE, Rules
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse, text_with_stray_close
 
 if TYPE_CHECKING:
-    from kernai.agents.definition import Rules
     from kernai.blocks.block import Block
     from kernai.blocks.dialects import DialectCalls
     from kernai.blocks.plan import Plan

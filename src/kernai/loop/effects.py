@@ -27,22 +27,18 @@ The loop never yields `Sleep` or `Raise`. They are for middleware, as are some f
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from kernai._util.api import check_seconds, check_type
-from kernai.agents.agent import check_model
+from kernai.agents.agent import Agent, check_model
 from kernai.errors import Control, Stop
-from kernai.registry.provider import check_provider
-from kernai.values.message import Message
+from kernai.registry.provider import Provider, check_provider
+from kernai.values.message import InputPart, Message
 
 if TYPE_CHECKING:
-    from typing import Self
 
-    from kernai.agents.agent import Agent
     from kernai.agents.native_tools import Tools
     from kernai.blocks.block import Block
-    from kernai.registry.provider import Provider
-    from kernai.values.message import InputPart
     from kernai.values.model import GenerationOptions, Model
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from kernai.blocks.block import Block, final_block
 from kernai.blocks.grammar import ASCII_SPACE
@@ -76,16 +76,12 @@ from kernai.loop.effects import (
 )
 from kernai.loop.model_stream import ModelStream, ParsedResponse
 from kernai.loop.quoted_calls import TRANSLATED_ANSWERS, are_asked, passed_on, record_untrusted_history
-from kernai.loop.root import Outbox
+from kernai.loop.root import Outbox, Root
 from kernai.loop.run_state import Run, input_message, recorded_parts
 from kernai.values.limits import usage_of
 from kernai.values.llm_response import CUT, LlmResponse
-from kernai.values.message import ConversationView, Message
+from kernai.values.message import ConversationView, InputPart, Message
 from kernai.values.result import Result, Usage
-
-if TYPE_CHECKING:
-    from kernai.loop.root import Root
-    from kernai.values.message import InputPart
 
 PROSE_PREVIEW = 400
 #: the rows of blocks that only inform

@@ -11,7 +11,7 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse, parse_one
 from kernai.errors import LimitReachedError, ProviderError, RunCancelledError
 from kernai.events import BlockContentRow, BlockEndRow, BlockStartRow, ModelRestartedRow, ModelWaitingRow, TextChunkRow
-from kernai.loop.effects import LimitStop
+from kernai.loop.effects import CallModel, LimitStop
 from kernai.values.limits import CHARACTERS_PER_TOKEN, usage_of
 from kernai.values.llm_response import CUT, UNFINISHED, LlmResponse, check_numbers
 from kernai.values.result import Usage
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kernai.agents.native_tools import Tools
     from kernai.blocks.block import Block
     from kernai.blocks.stream_parser import StreamParser
-    from kernai.loop.effects import CallModel
     from kernai.loop.run_state import Run
     from kernai.registry.provider import Provider
 

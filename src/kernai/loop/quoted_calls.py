@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kernai.blocks.block import neutralize, restored
+from kernai.blocks.block import Block, neutralize, restored
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parse
 from kernai.errors import SkillInputError
@@ -23,7 +23,6 @@ from kernai.inputs.table import ReadParams
 from kernai.jsonio.json_data import jsonable
 
 if TYPE_CHECKING:
-    from kernai.blocks.block import Block
     from kernai.blocks.quotations import Look
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill

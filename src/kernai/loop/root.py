@@ -11,8 +11,8 @@ from kernai._util.api import check_methods
 from kernai.errors import LimitReachedError, RunCancelledError, RunStoppedError, Stop, described
 from kernai.interrupts import calls_out
 from kernai.loop.builtin_commands import run_builtin
-from kernai.loop.effects import Cancelled
-from kernai.values.context import child_of
+from kernai.loop.effects import Cancelled, Effect, Work
+from kernai.values.context import Context, child_of
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from kernai.durable.durable_run import DurableRun
     from kernai.durable.journal import Journal
     from kernai.events import Row
-    from kernai.loop.effects import Effect, Work
     from kernai.loop.run_state import Run
     from kernai.loop.trust import Trust
     from kernai.recording.log import EventLog
     from kernai.registry.configuration import Configuration
     from kernai.registry.protocol_registry import ProtocolRegistry
     from kernai.registry.skill_registry import SkillRegistry
-    from kernai.values.context import Context
     from kernai.values.limits import Budget
     from kernai.values.message import Message
 

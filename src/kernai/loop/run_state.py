@@ -11,15 +11,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from kernai.agents.definition import definition_of
-from kernai.agents.setup import NO_SYSTEM
-from kernai.blocks.block import neutralize
+from kernai.agents.setup import NO_SYSTEM, Setup
+from kernai.blocks.block import Block, neutralize
 from kernai.errors import Control, KernaiError, LimitReachedError, ProviderError, RunStoppedError, Stop, error_text
 from kernai.events import Place, ProgressRow, ResultRow, Row, TrustedValuesRow, UntrustedValueRow
 from kernai.jsonio.json_data import dumps
-from kernai.loop.effects import LimitStop, task_scope
+from kernai.loop.effects import CallProtocol, CallSkill, LimitStop, Work, task_scope
 from kernai.loop.model_stream import ModelStream
 from kernai.loop.quoted_calls import QuotedCalls, passed_on
-from kernai.loop.root import Outbox
+from kernai.loop.root import Gate, Outbox, Root
 from kernai.registry.registry import CHANGES
 from kernai.registry.skill_context import SkillContext
 from kernai.values.limits import UsageMeter
@@ -29,11 +29,7 @@ from kernai.values.result import Result, StopReason
 
 if TYPE_CHECKING:
     from kernai.agents.agent import Agent
-    from kernai.agents.setup import Setup
-    from kernai.blocks.block import Block
     from kernai.blocks.plan import Plan, Task
-    from kernai.loop.effects import CallProtocol, CallSkill, Work
-    from kernai.loop.root import Gate, Root
     from kernai.loop.trust import Trust
     from kernai.registry.protocol_registry import ProtocolAccess
     from kernai.registry.provider import Provider

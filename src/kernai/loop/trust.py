@@ -18,7 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from kernai.blocks.parser import parse
-from kernai.events import ApprovalGivenRow, RunStartRow, SkillResultRow, TrustAddedRow
+from kernai.events import ApprovalGivenRow, Row, RunStartRow, SkillResultRow, TrustAddedRow
 from kernai.inputs.trusted import Leaf, SourcedText, SourcedTexts, contacts, folded, leaves, number_in
 from kernai.jsonio.json_data import jsonable
 from kernai.loop.decision import FORGED
@@ -26,7 +26,6 @@ from kernai.values.pending_calls import UntrustedValue
 
 if TYPE_CHECKING:
     from kernai.blocks.plan import Task
-    from kernai.events import Row
     from kernai.loop.run_state import Run
     from kernai.registry.skill_definition import Skill
     from kernai.values.message import By, Message

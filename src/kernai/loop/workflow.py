@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernai.agents.definition import TYPED_TASKS
 from kernai.blocks.block import Block, neutralize, result_block
@@ -25,12 +25,10 @@ from kernai.events import (
 )
 from kernai.loop import corrections
 from kernai.loop.effects import Cancelled, Completion, Effect, Join, NotPerformed, Spawn, SubRun, how_broken_off
+from kernai.loop.run_state import Run
 from kernai.loop.task_scheduler import TaskScheduler, failure
 from kernai.values.message import Message
 from kernai.values.result import Result, StopReason
-
-if TYPE_CHECKING:
-    from kernai.loop.run_state import Run
 
 RESULT_NAME = "tasks"
 #: stop reasons that a task shares with its root

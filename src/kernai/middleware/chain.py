@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernai.errors import Control, KernaiError, Pause
 from kernai.interrupts import calls_out
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Commit, Effect, Raise, Sleep, SubRun, Work, alone
-
-if TYPE_CHECKING:
-    from kernai.loop.run_state import Run
+from kernai.loop.run_state import Run
 
 #: a middleware's generator: it yields effects, is sent their outcomes, and returns the outcome for its caller
 Flow = Generator[Effect, Any, Any]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from kernai._util.api import check_function, likely, signature_of
 from kernai.errors import ProviderError, Stop, error_text
 from kernai.loop.effects import CallModel, CallProtocol, CallSkill
+from kernai.loop.run_state import Run
+from kernai.middleware.chain import Flow
 from kernai.values.llm_response import LlmResponse
+from kernai.values.result import Result
 from kernai.values.skill_result import SkillResult
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kernai.loop.run_state import Run
-    from kernai.middleware.chain import Flow
-    from kernai.values.result import Result
 
 _HOOKS = ("on_run_start", "on_run_end", "before_model", "after_model", "before_tool", "after_tool", "on_error")
 

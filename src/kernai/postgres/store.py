@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import psycopg
 from psycopg import errors
@@ -46,9 +46,6 @@ from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
 from kernai.postgres.server import LONGEST_NAME, LOOKS, RETRY_PAUSE, RETRY_SECONDS, Connection, Server, prepare
 from kernai.values.media import Media
-
-if TYPE_CHECKING:
-    from typing import Self
 
 T = TypeVar("T")
 

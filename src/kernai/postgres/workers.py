@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import procrastinate
 import psycopg
@@ -52,10 +52,8 @@ from kernai.runs.resume_request import recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput
 from kernai.runs.running import resume
 from kernai.values.media import MediaStore
+from kernai.values.message import Message
 from kernai.values.result import Result, StopReason
-
-if TYPE_CHECKING:
-    from kernai.values.message import Message
 
 _LOG = logging.getLogger("kernai.workers")
 #: seconds between two rounds of the reaper, and between two checks for changes without a notification, such as a job

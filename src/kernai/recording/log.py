@@ -7,14 +7,11 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from traceback import format_exception
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernai.errors import described
-from kernai.events import KINDS, BlocksParsedRow, MessagesSentRow
+from kernai.events import KINDS, BlocksParsedRow, MessagesSentRow, Row
 from kernai.jsonio.json_data import dumps
-
-if TYPE_CHECKING:
-    from kernai.events import Row
 
 NAME = "kernai"
 MAX_VALUE = 200

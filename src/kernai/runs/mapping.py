@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 from kernai._util.api import Value, check_count, check_function, is_async
 from kernai.agents.agent import Agent
 from kernai.drivers.driver import POLL
-from kernai.drivers.run_stream import Channel
+from kernai.drivers.run_stream import Channel, Driving
 from kernai.errors import Control, KernaiError, RunCancelledError, described
 from kernai.interrupts import INTERRUPTS, calls_out
+from kernai.loop.run_state import Run
 from kernai.recording.log import EventLog
 from kernai.registry.configuration import config
 from kernai.runs.run_request import MapOptions, RunRequest, UserInput, check_options
@@ -26,10 +27,6 @@ from kernai.values.context import child_of
 from kernai.values.media import Media
 from kernai.values.message import Outside
 from kernai.values.result import Output_co, Result, StopReason, Usage, dollars
-
-if TYPE_CHECKING:
-    from kernai.drivers.run_stream import Driving
-    from kernai.loop.run_state import Run
 
 
 class RunResults(tuple[Result[Output_co], ...]):

@@ -17,13 +17,13 @@ from kernai.agents.definition import Comparison
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.delivery import ThreadsDelivery
 from kernai.durable.approvals import WOKEN, Decision
-from kernai.durable.durable_run import IN_FLIGHT, DurableRun
+from kernai.durable.durable_run import IN_FLIGHT, DurableRun, InFlight
 from kernai.durable.history import NOT_DECIDED, History
 from kernai.durable.host_state import restore
 from kernai.durable.lease import busy, key_of
 from kernai.durable.recorded_run import Recorded, RecordedRun, reading
 from kernai.durable.replay_cursor import divergence, shown
-from kernai.durable.store import RunInfo, check_run_id, check_store, leased
+from kernai.durable.store import RunInfo, Store, check_run_id, check_store, leased
 from kernai.errors import Control, KernaiError, ReplayDivergenceError, ReplayLoosenedError, SkillInputError, error_text
 from kernai.events import KINDS, Event, RunResumedRow, RunStartRow, SkillErrorRow, SkillResultRow
 from kernai.loop.effects import CallSkill, Completion, Effect, Raise, Sleep, Work, advance, alone
@@ -41,8 +41,6 @@ from kernai.values.skill_result import SkillResult
 
 if TYPE_CHECKING:
     from kernai.drivers.asyncio_delivery import AsyncioDelivery
-    from kernai.durable.durable_run import InFlight
-    from kernai.durable.store import Store
 
 Same = Callable[[Any, Any], bool]
 #: events that are shown but not recorded; a list of a stream's events has them, too

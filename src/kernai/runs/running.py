@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from kernai._util.api import check_seconds
 from kernai.agents.agent import Agent
@@ -22,7 +22,6 @@ from kernai.values.model import Model
 from kernai.values.result import Output_co, Result
 
 if TYPE_CHECKING:
-    from typing import Unpack
 
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
     from kernai.drivers.run_stream import RunStream
