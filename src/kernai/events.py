@@ -87,8 +87,9 @@ class Row:
     _always: ClassVar[frozenset[str]] = frozenset()
     #: what reads all slots
     _values: ClassVar[Any]
-    #: each name, its slot, and the accepted types
+    #: each name, its slot, and the accepted types; the names that may hold more than a text or a number
     _checks: ClassVar[Sequence[tuple[str, str, _Types]]] = ()
+    _open: ClassVar[Sequence[str]] = ()
 
     place: Place
     at: float | str
@@ -105,8 +106,9 @@ class Row:
         if cls.read.__func__ is Row.read.__func__:  # type: ignore[attr-defined]  # the data is an object
             annotated = cls.__init__.__annotations__
             cls._checks = [(name, slot, _types(annotated[slot])) for name, slot in cls._slots.items()]
+            cls._open = [name for name, _, types in cls._checks if not _SCALARS.issuperset(types)]
             if "shared_fields" not in vars(cls):
-                cls.shared_fields = tuple([slot for _, slot, types in cls._checks if not _SCALARS.issuperset(types)])
+                cls.shared_fields = tuple([cls._slots[name] for name in cls._open])
         KINDS[cls.type] = cls
 
     @classmethod
@@ -122,8 +124,9 @@ class Row:
     def json(self) -> Any:
         """The row's data as JSON data."""
         data = self.fields()
-        for name, value in data.items() if type(data) is dict else ():
-            if type(value) not in _SCALARS:
+        for name in self._open:
+            value = data.get(name)
+            if value is not None and type(value) is not str:
                 data[name] = jsonable(value)
         return data
 
