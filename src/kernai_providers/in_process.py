@@ -97,11 +97,11 @@ class MemoryTransport:
         # call the function without the lock: it may wait, or send something itself
         reply = answer if isinstance(answer, MemoryReply) else answer(request)
         check_type(reply, MemoryReply, "the function for replies must return a MemoryReply")
-        headers = reply.headers.items() if isinstance(reply.headers, Mapping) else reply.headers
-        pieces = iter((reply.pieces,) if isinstance(reply.pieces, bytes) else reply.pieces)
+        headers = joined(reply.headers.items() if isinstance(reply.headers, Mapping) else reply.headers)
+        pull = partial(_next_of, iter((reply.pieces,) if isinstance(reply.pieces, bytes) else reply.pieces))
+        response = StreamedResponse(reply.status, headers, deadline, pull, lambda _: self._open.discard(deadline))
         self._open.add(deadline)
-        return StreamedResponse(
-            reply.status, joined(headers), deadline, partial(_next_of, pieces), lambda _: self._open.discard(deadline))
+        return response
 
     async def asend(self, request: Request) -> AsyncMemoryResponse:
         return AsyncMemoryResponse(self.send(request))
