@@ -46,7 +46,7 @@ class HttpTransport:
         self._ssl_context = ssl_context
         self._max_idle = check_count("max_idle", max_idle, or_zero=True)
         self._idle_seconds = idle_seconds
-        self._lock = ForkSafeLock()
+        self._lock, self._reading = ForkSafeLock(), ForkSafeLock()  # for idle connections; while the context is made
         self._process = os.getpid()
         self._idle: list[Connection] = []
 
@@ -97,7 +97,7 @@ class HttpTransport:
 
     def context(self) -> ssl.SSLContext:
         """Returns the TLS context, created once: reading the certificate authorities is slower than most requests."""
-        with self._lock:
+        with self._reading:
             if self._ssl_context is None:
                 self._ssl_context = ssl.create_default_context()
                 self._ssl_context.set_alpn_protocols(["http/1.1"])
