@@ -138,7 +138,7 @@ def prepared(options: Namespace) -> Iterator[tuple[Agent[Any], Limits]]:
         for kind, unknown, close in () if options.quiet else agent.setup_now(workflows=False).unknown:
             output.note(f"note: no {kind} {unknown!r} is registered{close and f'; similar: {close}'}", "yellow")
         limits = {name: getattr(options, name) for name in ("max_tokens", "max_cost", "max_calls", "timeout")}
-        # None is not the same as not limits: without max_calls, each input may make 500
+        # None is not the same as not given: without max_calls, each input may make 500
         yield agent, Limits(**{name: value for name, value in limits.items() if value is not None})
 
 

@@ -126,6 +126,7 @@ class Narrator:
         self._verbose, self._quiet = verbose, quiet
         # looked up now, because stdout is redirected while the agent's code runs
         self._out = sys.stdout if out is None else out
+        self._line: list[str] = []  # what `TurnView` has written since the last line break
 
     def __call__(self, event: events.Event) -> None:
         row = event.row
@@ -168,7 +169,7 @@ class TurnView(Narrator):
     """For a terminal: writes text to `out` (stdout) as it arrives, without block markup and surrounding white space."""
 
     _block = ""
-    _line = ""  # what follows the last line break; white space at its end is written once more text follows
+    _space = ""  # white space after the written text, which is written once more text follows
 
     def _show(self, row: events.Row) -> None:
         match row:
@@ -189,18 +190,20 @@ class TurnView(Narrator):
                     output.note("  the model answered before it saw the results; that answer is set aside", "yellow")
 
     def _say(self, text: str) -> None:
-        before = self._line.rstrip(_WHITE_SPACE)
-        self._line = (self._line + text).lstrip(_WHITE_SPACE)
-        if new := self._line.rstrip(_WHITE_SPACE)[len(before):]:
+        text = self._space + text if self._line else text.lstrip(_WHITE_SPACE)
+        new = text.rstrip(_WHITE_SPACE)
+        self._space = text[len(new):]
+        if new:
+            self._line.append(new)
             self._out.write(printable(new))
             self._out.flush()
 
     def end_line(self) -> None:
-        if line := self._line.rstrip(_WHITE_SPACE):
-            self.shown = [*self.shown, line]
+        if self._line:
+            self.shown = [*self.shown, "".join(self._line)]
             self._out.write("\n")
             self._out.flush()
-        self._line = ""
+        self._line, self._space = [], ""
 
 
 def write_answer(result: Result[Any], view: Narrator) -> None:
