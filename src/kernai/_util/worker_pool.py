@@ -100,6 +100,7 @@ class WorkerPool:
     def _fill_places(self) -> None:
         """Gives free places to queued jobs, which idle threads or new ones run. The caller holds the lock."""
         while self._queue and self._free > self._returning:
+            self._free -= 1
             job = self._queue.popleft()
             if self._idle:
                 self._idle -= 1
@@ -109,9 +110,9 @@ class WorkerPool:
                     # daemonic: a skill that never ends must not keep the process from ending
                     threading.Thread(target=self._work, args=([job],), name="kernai-worker", daemon=True).start()
                 except RuntimeError:
+                    self._free += 1
                     self._queue.appendleft(job)
                     raise
-            self._free -= 1
 
     def _work(self, jobs: list[Job]) -> None:
         me = threading.get_ident()
@@ -208,8 +209,10 @@ async def in_worker(
                         raise not_begun from None
                     raise
                 cancelled, woken = error, asyncio.get_running_loop().create_future()
-    if (raised := failure or cancelled) is not None:
-        raise raised
+    if failure is not None:  # not `failure or cancelled`: an exception may be false
+        raise failure
+    if cancelled is not None:
+        raise cancelled
     return value
 
 
