@@ -391,6 +391,25 @@ async def test_a_callback_may_close_the_stream_it_hears(kind: Any) -> None:
     assert last_result(recorder)["stop_reason"] == "cancelled"
 
 
+@EITHER
+async def test_a_stream_inside_the_run_of_another_stream_may_close_that_one(kind: Any) -> None:
+    def calling(call: Any) -> Either:
+        one = Skill("call", execute=call, inputs={})
+        return Either(kind, agent_of(MockProvider(command("call"), final("done")), skills=[one]))
+
+    async def nested() -> str:
+        inner = calling(lambda: outer.close())
+        try:
+            return str(await inner.rest())
+        finally:
+            await inner.close()
+
+    outer = calling(nested)
+    async with asyncio.timeout(PATIENCE):
+        await outer.rest()
+    assert outer.events.result.stop_reason == "cancelled"
+
+
 # ------------------------------------------------------------------------------------------- leaving an async stream
 
 ASYNC_PROVIDERS = pytest.mark.parametrize("kind", [Pieces, AsyncPieces], ids=["in a thread", "native"])

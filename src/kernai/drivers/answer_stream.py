@@ -42,8 +42,13 @@ class _TakenBack(str):
 TAKEN_BACK: Final = _TakenBack()
 """Says that the pieces so far are not the answer: the model is called again, or the answer was rejected."""
 
-#: the channel of the run that the current code belongs to, if that is a stream's: such code must not wait for the run
-INSIDE: ContextVar[object] = ContextVar("kernai_inside_stream", default=None)
+#: the channels of the streams whose runs the current code belongs to: such code must not wait for these runs
+INSIDE: ContextVar[tuple[Any, ...]] = ContextVar("kernai_inside_streams", default=())
+
+
+def inside(channel: Any) -> tuple[Any, ...]:
+    """The value of `INSIDE` for a run that begins here, without runs that have ended: a task may outlive its run."""
+    return (*[one for one in INSIDE.get() if not one.ended], channel)
 
 
 class EventStream(NotCopied, Generic[Output_co]):

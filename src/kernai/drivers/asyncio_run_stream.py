@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 from kernai._util.worker_pool import outcome_of
-from kernai.drivers.answer_stream import INSIDE, AnswerText, EventStream, PartialAnswer
+from kernai.drivers.answer_stream import INSIDE, AnswerText, EventStream, PartialAnswer, inside
 from kernai.events import Event
 from kernai.loop.root import Cancellation
 from kernai.loop.run_state import Run
@@ -38,7 +38,7 @@ class AsyncRunStream(EventStream[Output_co]):
         """
         self._channel.cancellation.set()
         self._channel.leave()
-        if INSIDE.get() is self._channel:
+        if self._channel in INSIDE.get():
             return
         task = self._start()
         if self._run is not None and self._run.steps and not task.done():
@@ -120,7 +120,7 @@ async def _to_the_end(driving: Awaitable[object], channel: _Channel) -> BaseExce
 
     It does not refer to the stream, so a dropped stream is freed, and its `__del__` cancels the run.
     """
-    INSIDE.set(channel)  # for the run's task and all tasks that it starts
+    INSIDE.set(inside(channel))  # for the run's task and all tasks that it starts
     run = asyncio.ensure_future(outcome_of(driving))  # SystemExit from a task would end the consumer's event loop
     is_ending = False
     while not run.done():
@@ -141,7 +141,7 @@ class _Channel:
     def __init__(self, cancellation: Cancellation) -> None:
         self.cancellation = cancellation
         self._event: Event | None = None
-        self._ended = self._left = False
+        self.ended = self._left = False
         self._there, self._room = asyncio.Event(), asyncio.Event()
 
     async def give(self, event: Event) -> None:
@@ -154,7 +154,7 @@ class _Channel:
 
     async def take(self) -> Event | None:
         """The next event. After the end, returns None to every consumer."""
-        while self._event is None and not self._ended:
+        while self._event is None and not self.ended:
             self._there.clear()
             await self._there.wait()
         event, self._event = self._event, None
@@ -163,7 +163,7 @@ class _Channel:
 
     def end(self) -> None:
         """Notes that the run has ended: after the last event, `take` returns None."""
-        self._ended = True
+        self.ended = True
         self._there.set()
 
     def leave(self) -> None:

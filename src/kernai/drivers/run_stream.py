@@ -11,7 +11,7 @@ from contextvars import copy_context
 from typing import Any, Self
 
 from kernai._util.api import Closing
-from kernai.drivers.answer_stream import INSIDE, AnswerText, EventStream, PartialAnswer
+from kernai.drivers.answer_stream import INSIDE, AnswerText, EventStream, PartialAnswer, inside
 from kernai.drivers.driver import GRACE, POLL, Stack, TakenOver
 from kernai.drivers.threads import ThreadsDriver
 from kernai.errors import KernaiError
@@ -48,14 +48,14 @@ class RunStream(Closing, EventStream[Output_co]):
         A skill that does not end is abandoned. Called from within the run (a callback, a skill), it only cancels.
         """
         self._driving.abandon()
-        if not self._driving.is_elsewhere and INSIDE.get() is not self._channel:
+        if not self._driving.is_elsewhere and self._channel not in INSIDE.get():
             INTERRUPTS.during(self._driving.end)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        if INSIDE.get() is self._channel:
+        if self._channel in INSIDE.get():
             raise KernaiError("a run cannot wait for its own events: iterate outside of its callbacks and skills")
         event = INTERRUPTS.during(self._take)
         if event is None:
@@ -122,7 +122,7 @@ class Driving:
         self._stack = stack
         self._channel = channel
         self._context = copy_context()
-        self._context.run(INSIDE.set, channel)
+        self._context.run(INSIDE.set, inside(channel))
         self._beginning = threading.Lock()
         self._failure: BaseException | None = None
         self._stopped: float | None = None
