@@ -133,14 +133,16 @@ class PartialAnswer:
         self._text = AnswerText()
         self._type = None if answer_type is None or answer_type.is_text else answer_type
         self._json: PartialJson | None = None
+        self._said = ""  # of a text answer: joining all pieces for each one would take quadratic time
 
     def take(self, event: Event) -> Iterator[Any]:
         """Yields the complete part of the answer after an event, if it has grown."""
         for piece in self._text.take(event):
             if piece is TAKEN_BACK:
-                self._json = None
+                self._json, self._said = None, ""
             elif self._type is None:
-                yield "".join(self._text.given)
+                self._said += piece
+                yield self._said
             else:
                 yield from self._read(piece)
         row = event.row
