@@ -115,9 +115,11 @@ def test_a_run_is_freed_at_its_end_and_does_not_wait_for_the_garbage_collector(w
     def look(ctx: SkillContext[Context]) -> str:
         return ctx.call_id
 
+    fail = Skill("fail", execute=lambda: 1 / 0, inputs={})
+
     def run_once() -> None:
-        agent = Agent(instructions="x", skills=[look], provider=MockProvider(command("look"), "<final>done</final>"))
-        assert way(agent).ok
+        provider = MockProvider(command("look"), command("fail"), "<final>done</final>")
+        assert way(Agent(instructions="x", skills=[look, fail], provider=provider)).ok
 
     run_once()
     gc.collect()

@@ -209,11 +209,14 @@ async def in_worker(
                         raise not_begun from None
                     raise
                 cancelled, woken = error, asyncio.get_running_loop().create_future()
-    if failure is not None:  # not `failure or cancelled`: an exception may be false
-        raise failure
-    if cancelled is not None:
-        raise cancelled
-    return value
+    try:
+        if failure is not None:  # not `failure or cancelled`: an exception may be false
+            raise failure
+        if cancelled is not None:
+            raise cancelled
+        return value
+    finally:
+        failure = cancelled = None  # their tracebacks refer to this frame; without the cycle, a run is freed at once
 
 
 async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
