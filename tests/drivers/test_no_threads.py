@@ -75,9 +75,7 @@ def test_without_threads_a_stream_runs_while_it_is_read() -> None:
 def test_a_stream_that_is_left_early_ends() -> None:
     recorder = Recorder()
     with kernai.stream(agent(), "go", recorder=recorder) as events:
-        for event in events:
-            if event.type == "skill_execute":
-                break
+        next(event for event in events if event.type == "skill_execute")
     assert events.result.stop_reason == "cancelled"
     assert recorder.entries[-1].type == "result"
     events.close()

@@ -18,6 +18,7 @@ import pytest
 
 from kernai import (
     Agent,
+    AsyncRunStream,
     Block,
     Event,
     KernaiError,
@@ -296,9 +297,7 @@ async def test_the_timeout_counts_from_the_first_event_that_is_asked_for(kind: A
 
 def test_an_answer_that_came_before_the_consumer_left_is_kept() -> None:
     with stream(agent_of(MockProvider(final("done"))), "go") as events:
-        for event in events:
-            if event.type == "final":
-                break
+        next(event for event in events if event.type == "final")
     assert events.result.text == "done"
 
 
@@ -374,40 +373,29 @@ def test_close_may_be_called_from_another_thread_while_the_consumer_waits() -> N
 
 @EITHER
 async def test_a_callback_may_close_the_stream_it_hears(kind: Any) -> None:
-    provider, recorder, streams = AsyncPieces(endless=True), Recorder(), list[Any]()
+    provider, recorder = AsyncPieces(endless=True), Recorder()
 
-    def listen(event: Event) -> None:
-        if event.type == "text_chunk":
-            streams[0].close()
+    def listen(event: Event) -> Any:
+        return (it.events.close if kind is stream else it.events.aclose)() if event.type == "text_chunk" else None
 
-    async def alisten(event: Event) -> None:
-        if event.type == "text_chunk":
-            await streams[0].aclose()
-
-    it = Either(kind, agent_of(provider), on_event=listen if kind is stream else alisten, recorder=recorder)
-    streams.append(it.events)
+    it = Either(kind, agent_of(provider), on_event=listen, recorder=recorder)
     await it.rest()
     assert provider.closed.acquire(blocking=False)
     assert last_result(recorder)["stop_reason"] == "cancelled"
 
 
-@EITHER
-async def test_a_stream_inside_the_run_of_another_stream_may_close_that_one(kind: Any) -> None:
-    def calling(call: Any) -> Either:
+async def test_an_async_stream_inside_the_run_of_another_one_may_close_that_one() -> None:
+    def calling(call: Any) -> AsyncRunStream[Any]:
         one = Skill("call", execute=call, inputs={})
-        return Either(kind, agent_of(MockProvider(command("call"), final("done")), skills=[one]))
+        return astream(agent_of(MockProvider(command("call"), final("done")), skills=[one]), "go")
 
     async def nested() -> str:
-        inner = calling(lambda: outer.close())
-        try:
-            return str(await inner.rest())
-        finally:
-            await inner.close()
+        async with calling(lambda: outer.aclose()) as inner:
+            return str([event.type async for event in inner])
 
     outer = calling(nested)
-    async with asyncio.timeout(PATIENCE):
-        await outer.rest()
-    assert outer.events.result.stop_reason == "cancelled"
+    assert [event.type async for event in outer][-1] == "skill_execute"  # the consumer of a closed stream gets no more
+    assert outer.result.stop_reason == "cancelled"
 
 
 # ------------------------------------------------------------------------------------------- leaving an async stream

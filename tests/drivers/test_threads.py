@@ -148,9 +148,7 @@ def test_a_late_coroutine_of_a_worker_starts_no_event_loop_after_the_run() -> No
         return "other"
 
     events = stream(agent_with(late, other, parallel_skills=True), "go")
-    for event in events:
-        if event.type == "skill_result":
-            break
+    next(event for event in events if event.type == "skill_result")
     assert entered.wait(PATIENCE)
     before = [thread for thread in threading.enumerate() if thread.name == "kernai-worker"]
     del events

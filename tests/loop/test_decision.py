@@ -103,9 +103,7 @@ def noting_agent(ran: list[str]) -> Agent:
         ran.append("wiped " + path)
         return "gone"
 
-    return Agent(
-        instructions="", protocols=[], skills=[Skill("note", execute=note), Skill("wipe", execute=wipe)]
-    )
+    return Agent(instructions="", protocols=[], skills=[Skill("note", execute=note), Skill("wipe", execute=wipe)])
 
 
 def test_calls_after_unfinished_json_are_not_run_and_the_model_reads_which() -> None:

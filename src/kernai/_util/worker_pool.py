@@ -100,7 +100,7 @@ class WorkerPool:
     def _fill_places(self) -> None:
         """Gives free places to queued jobs, which idle threads or new ones run. The caller holds the lock."""
         while self._queue and self._free > self._returning:
-            self._free -= 1
+            self._free -= 1  # first, since Ctrl-C may be raised when the thread has started
             job = self._queue.popleft()
             if self._idle:
                 self._idle -= 1
