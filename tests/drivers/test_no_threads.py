@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import kernai
 from kernai import Agent, Event, KernaiError, MemoryStore, MockProvider, Recorder, Skill
+from kernai.drivers.driver import Stack
 from kernai.middleware import timeout
 from tests.loop.loop_cases import command, plan, task
 from tests.ways import WAYS, Way, by_execute, by_stream
@@ -80,6 +83,17 @@ def test_a_stream_that_is_left_early_ends() -> None:
     assert recorder.entries[-1].type == "result"
     events.close()
     assert list(events) == []
+
+
+def test_spawned_work_does_not_continue_at_the_effect_before_which_its_stream_is_paused() -> None:
+    def work() -> Iterator[Any]:
+        yield from ()
+
+    events = kernai.stream(agent(), "go")
+    next(events)
+    driver = events._driving._driver  # its workers may get threads although the stream got none
+    driver._drive(Stack(cast("Any", work()), cast("Any", SimpleNamespace(waiting=[]))))
+    assert ([*events][-1].type, events.result.text) == ("result", "done")
 
 
 def test_a_callback_cannot_read_the_stream_whose_events_it_gets() -> None:

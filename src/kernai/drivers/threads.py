@@ -109,7 +109,7 @@ class ThreadsDriver(Driver):
         """Performs each effect of the stack and sends back its outcome, until the last loop has ended."""
         outcome = None
         effect: Effect | Completion | None = None  # at the beginning there is none to perform
-        if self._paused is not None:
+        if pauses is not None and self._paused is not None:  # spawned work is never paused
             (effect, error), self._paused = self._paused, None
         while True:
             if type(effect) is Completion:
