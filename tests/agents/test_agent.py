@@ -478,8 +478,7 @@ def test_two_agents_that_are_each_others_skills_end_at_the_depth_limit(way: Way,
 def test_a_depth_that_python_itself_does_not_reach_ends_with_a_clear_error(way: Way) -> None:
     recorder = Recorder()
     result = way(_friend(3), recorder=recorder, limits=Limits(max_depth=100_000, max_calls=100_000))
-    assert recorder.entries[-1].type == "result"
-    assert recorder.entries[-1].scope == ""
+    assert (recorder.entries[-1].type, recorder.entries[-1].scope) == ("result", "")
     assert result.stop_reason in ("final", "error", "max_steps")
     assert len(recorder.for_event("run_start")) == len(recorder.for_event("result"))
 

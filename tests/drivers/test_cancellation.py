@@ -69,8 +69,7 @@ WAYS = pytest.mark.parametrize("way", [*IN_THREADS, NATIVE], ids=["execute", "st
 
 def results(recorder: Recorder) -> dict[str, str]:
     """Scope → stop reason, in the order in which the runs ended; the root's must be the last event of all."""
-    assert recorder.entries[-1].type == "result"
-    assert recorder.entries[-1].scope == ""
+    assert (recorder.entries[-1].type, recorder.entries[-1].scope) == ("result", "")
     return {event.scope: event.data["stop_reason"] for event in recorder.for_event("result")}
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
 from contextvars import ContextVar
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -86,13 +85,10 @@ def test_a_stream_that_is_left_early_ends() -> None:
 
 
 def test_spawned_work_does_not_continue_at_the_effect_before_which_its_stream_is_paused() -> None:
-    def work() -> Iterator[Any]:
-        yield from ()
-
     events = kernai.stream(agent(), "go")
     next(events)
-    driver = events._driving._driver  # its workers may get threads although the stream got none
-    driver._drive(Stack(cast("Any", work()), cast("Any", SimpleNamespace(waiting=[]))))
+    spawned: Any = (one for one in ""), SimpleNamespace(waiting=[])
+    events._driving._driver._drive(Stack(*spawned))  # a worker may get a thread although the stream got none
     assert ([*events][-1].type, events.result.text) == ("result", "done")
 
 

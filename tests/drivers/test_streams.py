@@ -129,8 +129,7 @@ def agent_of(provider: Provider, **options: Any) -> Agent:
 
 def last_result(recorder: Recorder) -> dict[str, Any]:
     last = recorder.entries[-1]
-    assert last.type == "result"
-    assert last.scope == ""
+    assert (last.type, last.scope) == ("result", "")
     data: dict[str, Any] = last.data
     return data
 

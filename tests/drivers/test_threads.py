@@ -115,11 +115,11 @@ def test_a_run_is_freed_at_its_end_and_does_not_wait_for_the_garbage_collector(w
     def look(ctx: SkillContext[Context]) -> str:
         return ctx.call_id
 
-    fail = Skill("fail", execute=lambda: 1 / 0, inputs={})
+    skills = [look, Skill("fail", execute=lambda: 1 / 0, inputs={})]
 
     def run_once() -> None:
         provider = MockProvider(command("look"), command("fail"), "<final>done</final>")
-        assert way(Agent(instructions="x", skills=[look, fail], provider=provider)).ok
+        assert way(Agent(instructions="x", skills=skills, provider=provider)).ok
 
     run_once()
     gc.collect()

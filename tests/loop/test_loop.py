@@ -606,8 +606,7 @@ def test_no_event_follows_the_result_of_a_run(way: Way) -> None:
         ctx.emit("later")
     assert len(kept) == 2
     for events in (recorder.entries, heard):
-        assert events[-1].type == "result"
-        assert events[-1].scope == ""
+        assert (events[-1].type, events[-1].scope) == ("result", "")
         leaf_events = [event for event in events if event.scope == "0.0"]
         assert leaf_events[-1].type == "result"
 
