@@ -192,7 +192,6 @@ def test_in_kernais_own_code_ctrl_c_is_noted_and_ends_the_run_before_the_next_ef
 
 
 def freed(key: Key) -> object:
-
     class Freed:
         def __del__(self) -> None:
             key()

@@ -375,6 +375,7 @@ def read(store: SqliteStore) -> dict[str, Any]:
     ("DELETE FROM entries WHERE run_id = 'r' AND seq = 20", 20),
     ("DELETE FROM entries WHERE run_id = 'r' AND seq >= 50", 50),
     ("DELETE FROM entries WHERE run_id = 'r'", 0),
+    ("INSERT INTO entries SELECT run_id, 70, entry, checksum FROM entries WHERE run_id = 'r' AND seq = 60", 61),
     ("UPDATE entries SET entry = '{' WHERE run_id = 'r' AND seq = 7", 7),
     ("UPDATE entries SET entry = '{', checksum = 2711477844 WHERE run_id = 'r' AND seq = 7", 7),
     ("UPDATE entries SET entry = 7 WHERE run_id = 'r' AND seq = 8", 8),

@@ -177,7 +177,7 @@ class SqliteStore(LeasedStore):
             try:
                 for seq, text, checksum in connection.execute(_ENTRIES, (key, from_seq, most)):
                     if seq != from_seq + len(found):
-                        break
+                        raise _DamageError("it is missing")
                     found.append(_intact(self._opened, text, checksum))
                 if len(found) not in (max(self._file.latest(connection, key).entries - from_seq, 0), most):
                     raise _DamageError("it is missing")
