@@ -149,6 +149,7 @@ MADE: dict[str, Callable[[Key], dict[str, Any]]] = {
 GIVEN: dict[str, Callable[[Key], dict[str, Any]]] = {
     "on_event": lambda key: {"on_event": key},
     "on_task_complete": lambda key: {"on_task_complete": then(key, None)},
+    "on_progress": lambda key: {"on_progress": key},
     "a sink": lambda key: {"recorder": Recorder(pressing(key, MemorySink, "record"))},
     "one of several sinks": lambda key: {"recorder": Recorder(kernai.CompositeSink(pressing(key, MemorySink, "record"), MemorySink()))},
     "a recorder": lambda key: {"recorder": pressing(key, Recorder, "record")},
@@ -166,8 +167,9 @@ def test_ctrl_c_is_raised_inside_the_users_code(place: str) -> None:
     says = [command("work"), '<block type="work">x</block>', plan("a"), *[final("done")] * 3]
     made: dict[str, Any] = {"instructions": "x", "provider": MockProvider(*says), **own}
     recorder = options.setdefault("recorder", Recorder())
+    run: Any = kernai.map_runs if "on_progress" in options else kernai.execute
     with pytest.raises(KeyboardInterrupt):
-        kernai.execute(Agent(**made), "go", **options)
+        run(Agent(**made), ["go"], **options)
     assert key.raised == [True]
     if place not in ("a sink", "one of several sinks"):
         assert recorder.entries[-1].type == "result"
@@ -217,8 +219,7 @@ def forgotten(key: Key) -> object:
 
 @pytest.mark.parametrize("dying", [freed, forgotten])
 def test_ctrl_c_while_an_object_is_freed_is_not_lost(dying: Callable[[Key], object]) -> None:
-    key, recorder = Key(), Recorder()
-    kept: list[object] = []
+    key, recorder, kept = Key(), Recorder(), list[object]()
 
     def drop() -> str:
         kept.append(dying(key))
@@ -233,8 +234,7 @@ def test_ctrl_c_while_an_object_is_freed_is_not_lost(dying: Callable[[Key], obje
 
 
 def test_a_second_ctrl_c_is_raised_at_once() -> None:
-    key = Key(2)
-    agent = Agent(instructions="x", provider=MockProvider(final("done")))
+    key, agent = Key(2), Agent(instructions="x", provider=MockProvider(final("done")))
     with pytest.raises(KeyboardInterrupt):
         kernai.execute(agent, "go", cancel=Asked(key), on_event=lambda event: None)
         key()

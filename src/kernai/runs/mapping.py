@@ -240,6 +240,7 @@ def _in_turns(*observers: Any) -> Iterable[Any]:
         async_lock = Lock()
 
     def wrapped(observer: Any) -> Any:
+        @calls_out
         def call(*given: Any, **named: Any) -> Any:
             with lock:
                 return observer(*given, **named)
