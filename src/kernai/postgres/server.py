@@ -192,11 +192,11 @@ class Server:
     def close(self) -> None:
         with self._lock:
             pool, self._pool, self._closed = self._pool, None, True
-        with self._separate_lock:
-            separate, self._separate = self._separate, None
-        for one in (pool, separate):
-            if one is not None:
-                one.close()
+        if pool is not None:
+            pool.close()
+        with self._separate_lock:  # waits for a renewal
+            if self._separate is not None:
+                self._separate.close()
 
 
 _SERVERS: WeakSet[Server] = WeakSet()
