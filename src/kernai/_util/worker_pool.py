@@ -144,13 +144,8 @@ class WorkerPool:
 
 
 async def in_worker(
-    pool: WorkerPool,
-    call: Callable[[], T],
-    *,
-    hold: float = 0.0,
-    to_the_end: bool = False,
-    not_begun: type[BaseException] | None = None,
-    in_place: bool = True,
+    pool: WorkerPool, call: Callable[[], T], *, hold: float = 0.0, to_the_end: bool = False,
+    not_begun: type[BaseException] | None = None, in_place: bool = True,
 ) -> T:
     """Makes a call in a worker of `pool`. Returns or raises what `call` returns or raises.
 
@@ -169,7 +164,7 @@ async def in_worker(
     ended = threading.Lock()  # held until the call has ended
     ended.acquire()
     # a future's own outcome is not used: it does not accept every exception, and takes some for its own cancellation
-    value: T
+    value: Any = None
     failure: BaseException | None = None
     cancelled: BaseException | None = None
     woken: asyncio.Future[None] | None = None
@@ -178,19 +173,12 @@ async def in_worker(
         nonlocal value, failure
         if not claim.acquire(blocking=False):
             return
-        try:
-            value = call()
-        except BaseException as error:  # noqa: BLE001 - raised again on the event loop
-            failure = as_failure(error)
+        value, failure = _outcome(call)
         ended.release()
         # wakes a task that waits by now; a task that is about to wait will check `ended` once more
-        if woken is not None:
+        if (waiting := woken) is not None:
             with suppress(RuntimeError):  # the event loop is closed: the call has outlived its run
-                woken.get_loop().call_soon_threadsafe(wake)
-
-    def wake() -> None:
-        if woken is not None and not woken.done():
-            woken.set_result(None)
+                waiting.get_loop().call_soon_threadsafe(_wake, waiting)
 
     try:
         pool.submit(perform)
@@ -209,14 +197,25 @@ async def in_worker(
                         raise not_begun from None
                     raise
                 cancelled, woken = error, asyncio.get_running_loop().create_future()
+    if (raised := cancelled if failure is None else failure) is None:
+        return value  # type: ignore[no-any-return]  # the call's own
     try:
-        if failure is not None:  # not `failure or cancelled`: an exception may be false
-            raise failure
-        if cancelled is not None:
-            raise cancelled
-        return value
-    finally:
-        failure = cancelled = None  # their tracebacks refer to this frame; without the cycle, a run is freed at once
+        raise raised
+    finally:  # their tracebacks refer to this frame; without the cycle, a run is freed at once
+        del failure, cancelled, raised
+
+
+def _outcome(call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """What a call returns, and what it raises, to raise it again in another thread."""
+    try:
+        return call(), None
+    except BaseException as error:  # noqa: BLE001 - raised again
+        return None, as_failure(error)
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
