@@ -36,7 +36,6 @@ from kernai.registry.provider import Provider, check_provider
 from kernai.values.message import InputPart, Message
 
 if TYPE_CHECKING:
-
     from kernai.agents.native_tools import Tools
     from kernai.blocks.block import Block
     from kernai.values.model import GenerationOptions, Model

@@ -84,19 +84,20 @@ class QuotedCalls:
         """Prepares to check a response. `confirms` says whether it has only calls that were to be confirmed."""
         self._confirmed = self._asked if self._asked and confirms(self._asked) else _NONE
         self._asked = _NONE
-        self._spelled = spelled = dict(self._spelled)  # sub-runs share what was there
-        for source, look in self._unread or ():
-            for one in look.spellings:
-                spelled.setdefault(one, source)
-            if not look.shows_call:
-                continue
-            from kernai.blocks.quotations import quoted_calls  # few runs come here
+        if self._unread:
+            self._spelled = spelled = dict(self._spelled)  # sub-runs share what was there
+            for source, look in self._unread:
+                for one in look.spellings:
+                    spelled.setdefault(one, source)
+                if not look.shows_call:
+                    continue
+                from kernai.blocks.quotations import quoted_calls  # few runs come here
 
-            for call in quoted_calls(look.text):
-                self.calls = self.calls or {}
-                of = _ANY if call.type is None else (call.type, call.name)
-                self.calls.setdefault(of, {}).setdefault(call.content, source)
-        self._unread, self.knows_none = None, not (self.calls or spelled)
+                for call in quoted_calls(look.text):
+                    self.calls = self.calls or {}
+                    of = _ANY if call.type is None else (call.type, call.name)
+                    self.calls.setdefault(of, {}).setdefault(call.content, source)
+        self._unread, self.knows_none = None, not (self.calls or self._spelled)
 
     def source_of(
         self, type: str, name: str | None, content: str, keys_of: Callable[[str], Keys], *, may_confirm: bool,

@@ -219,7 +219,6 @@ class FunctionSkill(Skill, Generic[Params, Returned]):
     """What `@skill` makes: a `Skill` that a type checker still sees as the function."""
 
     if TYPE_CHECKING:
-
         def __call__(self, *args: Params.args, **kwargs: Params.kwargs) -> Returned: ...
 
     def __reduce__(self) -> str:

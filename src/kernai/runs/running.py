@@ -22,7 +22,6 @@ from kernai.values.model import Model
 from kernai.values.result import Output_co, Result
 
 if TYPE_CHECKING:
-
     from kernai.drivers.asyncio_run_stream import AsyncRunStream
     from kernai.drivers.run_stream import RunStream
     from kernai.durable.durable_run import InFlight
