@@ -576,8 +576,7 @@ class JsonRow(_TextRow, type="json", group="model"):
 
 
 class PlanRejectedRow(Row, type="plan_rejected", group="problem"):
-    """A plan that was not run; the reasons are listed in
-    [workflows.md](workflows.md#when-a-plan-is-not-a-workflow).
+    """A plan that was not run; the reasons are listed in [workflows.md](workflows.md#when-a-plan-is-not-a-workflow).
 
     Example: {"reason": "invalid_json", "raw": "First the index"}
     """
@@ -1009,9 +1008,7 @@ class CustomRow(_ValueRow, role="aside"):
 
 
 #: the keys of an entry that make up a row's place, in order, and the types of their values
-_PLACE = {
-    "step": int | None, "depth": int, "task_id": str | None, "scope": str, "run_id": str, "stop": str | None,
-}
+_PLACE = {"step": int | None, "depth": int, "task_id": str | None, "scope": str, "run_id": str, "stop": str | None}
 
 
 def _place_of(entry: Mapping[str, Any]) -> Place:

@@ -180,8 +180,7 @@ class LlamaTransport:
         """Starts a response. Errors are reported in its stream."""
         deadline = Deadline(request, outgoing(request))
         pull = _Decoding(self._server, json.loads(request.body), deadline).pull
-        return StreamedResponse(
-            200, {"content-type": "text/event-stream"}, deadline, pull, lambda _: deadline.cancel())
+        return StreamedResponse(200, {"content-type": "text/event-stream"}, deadline, pull, lambda _: deadline.cancel())
 
     def close(self) -> None:
         """Unloads the model, once no response uses it. The next request loads it again."""

@@ -58,9 +58,8 @@ class OpenAIProvider(HttpProvider):
     """Chat Completions. For a compatible server pass `base_url=`, or use the table: `resolve("groq/MODEL")`.
 
     Without `base_url` the variable `OPENAI_BASE_URL` is used, as by the vendor's own client. Takes images (also https
-    URLs), wav and mp3 audio, and PDF documents, if the model declares them.
-    `done_marker=False`: for a server that ends its streams without ``[DONE]``; then the finish reason ends the turn.
-    For everything else see `HttpProvider`.
+    URLs), wav and mp3 audio, and PDF documents, if the model declares them. `done_marker=False`: for a server that ends
+    its streams without ``[DONE]``; then the finish reason ends the turn. For everything else see `HttpProvider`.
     """
 
     vendor: str = "openai"

@@ -145,8 +145,7 @@ class Setup:
     @Once
     def foreign(self) -> list[tuple[str, str]]:
         """The descriptions of skills that others wrote, each after a text that names its source."""
-        visible = self.skills.visible()
-        return [(f"the description of {one.name}", one.describe()) for one in visible if one.is_foreign]
+        return [(f"the description of {one.name}", one.describe()) for one in self.skills.visible() if one.is_foreign]
 
     @Once
     def unknown(self) -> list[tuple[str, str, str]]:

@@ -121,8 +121,7 @@ _TOOL_CALL = re.compile(r"<tool_call>(?=\s*(?:\{|\[\s*\{))")
 _PREFIX = "(?:antml:)?"  # Claude may write it
 _NAME = r"""\s+name\s*=\s*["']([^<>"']+)["']\s*"""
 FUNCTION = re.compile(rf"<(?:function=([^<>\s]+)|{_PREFIX}invoke{_NAME})>")
-_PARAMETER = re.compile(
-    rf"\s*<{_PREFIX}parameter(?:=([^<>\s]+)|{_NAME})>(.*?)</{_PREFIX}parameter>", re.DOTALL)
+_PARAMETER = re.compile(rf"\s*<{_PREFIX}parameter(?:=([^<>\s]+)|{_NAME})>(.*?)</{_PREFIX}parameter>", re.DOTALL)
 _FUNCTION_END = re.compile(rf"\s*</(?:function|{_PREFIX}invoke)>")
 _MORE = re.compile(r"\s*+[;,]?\s*+(?=\{|\[\s*\{)")
 _REST = re.compile(r"(?:\s|;|<\|\w+\|>|</s>)*\Z")

@@ -90,9 +90,7 @@ def payload(
     return Message("user", content, "runtime" if is_refused or name in LISTINGS else "tool", answers)
 
 
-def error(
-    row: events.SkillErrorRow | events.ProtocolErrorRow | events.TaskErrorRow, *, ends: bool
-) -> BaseException:
+def error(row: events.SkillErrorRow | events.ProtocolErrorRow | events.TaskErrorRow, *, ends: bool) -> BaseException:
     """The error of a failed call or task. `ends`: whether it ended the run or task in which it was made."""
     if row.not_run:
         return NotBegun()

@@ -356,6 +356,5 @@ class ModelStream:
         # blocks do not nest, so the open block is the next one to be completed
         parser.on("block_start", lambda start: self._show(BlockStartRow(*start.values(), block=parser.completed)))
         parser.on("block_content", lambda text: self._show(BlockContentRow(text, block=parser.completed)))
-        parser.on(
-            "block_complete", lambda one: self._show(BlockEndRow(one.type, one.name, block=parser.completed - 1)))
+        parser.on("block_complete", lambda one: self._show(BlockEndRow(one.type, one.name, block=parser.completed - 1)))
         return parser

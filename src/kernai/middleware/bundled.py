@@ -212,9 +212,7 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
 _RESULT = re.compile(r'<block type="result" name="([^"]*)">')
 
 
-def compact(
-    max_tokens: int, summary: Agent[Any] | Callable[[Sequence[Message]], str] | None = None
-) -> Middleware:
+def compact(max_tokens: int, summary: Agent[Any] | Callable[[Sequence[Message]], str] | None = None) -> Middleware:
     """Shortens the oldest results once a conversation has more than `max_tokens`, until it has half as many.
 
     With `summary`, the older half is replaced by a summary instead. A function gets the messages and returns the text.

@@ -261,8 +261,7 @@ def _without_answer(request: RunRequest, run: Run | None, error: Exception) -> R
         failure.__cause__ = error
         error = failure
     reason = StopReason.CANCELLED if isinstance(error, RunCancelledError) else StopReason.ERROR
-    steps, usage, messages = (0, Usage(), ()) if run is None else (
-        run.steps, run.meter.usage(), tuple(run.messages))
+    steps, usage, messages = (0, Usage(), ()) if run is None else (run.steps, run.meter.usage(), tuple(run.messages))
     error.result = result = Result(None, reason, steps, usage, messages, request.run_id, error)
     return result
 

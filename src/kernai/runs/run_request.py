@@ -230,8 +230,7 @@ class RunRequest:
             self.run_id, Budget(self._limits), self.cancellation, config=config, skills=SKILLS, protocols=PROTOCOLS,
             wrap=wrap, log=self._log,
         )
-        run = Run(
-            agent, root, Outbox(delivery), context, self._provider, self._model, context.depth, context.task_id)
+        run = Run(agent, root, Outbox(delivery), context, self._provider, self._model, context.depth, context.task_id)
         run.metadata, run.given_plan, run.task_agents = self._metadata, self._plan, self._task_agents
         for message in self._history:
             run.keep(message, "history")

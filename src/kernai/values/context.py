@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 #: attributes that a run sets on its context, so a subclass must not use these names
-_OF_THE_RUN = frozenset({
-    "depth", "is_root", "media_store", "plan", "task_id", "task_results", "tasks", "trusted",
-})
+_OF_THE_RUN = frozenset({"depth", "is_root", "media_store", "plan", "task_id", "task_results", "tasks", "trusted"})
 
 
 class Context:

@@ -94,8 +94,7 @@ class LlmResponse(Value):
         if not self.metadata and self.blocks is None:
             return Message("assistant", self.content)
         blocks = None if self.blocks is None or self.prose is None else [block.to_dict() for block in self.blocks]
-        return Message(
-            "assistant", self.content, reasoning=self.metadata.get("reasoning_items", ()), blocks=blocks)
+        return Message("assistant", self.content, reasoning=self.metadata.get("reasoning_items", ()), blocks=blocks)
 
     @property
     def prose(self) -> str | None:
