@@ -118,7 +118,7 @@ def test_an_undeclared_key_is_an_error_that_says_how_to_declare_it() -> None:
     with pytest.raises(KernaiError, match=r"no credential 'other'; it declares 'api_key'.*@skill\(credentials="):
         context().credential("other")
     with pytest.raises(KernaiError, match=r"declares no setting 'api_key'.*add @skill\(settings=\{'api_key': Setting"):
-        context(settings={"api_key": "x"}).setting("api_key")
+        context(settings={"api_key": "x"})
     with pytest.raises(KernaiError, match="declares no credential 'x': add"):
         SkillContext(skill_with()).credential("x")
     with pytest.raises(TypeError, match=r"must be a mapping, or have resolve\(skill, key\), got int"):

@@ -70,6 +70,9 @@ class SkillContext(NotCopied, Generic[RunContext]):
         self._emit = emit
         self._cancelled = cancelled
         self._redactor = Redactor()
+        for kind, given in (("credentials", credentials), ("settings", settings)):
+            for name in given if isinstance(given, Mapping) else ():  # a misspelled one would leave the default
+                self._declared(kind, name)
 
     @property
     def idempotency_key(self) -> str:
@@ -102,7 +105,7 @@ class SkillContext(NotCopied, Generic[RunContext]):
 
         Raises `KernaiError` if it is not declared, and `CredentialMissingError` if it is required and has no value.
         """
-        declared: Credential = self._declared("credentials", "credential", "Credential()", key)
+        declared: Credential = self._declared("credentials", key)
         value = self._look_up(self._credentials, "credential_resolver", key)
         if value is None:
             value = declared.default
@@ -124,7 +127,7 @@ class SkillContext(NotCopied, Generic[RunContext]):
 
         Raises `KernaiError` if the setting is not declared or its value does not fit its type.
         """
-        declared: Setting = self._declared("settings", "setting", "Setting(str)", key)
+        declared: Setting = self._declared("settings", key)
         value = self._look_up(self._settings, "setting_resolver", key)
         if value is None:
             default = declared.default
@@ -162,15 +165,14 @@ class SkillContext(NotCopied, Generic[RunContext]):
     def _name(self) -> str:
         return str(getattr(self.skill, "name", "?"))
 
-    def _declared(self, kind: str, word: str, example: str, key: str) -> Any:
+    def _declared(self, kind: str, key: str) -> Any:
         if self.skill is None:
             raise KernaiError(f"a protocol's handler has no {kind}; it can read its own configuration")
         declared: Mapping[str, Any] = getattr(self.skill, kind, None) or {}
         if key not in declared:
             known = f"; it declares {', '.join(map(repr, declared))}" if declared else ""
-            raise KernaiError(
-                f"{self._name!r} declares no {word} {key!r}{known}: add @skill({kind}={{{key!r}: {example}}})"
-            )
+            add = f"add @skill({kind}={{{key!r}: {'Credential()' if kind == 'credentials' else 'Setting(str)'}}})"
+            raise KernaiError(f"{self._name!r} declares no {kind[:-1]} {key!r}{known}: {add}")
         return declared[key]
 
     @calls_out
