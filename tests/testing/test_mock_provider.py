@@ -135,6 +135,7 @@ BY_HAND: Any = partial(ByHand, Agent(instructions="x", provider=MockProvider()))
     (lambda: ask(MAKE().on_call(lambda *_: 5)), TypeError, "must give text or an LlmResponse, got int"),
     (lambda: MAKE(chunk_size=0), ValueError, "chunk_size"),
     (lambda: ask(MAKE().with_token_counter(lambda *_: None)), TypeError, "must return a dict, .*, got NoneType"),
+    (lambda: ask(MAKE().with_token_counter(lambda *_: {"prompt": 3})), TypeError, "'prompt_tokens': 3}, got {'prompt': 3}"),
     (lambda: MAKE().on_call(lambda: "a"), TypeError, "on_call must be a function of .messages, model.: too many"),
     (lambda: MAKE().fail_on_step(0, KeyboardInterrupt), TypeError, "error"),
     (lambda: MAKE().fail_on_step(0, UnicodeDecodeError), TypeError, "or its class if it needs no arguments, got <class .UnicodeDecodeError"),

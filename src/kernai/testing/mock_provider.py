@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from kernai._util.api import ForkSafeLock, NotCopied, check_count, check_function, check_type
 from kernai.agents.native_tools import Tools
@@ -184,9 +184,11 @@ class MockProvider(NotCopied, Provider):
         if prose is not None and (show := getattr(on_chunk, "block", None)) is not None:
             for number, block in enumerate(response.blocks or ()):
                 self._stream(block.content, partial(show, number, block.type, block.name))
-        usage = {} if counter is None else counter(messages, response.content)
+        usage: Mapping[str, Any] = {} if counter is None else counter(messages, response.content)
         wanted = "the token counter must return a dict, such as {'prompt_tokens': 3}"
-        return replace(response, **check_type(usage, Mapping, wanted))
+        if check_type(usage, Mapping, wanted).keys() - LlmResponse.__dataclass_fields__.keys():
+            raise TypeError(f"{wanted}, got {usage!r}")
+        return replace(response, **usage)
 
     def _stream(self, text: str, on_chunk: Callable[[str], object]) -> None:
         for start in range(0, len(text), self.chunk_size):

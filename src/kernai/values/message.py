@@ -213,7 +213,8 @@ def as_parts(content: object, name: str, kinds: tuple[type, ...] = (str, Media))
     if isinstance(content, (list, tuple)):
         for part in content:
             if not isinstance(part, kinds):
-                raise TypeError(f"{name} may hold str and Media, not {type(part).__name__}")
+                more = ": earlier messages go into history=..." if name == "input" else ""
+                raise TypeError(f"{name} may hold str and Media, not {type(part).__name__}{more}")
         return tuple(content)
     raise TypeError(f"{name} must be str, Media, or a list of both, not {type(content).__name__}")
 
