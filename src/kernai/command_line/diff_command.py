@@ -7,6 +7,7 @@ linear time; two events that differ are then compared line by line.
 from __future__ import annotations
 
 import json
+import os
 import re
 from argparse import SUPPRESS, Namespace
 from bisect import bisect_left
@@ -32,6 +33,9 @@ def run(options: Namespace) -> int:
         for one in named:
             one.events()  # raises the more precise error if the recording does not exist
         raise output.CommandError(f"give two recordings to compare, not {len(named)}", f"each is {FORMS}")
+    if named[0].run_id is not None and named[1].run_id is None and not os.path.exists(named[1].path):
+        hint = f"a run in the same store is {named[0]._replace(run_id=named[1].path)}"
+        raise output.CommandError(f"no file {named[1]}", hint)
     sides = []
     for one in named:
         recorded = one.events()

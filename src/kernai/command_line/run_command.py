@@ -34,6 +34,8 @@ def _run(options: Namespace) -> int:
         stores.check_id(run_id)
     elif not run_id:
         raise CommandError("--run-id is empty", "leave it out for a random one")
+    elif options.run_id is not None and options.record is None and not options.quiet:
+        output.note("note: --run-id without --store or --record: the run is not kept", "yellow")
     media = MediaStore()
     # first: a wrong file name must not leave an empty store
     record = nullcontext() if options.record is None else Recording(options.record, media, quiet=options.quiet)

@@ -12,7 +12,7 @@ from kernai._util.api import closest
 from kernai._util.redaction import one_line
 from kernai.command_line import output, stores
 from kernai.command_line.agents import agents_in
-from kernai.command_line.output import OK, CommandError, failing
+from kernai.command_line.output import NO, OK, CommandError, failing
 from kernai.command_line.program import Command, argument, number, valid_text
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import end_run
@@ -82,8 +82,11 @@ def _runs(options: Namespace) -> int:
             if one.why and all(call.reason != one.why for call in one.pending):
                 output.note(f"{one.run_id} is {one.status}: {one_line(one.why, _LONGEST_WHY)}")
             waiting = [call for call in one.pending if call.call_id not in one.decisions]
-            if waiting and one.status != RUNNING:
-                output.note(f"{one.run_id} waits for a decision: {stores.call_lines(waiting)}")
+            if one.pending and one.status != RUNNING:
+                again = f"`{stores.command('resume', 'AGENT', store.path, one.run_id)}`"
+                decided = f"has its decisions; {again} or a worker continues it"
+                what = f"waits for a decision: {stores.call_lines(waiting)}" if waiting else decided
+                output.note(f"{one.run_id} {what}")
     return OK
 
 
@@ -109,8 +112,7 @@ def _show(runs: list[dict[str, Any]]) -> None:
     inputs = ["-" if one["input"] is None else one_line(one["input"], left) for one in runs]
     for line in (_HEADS, *((*row, given) for row, given in zip(rows, inputs, strict=True))):
         cells = [f"{cell:{align}{width}}" for cell, align, width in zip(line, "<<<>>><", widths, strict=False)]
-        style = "dim" if line is _HEADS else _STYLES.get(line[2], "red")
-        output.write("  ".join([*cells, line[-1]]), style)
+        output.write("  ".join([*cells, line[-1]]), "dim" if line is _HEADS else _STYLES.get(line[2], "red"))
 
 
 def _approve(options: Namespace) -> int:
@@ -137,7 +139,8 @@ def _approve(options: Namespace) -> int:
 
 def _cancel(options: Namespace) -> int:
     with stores.StoreAt(options.store) as store:
-        store.existing(options.run)
+        if (info := store.existing(options.run)).status in (StopReason.FINAL, StopReason.CLOSED):
+            raise CommandError(f"run {options.run!r} has ended already: {info.status}", "nothing is left to cancel", NO)
         is_closed = end_run(store.store, options.run, options.reason)
     output.write("closed" if is_closed else "the process that is working on it was asked to stop")
     return OK

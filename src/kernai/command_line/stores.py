@@ -118,6 +118,8 @@ def not_waiting(call: str, run_id: str, waiting: Mapping[str, PendingCall]) -> C
     """The error for a decision on a call that does not wait for one."""
     none = "no call of this run waits; `kernai resume --in-flight` decides on interrupted ones"
     hint = f"those that wait: {call_lines(waiting.values())}" if waiting else none
+    if call.partition("=")[0] in waiting:
+        hint = 'give the id alone; only Python can answer: resume(..., approvals={ID: {"answer": ...}})'
     return CommandError(f"call {call!r} of run {run_id!r} waits for no decision", hint)
 
 
