@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from harness import ExpectationError, Kept, Outcome, Scenario
+from harness import Kept, Outcome, Scenario, require
 
 import kernai
 
@@ -66,9 +66,7 @@ def decision(call: kernai.PendingCall) -> kernai.Decision:
 @scenario.expect
 def only_what_was_delivered_is_paid(_: Outcome) -> bool:
     due = {number: amount for number, amount in DELIVERED.items() if INVOICED[number] == amount}
-    if due != PAID:
-        raise ExpectationError(f"paid {PAID}, due {due}")
-    return True
+    return require(due == PAID, f"paid {PAID}, due {due}")
 
 
 @scenario.expect

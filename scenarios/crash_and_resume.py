@@ -13,7 +13,7 @@ import os
 import signal
 from typing import Any
 
-from harness import ExpectationError, Kept, Outcome, Scenario
+from harness import Kept, Outcome, Scenario, require
 
 import kernai
 
@@ -96,9 +96,8 @@ def the_first_process_was_killed_and_left_an_unfinished_run(_: Outcome) -> bool:
 
 @scenario.expect
 def every_fee_is_booked_once(_: Outcome) -> bool:
-    if sorted(Seen.booked) != sorted(FEES.items()):
-        raise ExpectationError(f"booked {Seen.booked}, due {tuple(FEES.items())}")
-    return True
+    is_due = sorted(Seen.booked) == sorted(FEES.items())
+    return require(is_due, f"booked {Seen.booked}, due {tuple(FEES.items())}")
 
 
 @scenario.expect

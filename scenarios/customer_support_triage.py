@@ -11,12 +11,13 @@ import json
 import re
 from dataclasses import dataclass, field
 from decimal import Decimal
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-from harness import ExpectationError, Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-DESK = Path(__file__).resolve().parent / "fixtures" / "customer_support_triage" / "desk.json"
+from kit.sources import text_of
+
+NAME = "customer_support_triage"
 REFUND_LIMIT = Decimal("50.00")
 Record = dict[str, Any]
 
@@ -39,19 +40,18 @@ class Label(TypedDict):
 class Desk:
     """The records, and the actions on the tickets in this run."""
 
-    records: Record = field(default_factory=lambda: json.loads(DESK.read_text(encoding="utf-8")))
+    records: Record = field(default_factory=lambda: json.loads(text_of(NAME, "desk.json")))
     labels: dict[str, tuple[str, str]] = field(default_factory=dict)
     replies: dict[str, str] = field(default_factory=dict)
     refunds: dict[str, Decimal] = field(default_factory=dict)
     escalations: dict[str, str] = field(default_factory=dict)
 
-    def ticket(self, id: str) -> Record:
-        """Raises `ValueError` if there is none."""
-        return self._one("tickets", id)
-
-    def order(self, id: str) -> Record:
-        """Raises `ValueError` if there is none."""
-        return self._one("orders", id)
+    def one(self, kind: str, id: str) -> Record:
+        """The record of the `tickets` or `orders` with this id. Raises `ValueError` if there is none."""
+        for record in self.records[kind]:
+            if record["id"] == id:
+                return dict(record)
+        raise ValueError(f"there is no {id!r} among the {kind}")
 
     def customer_of(self, ticket: Record) -> Record:
         """Who wrote it."""
@@ -61,11 +61,7 @@ class Desk:
         """What the customer has bought."""
         return [one for one in self.records["orders"] if one["customer"] == customer["id"]]
 
-    def _one(self, kind: str, id: str) -> Record:
-        found: list[Record] = [one for one in self.records[kind] if one["id"] == id]
-        if not found:
-            raise ValueError(f"there is no {id!r} among the {kind}")
-        return found[0]
+
 
     def clear(self) -> None:
         """Forget what was done."""
@@ -84,7 +80,7 @@ def overpaid(order: Record) -> Decimal:
 # ---------------------------------------------------------------------------------------------------- scenario
 
 scenario = Scenario(
-    "customer_support_triage",
+    NAME,
     description="an agent sorts seven support tickets, replies, refunds and hands over",
     real="skills, the desk with its policy, loop and recording",
 )
@@ -125,7 +121,7 @@ def find_customer(email: str) -> Record:
 def label_tickets(labels: list[Label]) -> str:
     """Set category and priority of tickets, one or many at once."""
     for label in labels:
-        desk.ticket(label["ticket"])
+        desk.one("tickets", label["ticket"])
     desk.labels.update({label["ticket"]: (label["category"], label["priority"]) for label in labels})
     missing = [one["id"] for one in desk.records["tickets"] if one["id"] not in desk.labels]
     return f"{len(labels)} labelled; without a label: {', '.join(missing) or 'none'}"
@@ -134,7 +130,7 @@ def label_tickets(labels: list[Label]) -> str:
 @scenario.skill
 def refund(ticket: str, order: str, euros: Decimal) -> str:
     """Refund money that a customer paid for an order. The policy holds: what it forbids is refused."""
-    customer, bought = desk.customer_of(desk.ticket(ticket)), desk.order(order)
+    customer, bought = desk.customer_of(desk.one("tickets", ticket)), desk.one("orders", order)
     if bought["customer"] != customer["id"]:
         raise PermissionError(f"{order} is not an order of {customer['name']}")
     due = overpaid(bought) - desk.refunds.get(order, Decimal(0))
@@ -149,7 +145,7 @@ def refund(ticket: str, order: str, euros: Decimal) -> str:
 @scenario.skill
 def escalate(ticket: str, team: Team, summary: Annotated[str, "what the team has to know"]) -> str:
     """Hand a ticket over to a team."""
-    desk.ticket(ticket)
+    desk.one("tickets", ticket)
     if not summary.strip():
         raise ValueError("summary must say what the team has to know")
     desk.escalations[ticket] = team
@@ -159,7 +155,7 @@ def escalate(ticket: str, team: Team, summary: Annotated[str, "what the team has
 @scenario.skill
 def draft_reply(ticket: str, text: str) -> str:
     """Draft the reply to the customer; a second draft replaces the first."""
-    wrote = desk.ticket(ticket)["from"]
+    wrote = desk.one("tickets", ticket)["from"]
     if ticket not in text:
         raise ValueError(f"the reply must name its ticket, {ticket}")
     desk.replies[ticket] = text
@@ -194,41 +190,35 @@ def due_escalations() -> dict[str, str]:
 
 
 def require_equal(done: object, due: object) -> bool:
-    if done != due:
-        raise ExpectationError(f"done: {done}; due: {due}")
-    return True
+    return require(done == due, f"done: {done}; due: {due}")
 
 
 @scenario.expect
-def every_ticket_is_labelled_by_the_rules(outcome: Outcome) -> bool:
-    del outcome
+def every_ticket_is_labelled_by_the_rules(_: Outcome) -> bool:
     due = {one["id"]: due_label(one) for one in desk.records["tickets"]}
     wrong = [ticket for ticket in due if desk.labels.get(ticket) != due[ticket]]
     return require_equal({one: desk.labels.get(one) for one in wrong}, {one: due[one] for one in wrong})
 
 
 @scenario.expect
-def what_was_overpaid_and_nothing_else_is_refunded(outcome: Outcome) -> bool:
-    del outcome
+def what_was_overpaid_and_nothing_else_is_refunded(_: Outcome) -> bool:
     return require_equal(desk.refunds, dict(due_refunds(above_limit=False).values()))
 
 
 @scenario.expect
-def each_ticket_that_needs_a_team_is_with_it(outcome: Outcome) -> bool:
-    del outcome
+def each_ticket_that_needs_a_team_is_with_it(_: Outcome) -> bool:
     return require_equal(desk.escalations, due_escalations())
 
 
 @scenario.expect
-def every_customer_but_the_hacked_one_is_answered(outcome: Outcome) -> bool:
+def every_customer_but_the_hacked_one_is_answered(_: Outcome) -> bool:
     """A customer who misses a parcel reads its correct number."""
-    del outcome
     tickets = desk.records["tickets"]
     require_equal(sorted(desk.replies), [one["id"] for one in tickets if one["category"] != "security"])
     for ticket in (one for one in tickets if one["category"] == "shipping"):
         numbers = [order["tracking"] for order in desk.orders_of(desk.customer_of(ticket))]
-        if not any(number in desk.replies[ticket["id"]] for number in numbers):
-            raise ExpectationError(f"the reply to {ticket['id']} lacks {' and '.join(numbers)}")
+        is_told = any(number in desk.replies[ticket["id"]] for number in numbers)
+        require(is_told, f"the reply to {ticket['id']} lacks {' and '.join(numbers)}")
     return True
 
 

@@ -11,24 +11,15 @@ from decimal import ROUND_HALF_UP, Decimal
 from itertools import pairwise
 from typing import Any, TypedDict
 
-from harness import Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-from kit.workflow_evidence import (
-    FIXTURES,
-    calls_of,
-    last_workflow,
-    rejections_of,
-    require,
-    require_figures,
-    require_handed_on,
-    require_results_passed_on,
-    rows_of,
-    workflows_of,
-)
+from kit.answers import require_figures
+from kit.sources import rows_of, text_of
+from kit.workflow_evidence import require_handed_on, workflow_of
 
 NAME = "cyclic_plan_rejected"
 ORDER = {"PT-1003": 12, "HT-1010": 25, "FA-1012": 8}
-PLAN = (FIXTURES / NAME / "plan.txt").read_text(encoding="utf-8").strip()
+PLAN = text_of(NAME, "plan.txt").strip()
 
 scenario = Scenario(
     NAME,
@@ -62,7 +53,7 @@ class OrderLine(TypedDict):
 @scenario.skill
 def read_terms() -> str:
     """Read the terms of sale: what freight, discount and total go by."""
-    return (FIXTURES / NAME / "terms.txt").read_text(encoding="utf-8")
+    return text_of(NAME, "terms.txt")
 
 
 @scenario.skill
@@ -107,49 +98,43 @@ def _money(amount: Decimal | float) -> Decimal:
 
 @scenario.expect
 def the_cyclic_plan_was_sent_unchanged_and_rejected(outcome: Outcome) -> bool:
-    """The reason is recorded."""
-    require_handed_on(PLAN, outcome)
-    rejected = rejections_of(outcome)
-    return bool(rejected) and rejected[0][:2] == ("", "cyclic")
+    return require_handed_on(PLAN, outcome, rejected_as="cyclic")
 
 
 @scenario.expect
 def no_task_of_the_cycle_was_started(outcome: Outcome) -> bool:
     """No task ran before there was a plan without a cycle."""
-    started = [at for at, event in enumerate(outcome.events) if event.type == "task_start"]
-    rejected = [at for at, event in enumerate(outcome.events) if event.type == "plan_rejected"]
-    require(len(workflows_of(outcome)) == 1, f"{len(workflows_of(outcome))} workflows were run")
-    require(rejected, "no plan was rejected")
-    return bool(started) and min(started) > max(rejected)
+    run = len(outcome.of("workflow_start"))
+    require(run == 1, f"{run} workflows were run")
+    types = [event.type for event in outcome.events if event.type in ("plan_rejected", "task_start")]
+    return types == sorted(types)  # "plan_rejected" comes first
 
 
 @scenario.expect
 def the_corrected_plan_has_each_task_wait_for_what_it_really_needs(outcome: Outcome) -> bool:
     """Freight, then discount, then total, each by a separate task."""
-    workflow = last_workflow(outcome)
-    require_results_passed_on(workflow)
-    by = {}
+    workflow = workflow_of(outcome)
+    workflow.require_results_passed_on()
+    order = []
     for skill in (price_freight, find_discount, total_order):
-        good = [call for call in calls_of(outcome, skill.name) if call.error is None]
+        good = outcome.calls_of(skill.name)
         require(good and good[0].task, f"{skill.name} gave no task a result")
-        by[skill.name] = str(good[0].task)
-    order = [workflow.tasks[by[skill.name]] for skill in (price_freight, find_discount, total_order)]
+        order.append(str(good[0].task))
     for earlier, later in pairwise(order):
-        require(earlier.id in workflow.needed_by(later.id), f"{later.id} did not wait for {earlier.id}")
+        require(earlier in workflow.needed_by(later), f"{later} did not wait for {earlier}")
     return True
 
 
 @scenario.expect
 def the_answer_is_what_the_price_list_says(outcome: Outcome) -> bool:
     """The expected figures are computed here, in the order of the terms."""
-    products = {row["sku"]: row for row in rows_of(NAME, "prices")}
-    goods = sum((Decimal(products[sku]["unit_price"]) * count for sku, count in ORDER.items()), Decimal(0))
-    weight = sum((Decimal(products[sku]["weight_kg"]) * count for sku, count in ORDER.items()), Decimal(0))
+    lines: list[OrderLine] = [{"sku": sku, "quantity": count} for sku, count in ORDER.items()]
+    goods, weight = _sum_of(lines, "unit_price"), _sum_of(lines, "weight_kg")
     freight = next(Decimal(row["freight"]) for row in rows_of(NAME, "freight") if Decimal(row["up_to_kg"]) >= weight)
     steps = [row for row in rows_of(NAME, "discounts") if Decimal(row["from_amount"]) <= goods + freight]
     percent = int(steps[-1]["percent"])
     total = _money((goods + freight) * (100 - percent) / 100)
-    return require_figures(outcome.text, {"Freight": freight, "Discount": percent, "Total": total})
+    return require_figures(outcome, {"Freight": freight, "Discount": percent, "Total": total})
 
 
 if __name__ == "__main__":

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import re
 
-from harness import ExpectationError, Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-import kernai
 from kit import charts
-from kit.packages import require
-from kit.vendor_requests import request_bodies
+from kit.answers import line_of
 
 TARGET_KG = 70
 QUESTION = (
@@ -35,23 +33,13 @@ scenario.instructions(
 )
 
 
-@scenario.prepare
-def draw_the_chart() -> None:
-    """Draw the picture and put it before the question."""
-    require("PIL")
-    chart = charts.draw("Summer harvest, kg", charts.harvest("summer"), TARGET_KG, numbered=True)
-    scenario.input([kernai.Media.from_bytes(chart, mime_type="image/png"), QUESTION])
+charts.ask_about(scenario, QUESTION, "Summer harvest, kg", "summer", TARGET_KG, numbered=True)
 
 
 # ------------------------------------------------------------------------------------------- what a good run shows
 
 
-def line_of(outcome: Outcome, name: str) -> str:
-    """The text in the answer's line that begins with a name, without emphasis, which models like to add."""
-    found = re.findall(rf"^\W*{name}:(.*)$", outcome.text.replace("*", ""), re.MULTILINE)
-    if not found:
-        raise ExpectationError(f"the answer has no line `{name}: ...`")
-    return str(found[-1]).strip()
+
 
 
 def words_of(text: str) -> list[str]:
@@ -60,20 +48,14 @@ def words_of(text: str) -> list[str]:
 
 
 def same(given: list[str], due: list[str]) -> bool:
-    """Whether both are equal. Raises an `ExpectationError` that shows both if not."""
-    if given != due:
-        raise ExpectationError(f"answered {' '.join(given)}, the books say {' '.join(due)}")
-    return True
+    return require(given == due, f"answered {' '.join(given)}, the books say {' '.join(due)}")
 
 
 @scenario.expect
 def a_vendor_is_sent_the_picture_and_no_number_in_words(outcome: Outcome) -> bool:
     """Otherwise the answer would prove nothing."""
     first = outcome.result.messages[0]
-    picture = first.media[0].to_base64()
-    without = [vendor for vendor, body in request_bodies(outcome, "vision") if picture not in body]
-    if without:
-        raise ExpectationError(f"{', '.join(without)} would not be sent it")
+    charts.require_sent(outcome, first.media[0])
     return not re.search(r"\d", "".join(part for part in first.content if isinstance(part, str)))
 
 

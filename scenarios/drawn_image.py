@@ -12,13 +12,13 @@ import io
 import re
 from typing import Annotated
 
-from harness import ExpectationError, Outcome, Scenario
+from harness import Outcome, Scenario, require
 
 import kernai
 from kit import charts
+from kit.answers import line_of
 from kit.charts import Bar, Season
-from kit.packages import require
-from kit.vendor_requests import request_bodies
+from kit.packages import require_packages
 
 LINE_KG = 70
 TOLERANCE_KG = 0.5  # a pixel is a third of a kg
@@ -40,7 +40,7 @@ scenario.input(
     f"Draw me a bar chart of the summer harvest, hive by hive, with the line at {LINE_KG} kg, last year's mean. "
     "Check it before you give it to me. Which hives lie above the line?"
 )
-scenario.prepare(lambda: require("PIL"))
+scenario.prepare(lambda: require_packages("PIL"))
 
 
 @scenario.skill
@@ -61,30 +61,21 @@ def draw_chart(
     )
 
 
-@scenario.skill(requires="vision")
-def measure_bars(
-    image: Annotated[kernai.Media, "the id of the picture, media_..."],
-    line_kg: Annotated[float, "what the red line stands for"],
-) -> list[float]:
-    """Measure the bars of a chart in kg, from left to right, by its red line."""
-    return charts.measure(image.read_bytes(), line_kg)
+scenario.skill(requires="vision")(charts.measure_bars)
 
 
 # ------------------------------------------------------------------------------------------- what a good run shows
 
 
-def drawn(outcome: Outcome) -> dict[str, kernai.Media]:
-    """The pictures that came back to the model, by id, in order."""
-    return {media.id: media for message in outcome.result.messages for media in message.media}
+
 
 
 def handed_over(outcome: Outcome) -> kernai.Media:
     """The picture that the answer names."""
     named = re.findall(r"Chart:\W*(media_[0-9a-f]{12})", outcome.text)
-    pictures = drawn(outcome)
-    if not named or named[-1] not in pictures:
-        raise ExpectationError(f"the answer names {named}, drawn were {sorted(pictures)}")
-    return pictures[named[-1]]
+    drawn = {media.id: media for message in outcome.result.messages for media in message.media}
+    require(named and named[-1] in drawn, f"the answer names {named}, drawn were {sorted(drawn)}")
+    return drawn[named[-1]]
 
 
 @scenario.expect
@@ -98,44 +89,30 @@ def the_chart_is_a_valid_png_that_shows_the_books(outcome: Outcome) -> bool:
         kind, size = picture.format, picture.size
     shown = sorted(charts.measure(data, LINE_KG))
     due = sorted(bar.kg for bar in charts.harvest("summer"))
-    off = len(shown) != len(due) or any(abs(a - b) > TOLERANCE_KG for a, b in zip(shown, due, strict=False))
-    if off:
-        raise ExpectationError(f"the chart shows {shown} kg, the books say {due}")
+    fits = len(shown) == len(due) and all(abs(a - b) <= TOLERANCE_KG for a, b in zip(shown, due, strict=True))
+    require(fits, f"the chart shows {shown} kg, the books say {due}")
     return (kind, size) == ("PNG", (charts.WIDTH, charts.HEIGHT))
 
 
 @scenario.expect
 def the_model_sees_what_was_drawn(outcome: Outcome) -> bool:
-    """Each family of vendors would be sent the picture itself."""
-    picture = handed_over(outcome).to_base64()
-    blind = [vendor for vendor, body in request_bodies(outcome, "vision") if picture not in body]
-    if blind:
-        raise ExpectationError(f"{', '.join(blind)} would not be sent it")
-    return True
+    return charts.require_sent(outcome, handed_over(outcome))
 
 
 @scenario.expect
 def this_chart_was_measured_before_it_was_handed_over(outcome: Outcome) -> bool:
     """A call with its id returned what the pixels show."""
     chart = handed_over(outcome)
-    calls = {
-        event.data["call_id"] for event in outcome.of("skill_execute")
-        if event.data["skill"] == "measure_bars" and chart.id in str(event.data["params"])
-    }
-    results = [event.data["result"] for event in outcome.of("skill_result") if event.data["call_id"] in calls]
-    pixels = charts.measure(chart.read_bytes(), LINE_KG)
-    return any([float(number) for number in re.findall(r"\d+\.\d", str(result))] == pixels for result in results)
+    results = [call.value for call in outcome.calls_of("measure_bars") if chart.id in str(call.params)]
+    return charts.measure(chart.read_bytes(), LINE_KG) in results
 
 
 @scenario.expect
 def the_hives_above_the_line_are_those_of_the_books(outcome: Outcome) -> bool:
     """The answer has each of them, and no other."""
-    answers = re.findall(r"Above the line:(.*)", outcome.text)
-    hives = sorted(re.findall(r"[A-Z]\w+", answers[-1])) if answers else []
+    hives = sorted(re.findall(r"[A-Z]\w+", line_of(outcome, "Above the line")))
     due = sorted(bar.hive for bar in charts.harvest("summer") if bar.kg > LINE_KG)
-    if hives != due:
-        raise ExpectationError(f"answered {hives}, the books say {due}")
-    return True
+    return require(hives == due, f"answered {hives}, the books say {due}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ judged against the timetable.
 
 from __future__ import annotations
 
-from harness import ExpectationError, Kept, Outcome, Scenario
+from harness import Kept, Outcome, Scenario, require
 
 import kernai
 
@@ -57,9 +57,7 @@ def chosen(result: object) -> list[str]:
 def each_run_chose_what_the_timetable_says(outcome: Outcome) -> bool:
     names = (chosen(SEEN["first"]), chosen(outcome.result))
     due = ([best(0)], [best(1)])
-    if names != due:
-        raise ExpectationError(f"chosen {names}, due {due}")
-    return True
+    return require(names == due, f"chosen {names}, due {due}")
 
 
 @scenario.expect

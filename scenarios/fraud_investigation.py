@@ -7,30 +7,18 @@ says what is hidden in them. The fraudulent accounts are computed again here, on
 
 from __future__ import annotations
 
-import atexit
 import functools
-import shutil
 import sqlite3
-import tempfile
 from collections import defaultdict
-from contextlib import closing
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
-from harness import Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-from kit.workflow_evidence import (
-    Workflow,
-    calls_of,
-    last_workflow,
-    overlapping,
-    require,
-    require_figures,
-    require_results_passed_on,
-    rows_of,
-)
+from kit.answers import require_sum
+from kit.sources import Database, rows_of
+from kit.workflow_evidence import overlapping, workflow_of
 
 NAME = "fraud_investigation"
 
@@ -73,49 +61,37 @@ SELECT account, began, payments, max(cents) AS cents, merchants FROM (
 """
 
 
-@functools.cache
-def database() -> str:
-    """The URI of the payments' database, read-only; the file is deleted when the process ends."""
-    folder = tempfile.mkdtemp(prefix="kernai-fraud-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = Path(folder) / "payments.sqlite3"
+def fill(connection: sqlite3.Connection) -> None:
+    connection.execute(SCHEMA)
     rows = [{**row, "cents": int(Decimal(row["amount"]) * 100)} for row in rows_of(NAME, "payments")]
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(SCHEMA)
-        connection.executemany("INSERT INTO payments VALUES (:payment, :at, :account, :merchant, :cents)", rows)
-        connection.commit()
-    return f"{path.as_uri()}?mode=ro"
+    connection.executemany("INSERT INTO payments VALUES (:payment, :at, :account, :merchant, :cents)", rows)
 
 
-scenario.prepare(database)  # created before any thread
+database = Database(fill)
+scenario.prepare(lambda: database.uri)  # made before any thread
 
 
 @scenario.skill
 def find_bursts(min_payments: int, minutes: int, min_total: float) -> list[dict[str, Any]]:
     """Source 1, the payments: the accounts with so many payments, of so much, within so many minutes."""
-    limits = {"payments": min_payments, "minutes": minutes, "cents": round(min_total * 100)}
-    with closing(sqlite3.connect(database(), uri=True)) as connection:
-        connection.row_factory = sqlite3.Row
-        return [
-            {
-                "account": row["account"],
-                "began": row["began"],
-                "payments": row["payments"],
-                "total": f"{Decimal(row['cents']) / 100:.2f}",
-                "merchants": sorted(row["merchants"].split(",")),
-            }
-            for row in connection.execute(BURSTS, limits)
-        ]
+    found = database.query(BURSTS, payments=min_payments, minutes=minutes, cents=round(min_total * 100))
+    return [
+        {
+            "account": row["account"],
+            "began": row["began"],
+            "payments": row["payments"],
+            "total": f"{Decimal(row['cents']) / 100:.2f}",
+            "merchants": sorted(row["merchants"].split(",")),
+        }
+        for row in found
+    ]
 
 
 @scenario.skill
 def find_shared_devices(min_accounts: int) -> list[dict[str, Any]]:
     """Source 2, the logins: the devices from which at least so many accounts logged in."""
-    users: dict[str, set[str]] = defaultdict(set)
-    for row in rows_of(NAME, "logins"):
-        users[row["device"]].add(row["account"])
-    return [{"device": device, "accounts": sorted(used)} for device, used in sorted(users.items())
-            if len(used) >= min_accounts]
+    shared = sorted((device, used) for device, used in users_of_devices().items() if len(used) >= min_accounts)
+    return [{"device": device, "accounts": sorted(used)} for device, used in shared]
 
 
 @scenario.skill
@@ -136,6 +112,14 @@ def check_watchlist(payout_accounts: list[str]) -> list[dict[str, str]]:
     return [row for row in rows_of(NAME, "watchlist") if row["payout_account"] in payout_accounts]
 
 
+def users_of_devices() -> dict[str, set[str]]:
+    """The accounts that logged in from each device."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for row in rows_of(NAME, "logins"):
+        users[row["device"]].add(row["account"])
+    return users
+
+
 def _found(source: str, key: str, wanted: list[str]) -> list[dict[str, str]]:
     rows = {row[key]: row for row in rows_of(NAME, source)}
     unknown = [one for one in wanted if one not in rows]
@@ -153,7 +137,7 @@ def investigators(outcome: Outcome) -> dict[str, str]:
     """The task that first read each source, one task for each."""
     found = {}
     for skill in SOURCES:
-        tasks = [call.task for call in calls_of(outcome, skill.name) if call.error is None]
+        tasks = [call.task for call in outcome.calls_of(skill.name)]
         require(tasks, f"nobody called {skill.name}")
         require(None not in tasks, f"the root itself called {skill.name}")
         found[skill.name] = str(tasks[0])
@@ -170,7 +154,7 @@ def each_source_was_searched_by_its_own_task(outcome: Outcome) -> bool:
 @scenario.expect
 def the_tasks_ran_in_parallel_if_their_flags_allow_it(outcome: Outcome) -> bool:
     """Payments and logins run together, tasks without the flag one at a time."""
-    workflow, by = last_workflow(outcome), investigators(outcome)
+    workflow, by = workflow_of(outcome), investigators(outcome)
     require(workflow.plan["strategy"] == "mixed", f"the strategy was {workflow.plan['strategy']}")
     tasks = workflow.tasks
     flagged = {task["id"] for task in workflow.plan["tasks"] if task["parallel"]}
@@ -182,8 +166,8 @@ def the_tasks_ran_in_parallel_if_their_flags_allow_it(outcome: Outcome) -> bool:
 @scenario.expect
 def each_task_was_given_what_it_builds_on(outcome: Outcome) -> bool:
     """Merchants come from the payments, the watchlist's accounts from the merchants, the customers from two tasks."""
-    workflow, by = last_workflow(outcome), investigators(outcome)
-    require_results_passed_on(workflow)
+    workflow, by = workflow_of(outcome), investigators(outcome)
+    workflow.require_results_passed_on()
     wanted = {
         "look_up_merchants": {"find_bursts"},
         "look_up_customers": {"find_bursts", "find_shared_devices"},
@@ -198,18 +182,13 @@ def each_task_was_given_what_it_builds_on(outcome: Outcome) -> bool:
 @scenario.expect
 def one_last_task_merged_all_the_others(outcome: Outcome) -> bool:
     """It waits for every other task, and its result has each fraud."""
-    workflow = last_workflow(outcome)
-    last = _merging_task(workflow)
-    for account in frauds():
-        require(account in workflow.tasks[last].result, f"{last} does not name {account}")
-    return True
-
-
-def _merging_task(workflow: Workflow) -> str:
+    workflow = workflow_of(outcome)
     everyone = set(workflow.tasks)
     merging = [one for one in everyone if workflow.needed_by(one) == everyone - {one}]
     require(merging, "no task waits for all the others")
-    return merging[0]
+    for account in frauds():
+        require(account in workflow.tasks[merging[0]].result, f"{merging[0]} does not name {account}")
+    return True
 
 
 @scenario.expect
@@ -218,7 +197,7 @@ def the_frauds_and_the_damage_are_what_the_sources_say(outcome: Outcome) -> bool
     due = frauds()
     for row in rows_of(NAME, "customers"):
         require((row["account"] in outcome.text) == (row["account"] in due), f"{row['account']} is wrong in the answer")
-    return require_figures(outcome.text, {**due, "Total": sum(due.values())})
+    return require_sum(outcome, due)
 
 
 @functools.cache
@@ -241,10 +220,7 @@ def frauds() -> dict[str, Decimal]:
 
 def _signs(account: str, began: datetime, merchants: set[str]) -> int:
     """How many of the other signs, besides the burst, an account shows."""
-    devices: dict[str, set[str]] = defaultdict(set)
-    for row in rows_of(NAME, "logins"):
-        devices[row["device"]].add(row["account"])
-    shared = any(account in users and len(users) >= 3 for users in devices.values())
+    shared = any(account in users and len(users) >= 3 for users in users_of_devices().values())
     (changed,) = (row["phone_changed_at"] for row in rows_of(NAME, "customers") if row["account"] == account)
     fresh = bool(changed) and began - timedelta(hours=48) <= datetime.fromisoformat(changed) <= began
     young = [

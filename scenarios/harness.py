@@ -56,6 +56,7 @@ from kit.definition import (
     Outcome,
     UsageError,
     name_of,
+    require,
     shown,
 )
 from kit.kept import Kept
@@ -69,7 +70,7 @@ from kit.standard_output import FAILED, INTERRUPTED, PASSED, exit_status, made_p
 from kit.tape import check_place
 from kit.tape_making import save_from_log, save_from_run
 
-__all__ = ["ExpectationError", "Kept", "Outcome", "Scenario", "UsageError", "register_provider"]
+__all__ = ["ExpectationError", "Kept", "Outcome", "Scenario", "UsageError", "register_provider", "require"]
 
 AnyCheck = TypeVar("AnyCheck", bound=Check)
 AnyPreparation = TypeVar("AnyPreparation", bound=Callable[[], object])

@@ -7,19 +7,19 @@ is computed here from the metrics and the deployments; it is not written down an
 
 from __future__ import annotations
 
-import csv
 import functools
 import json
-import re
 from collections.abc import Sequence
 from datetime import datetime, time
 from itertools import takewhile
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from harness import ExpectationError, Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-FOLDER = Path(__file__).resolve().parent / "fixtures" / "incident_investigation"
+from kit.answers import line_of
+from kit.sources import rows_of, text_of
+
+NAME = "incident_investigation"
 ALARM_SHARE = 0.05
 MOST_LINES = 50
 Row = dict[str, Any]
@@ -32,15 +32,14 @@ TOTALS = ("requests", "errors")
 @functools.cache
 def deployments() -> list[Row]:
     """Every deployment, the oldest first."""
-    read: list[Row] = json.loads((FOLDER / "deployments.json").read_text(encoding="utf-8"))
+    read: list[Row] = json.loads(text_of(NAME, "deployments.json"))
     return read
 
 
 @functools.cache
 def metrics() -> list[Row]:
     """A row for each minute and service."""
-    with (FOLDER / "metrics.csv").open(encoding="utf-8", newline="") as file:
-        return [{**row, **{name: int(row[name]) for name in TOTALS}} for row in csv.DictReader(file)]
+    return [{**row, **{name: int(row[name]) for name in TOTALS}} for row in rows_of(NAME, "metrics")]
 
 
 def metrics_of(service: str, first: str, last: str) -> list[Row]:
@@ -50,14 +49,14 @@ def metrics_of(service: str, first: str, last: str) -> list[Row]:
 
 def error_share(rows: Sequence[Row]) -> float:
     """The share of failed requests in all requests."""
-    errors, requests = (sum(int(row[name]) for row in rows) for name in ("errors", "requests"))
-    return errors / max(1, requests)
+    requests, errors = (sum(row[name] for row in rows) for name in TOTALS)
+    return float(errors / max(1, requests))
 
 
 # ---------------------------------------------------------------------------------------------------- scenario
 
 scenario = Scenario(
-    "incident_investigation",
+    NAME,
     description="an agent finds the cause of failing orders in logs, metrics and deployments",
     real="skills, log files, loop and recording",
 )
@@ -114,7 +113,7 @@ def search_logs(
     limit: Annotated[int, "lines to show, 0 to only count, 50 at most"] = 10,
 ) -> Row:
     """Search a service's log, the oldest line first. The log is a sample: compare counts with counts."""
-    lines = (FOLDER / f"{service}.log").read_text(encoding="utf-8").splitlines()
+    lines = text_of(NAME, f"{service}.log").splitlines()
     # "2026-11-18T14:03:15.719Z ERROR text": the time of day begins at 11, the level at 25
     within = [line for line in lines if f"{first:%H:%M:%S}" <= line[11:19] <= f"{last:%H:%M:%S}"]
     found = [line for line in within if text.casefold() in line.casefold() and level in (None, line[25:30].strip())]
@@ -165,11 +164,9 @@ def _moment(deployment: Row) -> datetime:
 
 
 def require_answered(outcome: Outcome, label: str, due: str) -> bool:
-    """Requires that the last line with this label begins with what is due; emphasis and the rest do not matter."""
-    lines = re.findall(rf"^\W*{label}:\W*(.*)$", outcome.text, re.MULTILINE)
-    if not lines or not lines[-1].startswith(due):
-        raise ExpectationError(f"answered {lines[-1]!r}, due {due!r}" if lines else f"no line `{label}: {due}`")
-    return True
+    """Requires that the last line with this label begins with what is due; the rest does not matter."""
+    answered = line_of(outcome, label)
+    return require(answered.startswith(due), f"answered {answered!r}, due {due!r}")
 
 
 @scenario.expect
@@ -195,8 +192,8 @@ def that_service_alone_is_to_be_rolled_back(outcome: Outcome) -> bool:
     _, before = cause()
     due = f"{before['service']} to {before['version']}"
     requested = outcome.results_of("request_rollback")
-    if requested != [f"rollback of {due} requested"]:
-        raise ExpectationError(f"requested: {'; '.join(requested) or 'nothing'}; due: {due}")
+    is_due = requested == [f"rollback of {due} requested"]
+    require(is_due, f"requested: {'; '.join(requested) or 'nothing'}; due: {due}")
     return require_answered(outcome, "Rollback", due.replace(" to ", " "))
 
 

@@ -9,24 +9,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from harness import Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-from kit.workflow_evidence import (
-    FIXTURES,
-    calls_of,
-    plans_written,
-    rejections_of,
-    require,
-    require_figures,
-    require_handed_on,
-    rows_of,
-    workflows_of,
-)
+from kit.answers import require_sum
+from kit.sources import rows_of, text_of
+from kit.workflow_evidence import plans_written, require_handed_on
 
 NAME = "invalid_plan_fallback"
 MONTH = "2026-10"
 BUILDINGS = ("Town hall", "Library", "Swimming pool")
-PLAN = (FIXTURES / NAME / "plan.txt").read_text(encoding="utf-8").strip()
+PLAN = text_of(NAME, "plan.txt").strip()
 #: one more than the highest number that a five-digit counter shows
 ROLLS_OVER_AT = 100_000
 
@@ -65,19 +57,15 @@ def read_consumption(building: Literal["Town hall", "Library", "Swimming pool", 
 
 @scenario.expect
 def the_plan_was_sent_unchanged_and_rejected_as_invalid_json(outcome: Outcome) -> bool:
-    """The reason is recorded."""
-    require_handed_on(PLAN, outcome)
-    rejected = rejections_of(outcome)
-    return bool(rejected) and rejected[0][:2] == ("", "invalid_json")
+    return require_handed_on(PLAN, outcome, rejected_as="invalid_json")
 
 
 @scenario.expect
 def no_task_of_a_rejected_plan_was_run(outcome: Outcome) -> bool:
     """There are as many workflows as accepted plans: none if the agent continued without a plan."""
-    good = len(plans_written(outcome)) - len(rejections_of(outcome))
-    ran = len(workflows_of(outcome))
-    require(ran == good, f"{ran} workflows were run, of {good} valid plans")
-    return True
+    good = len(plans_written(outcome)) - len(outcome.of("plan_rejected"))
+    ran = len(outcome.of("workflow_start"))
+    return require(ran == good, f"{ran} workflows were run, of {good} valid plans")
 
 
 @scenario.expect
@@ -85,7 +73,7 @@ def the_agent_read_the_error_and_continued_on_its_own(outcome: Outcome) -> bool:
     """The response with only the plan was answered by a correction, and the figures were looked up later."""
     reports = [at for at, event in enumerate(outcome.events) if event.type == "informational_only"]
     require(reports, "no correction was injected: something stood beside the plan")
-    looked_up = [call for call in calls_of(outcome, "read_consumption") if call.error is None]
+    looked_up = outcome.calls_of("read_consumption")
     missing = set(BUILDINGS) - {call.params["building"] for call in looked_up}
     require(not missing, f"nobody looked up {sorted(missing)}")
     return min(call.started for call in looked_up) > reports[0]
@@ -99,7 +87,7 @@ def the_report_is_what_the_meters_say(outcome: Outcome) -> bool:
         "Library": (100000 - 99184) + 1946,
         "Swimming pool": (684467 - 655031) + 22905,
     }
-    return require_figures(outcome.text, {**due, "Total": sum(due.values())})
+    return require_sum(outcome, due)
 
 
 if __name__ == "__main__":

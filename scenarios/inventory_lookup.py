@@ -7,23 +7,17 @@ that database, so false claims on a tape would be noticed.
 
 from __future__ import annotations
 
-import atexit
-import csv
-import functools
 import json
 import re
-import shutil
 import sqlite3
-import tempfile
 import unicodedata
-from contextlib import closing
 from decimal import Decimal
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
-from harness import ExpectationError, Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-PRODUCTS = Path(__file__).resolve().parent / "fixtures" / "products.csv"
+from kit.sources import Database, rows_of
+
 CLAMP = "クランプ"
 
 # ---------------------------------------------------------------------------------------------------- database
@@ -60,19 +54,10 @@ SELECT sku, sum(reorder_quantity) AS quantity, unit_price FROM stock GROUP BY sk
 """
 
 
-@functools.cache
-def database() -> str:
-    """The URI of this run's database, read-only; the file is deleted when the process ends."""
-    folder = tempfile.mkdtemp(prefix="kernai-inventory-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = Path(folder) / "stock.sqlite3"
-    with PRODUCTS.open(encoding="utf-8", newline="") as file, closing(sqlite3.connect(path)) as connection:
-        connection.execute(SCHEMA)
-        rows = csv.reader(file)
-        next(rows)  # the names of the columns
-        connection.executemany("INSERT INTO stock VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        connection.commit()
-    return f"{path.as_uri()}?mode=ro"
+def fill(connection: sqlite3.Connection) -> None:
+    connection.execute(SCHEMA)
+    rows = [tuple(row.values()) for row in rows_of("", "products")]
+    connection.executemany("INSERT INTO stock VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def folded(text: str) -> str:
@@ -80,12 +65,7 @@ def folded(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
 
 
-def query(sql: str, **parameters: object) -> list[dict[str, Any]]:
-    """The rows of a statement, as dicts."""
-    with closing(sqlite3.connect(database(), uri=True)) as connection:
-        connection.row_factory = sqlite3.Row
-        connection.create_function("folded", 1, folded, deterministic=True)
-        return [dict(row) for row in connection.execute(sql, parameters)]
+query = Database(fill, folded).query
 
 
 # ---------------------------------------------------------------------------------------------------- scenario
@@ -95,7 +75,7 @@ scenario = Scenario(
     description="an agent finds out what is out of stock and what to order",
     real="skills, database, loop and recording",
 )
-scenario.capabilities(["text"])
+
 scenario.max_steps(10)
 scenario.instructions(
     "You keep the stock of a wholesaler for repair shops. Look facts up with your skills, never guess them. "
@@ -158,8 +138,7 @@ def the_order_is_what_the_database_says(outcome: Outcome) -> bool:
     """Products, quantities and cost are each looked up here."""
     ordered = {sku: int(quantity) for sku, quantity in re.findall(r"\b([A-Z]{2}-\d{4}) x (\d+)", outcome.text)}
     due = {row["sku"]: row["quantity"] for row in query(SOLD_OUT)}
-    if ordered != due:
-        raise ExpectationError(f"ordered {json.dumps(ordered)}, due {json.dumps(due)}")
+    require(ordered == due, f"ordered {json.dumps(ordered)}, due {json.dumps(due)}")
     totals = [text.replace(",", "") for text in re.findall(r"Total: ([\d.,]*\d)", outcome.text)]
     return totals == [str(sum((Decimal(row["unit_price"]) * row["quantity"] for row in query(SOLD_OUT)), Decimal(0)))]
 

@@ -8,11 +8,11 @@ it, the old state is not, and everything else is unchanged.
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
-from harness import ExpectationError, Outcome, Scenario
+from harness import Outcome, Scenario, require
 
+from kit.answers import line_of
 from kit.node_servers import Workspace, results_since
 
 MEMORY = "memory.jsonl"
@@ -26,8 +26,6 @@ scenario = Scenario(
 )
 scenario.prepare(workspace.open)
 scenario.mcp_config("scenarios/mcp_memory.yml")
-scenario.protocols(["mcp"])
-scenario.capabilities(["text"])
 scenario.max_steps(16)
 scenario.instructions(
     "You are the memory of a garden club. It is a knowledge graph, reached through the protocol `mcp`; the command "
@@ -69,30 +67,24 @@ def now() -> set[Fact]:
 def only_cleo_keeps_the_bees(outcome: Outcome) -> bool:
     """This is checked in the file and in the answer."""
     keepers = sorted(fact[0] for fact in now() if fact[1:] == ("keeps", "Bees", ""))
-    if keepers != ["Cleo"]:
-        raise ExpectationError(f"in {MEMORY} the bees are kept by {', '.join(keepers) or 'nobody'}")
-    return re.findall(r"Bees:\W*(\w+)", outcome.text)[-1:] == ["Cleo"]
+    require(keepers == ["Cleo"], f"in {MEMORY} the bees are kept by {', '.join(keepers) or 'nobody'}")
+    return line_of(outcome, "Bees").startswith("Cleo")
 
 
 @scenario.expect
-def cleo_is_a_person_of_the_club_from_turin(outcome: Outcome) -> bool:
+def cleo_is_a_person_of_the_club_from_turin(_: Outcome) -> bool:
     """With the types that the graph had before."""
-    del outcome
     about = {fact for fact in now() if fact[0] == "Cleo"}
     missing = [fact for fact in (("Cleo", "person"), ("Cleo", "belongs to", "Garden club", "")) if fact not in about]
-    if missing:
-        raise ExpectationError(f"{MEMORY} does not hold {missing}")
+    require(not missing, f"{MEMORY} does not hold {missing}")
     return any("Turin" in fact[2] for fact in about if len(fact) > 2)
 
 
 @scenario.expect
-def everything_else_is_remembered_as_before(outcome: Outcome) -> bool:
+def everything_else_is_remembered_as_before(_: Outcome) -> bool:
     """Nobody is forgotten, in particular not Ben and his observations."""
-    del outcome
     lost = facts(workspace.given(MEMORY)) - {("Ben", "keeps", "Bees", "")} - now()
-    if lost:
-        raise ExpectationError(f"{MEMORY} has lost {sorted(lost)}")
-    return True
+    return require(not lost, f"{MEMORY} has lost {sorted(lost)}")
 
 
 @scenario.expect

@@ -11,9 +11,11 @@ import threading
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Literal
 
-from harness import Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-from kit.workflow_evidence import calls_of, last_workflow, require, require_figures, rows_of
+from kit.answers import require_figures
+from kit.sources import rows_of
+from kit.workflow_evidence import workflow_of
 
 NAME = "parallel_fan_out"
 LANE = "Lyon-Bergen"
@@ -100,7 +102,7 @@ def offers(lane: str, weight_kg: int) -> dict[str, tuple[Decimal, int]]:
 @scenario.expect
 def all_four_carriers_were_being_asked_at_the_same_time(outcome: Outcome) -> bool:
     """The last question was asked before the first answer came, and each by a separate task."""
-    answered = [call for call in calls_of(outcome, "ask_for_offer") if call.error is None]
+    answered = outcome.calls_of("ask_for_offer")
     asked = {call.params["carrier"] for call in answered}
     require(asked == CARRIERS, f"only these made an offer: {sorted(asked) or 'none'}")
     tasks = {call.task for call in answered}
@@ -111,7 +113,7 @@ def all_four_carriers_were_being_asked_at_the_same_time(outcome: Outcome) -> boo
 @scenario.expect
 def every_task_had_started_before_the_first_one_ended(outcome: Outcome) -> bool:
     """This is checked for the tasks that have nothing to wait for."""
-    free = [task for task in last_workflow(outcome).tasks.values() if not task.depends_on]
+    free = [task for task in workflow_of(outcome).tasks.values() if not task.depends_on]
     require(len(free) >= len(CARRIERS), f"only {len(free)} tasks depend on no other")
     return max(task.started for task in free) < min(task.ended for task in free)
 
@@ -126,7 +128,7 @@ def the_answer_has_every_price_the_cheapest_and_the_fastest(outcome: Outcome) ->
     require(any("Cheapest" in line and cheapest in line for line in lines), f"{cheapest} is not named as the cheapest")
     require(any("Fastest" in line and fastest in line for line in lines), f"{fastest} is not named as the fastest")
     prices = {carrier: price for carrier, (price, _) in due.items()}
-    return require_figures(outcome.text, {**prices, "Cheapest": due[cheapest][0], "Fastest": Decimal(due[fastest][1])})
+    return require_figures(outcome, {**prices, "Cheapest": due[cheapest][0], "Fastest": Decimal(due[fastest][1])})
 
 
 if __name__ == "__main__":

@@ -7,22 +7,17 @@ something must be safe to call twice: here a refund is booked once for each orde
 
 from __future__ import annotations
 
-import atexit
-import functools
 import re
-import shutil
-import sqlite3
-import tempfile
 from collections import Counter
-from contextlib import closing
 from datetime import date
 from decimal import ROUND_HALF_UP, Decimal
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from harness import Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-from kit.workflow_evidence import calls_of, last_workflow, require, require_figures, rows_of
+from kit.answers import require_sum
+from kit.sources import Database, rows_of
+from kit.workflow_evidence import workflow_of
 
 NAME = "redundant_tasks"
 SKILL = "settle_refund"
@@ -61,34 +56,16 @@ INSERT INTO refunds VALUES (:order, :reason, :amount, 1) ON CONFLICT ("order") D
 """
 
 
-@functools.cache
-def ledger_file() -> Path:
-    """The path of the ledger, a file that is deleted when the process ends."""
-    folder = tempfile.mkdtemp(prefix="kernai-refunds-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder) / "refunds.sqlite3"
-
-
-@scenario.prepare
-def open_ledger() -> None:
-    """An empty ledger for this run."""
-    ledger_file().unlink(missing_ok=True)
-    ledger(SCHEMA)
-
-
-def ledger(sql: str, **parameters: object) -> list[dict[str, Any]]:
-    """Run one statement and return its rows."""
-    with closing(sqlite3.connect(ledger_file())) as connection, connection:
-        connection.row_factory = sqlite3.Row
-        return [dict(row) for row in connection.execute(sql, parameters)]
+ledger = Database(lambda connection: connection.execute(SCHEMA))
+scenario.prepare(lambda: ledger.change("DELETE FROM refunds"))
 
 
 @scenario.skill
 def settle_refund(order: str, reason: Literal["defective", "late", "lost"]) -> dict[str, str]:
     """Work out what a customer gets back for an order and book it, once an order: a second request changes nothing."""
     amount = refund(order, reason)
-    ledger(BOOK, order=order, reason=reason, amount=str(amount))
-    (booked,) = ledger('SELECT "order", reason, amount FROM refunds WHERE "order" = :order', order=order)
+    ledger.change(BOOK, order=order, reason=reason, amount=str(amount))
+    (booked,) = ledger.query('SELECT "order", reason, amount FROM refunds WHERE "order" = :order', order=order)
     return {"booking": f"RF-{order.removeprefix('SO-')}", **booked}
 
 
@@ -120,9 +97,9 @@ def refund(order: str, reason: str) -> Decimal:
 @scenario.expect
 def the_kernel_ran_the_same_work_as_often_as_it_was_planned(outcome: Outcome) -> bool:
     """There is a task and a result for each mail, including mails that repeat another one."""
-    tasks = last_workflow(outcome).tasks
+    tasks = workflow_of(outcome).tasks
     require(len(tasks) >= len(MAILS), f"there were {len(tasks)} tasks for {len(MAILS)} mails")
-    good = {(call.params["order"], call.task) for call in calls_of(outcome, SKILL) if call.error is None}
+    good = {(call.params["order"], call.task) for call in outcome.calls_of(SKILL)}
     asked = Counter(order for order, _ in good)
     return asked == Counter(order for order, _, _ in MAILS)
 
@@ -130,19 +107,17 @@ def the_kernel_ran_the_same_work_as_often_as_it_was_planned(outcome: Outcome) ->
 @scenario.expect
 def the_same_work_gave_the_same_result(outcome: Outcome) -> bool:
     """This holds whichever of two tasks came first."""
-    results: dict[str, set[str]] = {}
-    for call in calls_of(outcome, SKILL):
-        require(call.error is None, f"settle_refund failed: {call.error}")
-        results.setdefault(call.params["order"], set()).add(str(call.value))
-    return all(len(values) == 1 for values in results.values())
+    failed = outcome.errors_of(SKILL)
+    require(not failed, f"{SKILL} failed: {failed}")
+    results = {(call.params["order"], str(call.value)) for call in outcome.calls_of(SKILL)}
+    return len(results) == len({order for order, _ in results})
 
 
 @scenario.expect
-def each_order_was_booked_once(outcome: Outcome) -> bool:
+def each_order_was_booked_once(_: Outcome) -> bool:
     """The ledger has the amount due and the number of requests."""
-    del outcome
     due = {(order, str(refund(order, reason))) for order, reason, _ in MAILS}
-    booked = ledger('SELECT "order", amount, requests FROM refunds')
+    booked = ledger.query('SELECT "order", amount, requests FROM refunds')
     require({(row["order"], row["amount"]) for row in booked} == due, f"booked {booked}, due {sorted(due)}")
     return sum(int(row["requests"]) for row in booked) == len(MAILS)
 
@@ -153,7 +128,7 @@ def the_answer_names_and_counts_each_order_once(outcome: Outcome) -> bool:
     due = {order: refund(order, reason) for order, reason, _ in MAILS}
     lines = Counter(re.findall(r"SO-\d{4}(?=[^\w\n]*:)", outcome.text))
     require(lines == Counter(list(due)), f"the answer has these lines: {dict(lines)}")
-    return require_figures(outcome.text, {**due, "Total": sum(due.values())})
+    return require_sum(outcome, due)
 
 
 if __name__ == "__main__":

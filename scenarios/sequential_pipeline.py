@@ -14,17 +14,11 @@ import threading
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from harness import Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-from kit.workflow_evidence import (
-    calls_of,
-    last_workflow,
-    overlapping,
-    require,
-    require_figures,
-    require_results_passed_on,
-    rows_of,
-)
+from kit.answers import require_sum
+from kit.sources import rows_of
+from kit.workflow_evidence import overlapping, workflow_of
 
 NAME = "sequential_pipeline"
 MONTH = "2026-10"
@@ -149,21 +143,20 @@ STAGES = (extract_orders, read_rates, clean_batch, convert_batch, summarize_batc
 @scenario.expect
 def the_stages_ran_one_at_a_time(outcome: Outcome) -> bool:
     """This includes the two that do not depend on each other."""
-    workflow = last_workflow(outcome)
+    workflow = workflow_of(outcome)
     require(len(workflow.tasks) >= len(STAGES), f"the workflow has only the tasks {', '.join(workflow.tasks)}")
     together = overlapping(list(workflow.tasks.values()))
-    require(not together, f"these ran at the same time: {together}")
-    return True
+    return require(not together, f"these ran at the same time: {together}")
 
 
 @scenario.expect
 def each_stage_took_what_the_one_before_it_made(outcome: Outcome) -> bool:
     """Each id that a task used was made in another task for which it waits."""
-    workflow = last_workflow(outcome)
-    require_results_passed_on(workflow)
+    workflow = workflow_of(outcome)
+    workflow.require_results_passed_on()
     makers: dict[str, str | None] = {}
     for skill in STAGES:
-        good = [call for call in calls_of(outcome, skill.name) if call.error is None]
+        good = outcome.calls_of(skill.name)
         require(good, f"{skill.name} never gave a result")
         for call in good:
             require(call.task is not None, f"{skill.name} was called by the root and not by a task")
@@ -185,7 +178,7 @@ def the_report_is_what_the_rows_say(outcome: Outcome) -> bool:
         if row["amount"] and row["status"] != "cancelled":
             amount = Decimal(row["amount"].replace(",", "")) * rates[row["currency"].strip().upper()]
             due[row["region"]] = due.get(row["region"], Decimal(0)) + _cents(amount)
-    return require_figures(outcome.text, {**due, "Total": sum(due.values())})
+    return require_sum(outcome, due)
 
 
 if __name__ == "__main__":

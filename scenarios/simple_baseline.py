@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date, timedelta
 
-from harness import ExpectationError, Outcome, Scenario
+from harness import Outcome, Scenario, require
+
+from kit.answers import line_of
 
 FIRST, LAST = date(2026, 1, 12), date(2026, 3, 20)
 CLOSED = (date(2026, 2, 16), date(2026, 2, 17))
@@ -35,10 +36,8 @@ def count_working_days(first: date, last: date, closed: list[date]) -> int:
 @scenario.expect
 def the_answer_is_what_the_calendar_says(outcome: Outcome) -> bool:
     due = count_working_days(FIRST, LAST, list(CLOSED))
-    days = re.findall(r"Working days:\W*(\d+)", outcome.text)
-    if days != [str(due)]:
-        raise ExpectationError(f"answered {', '.join(days) or 'nothing'}, due {due}")
-    return True
+    days = line_of(outcome, "Working days")
+    return require(days == str(due), f"answered {days}, due {due}")
 
 
 @scenario.expect

@@ -16,7 +16,7 @@ from collections import Counter
 from decimal import Decimal
 from typing import TypedDict
 
-from harness import ExpectationError, Outcome, Scenario
+from harness import ExpectationError, Outcome, Scenario, require
 
 from kit.node_servers import Workspace
 
@@ -31,8 +31,6 @@ scenario = Scenario(
 )
 scenario.prepare(workspace.open)
 scenario.mcp_config("scenarios/mcp.yml")
-scenario.protocols(["mcp"])
-scenario.capabilities(["text"])
 scenario.max_steps(14)
 scenario.instructions(
     "You settle the costs of trips. The protocol `mcp` gives you the trip's folder, with paths relative to it like "
@@ -113,55 +111,47 @@ def paid() -> dict[str, Decimal]:
     return sums
 
 
-def transfers_of(text: str) -> list[tuple[str, str, Decimal]]:
-    """The transfers in a settlement's file. Raises `ExpectationError` if it is not such a file."""
-    rows = list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
+def written() -> list[tuple[str, str, Decimal]]:
+    """The transfers in the file that the server has written. Raises `ExpectationError` if it is not such a file."""
+    rows = csv.DictReader(io.StringIO(workspace.required(SETTLEMENT)), skipinitialspace=True)
     try:
         return [(row["from"].strip(), row["to"].strip(), Decimal(row["amount"].strip())) for row in rows]
     except (KeyError, AttributeError, ArithmeticError) as error:
         raise ExpectationError(f"{SETTLEMENT} is not made of the columns from, to and amount: {error!r}") from error
 
 
-def written() -> list[tuple[str, str, Decimal]]:
-    """The transfers in the file that the server has written."""
-    text = workspace.read(SETTLEMENT)
-    if text is None:
-        raise ExpectationError(f"there is no {SETTLEMENT}")
-    return transfers_of(text)
+
 
 
 @scenario.expect
-def after_the_transfers_everybody_has_paid_the_same(outcome: Outcome) -> bool:
+def after_the_transfers_everybody_has_paid_the_same(_: Outcome) -> bool:
     """This is checked to the cent in the file on disk, which has no more transfers than are needed."""
-    del outcome
     balance = paid()
     share = sum(balance.values(), Decimal(0)) / len(balance)
     for giver, taker, amount in written():
-        if giver not in balance or taker not in balance or amount <= 0:
-            raise ExpectationError(f"{SETTLEMENT} lets {giver!r} pay {taker!r} {amount}")
+        is_transfer = {giver, taker} <= balance.keys() and amount > 0
+        require(is_transfer, f"{SETTLEMENT} lets {giver!r} pay {taker!r} {amount}")
         balance[giver] += amount
         balance[taker] -= amount
     off = {name: str(total) for name, total in balance.items() if abs(total - share) >= CENT}
-    if off:
-        raise ExpectationError(f"the share is {share:.2f}, but after the transfers these have paid {off}")
+    require(not off, f"the share is {share:.2f}, but after the transfers these have paid {off}")
     return len(written()) < len(balance)
 
 
 @scenario.expect
 def the_skill_was_given_the_servers_answers(outcome: Outcome) -> bool:
     """It was given all travellers, and all that they paid."""
-    answered = {event.data["call_id"] for event in outcome.of("skill_result") if event.data["skill"] == "settle"}
-    given = [event.data["params"] for event in outcome.of("skill_execute") if event.data["call_id"] in answered]
-    if not given:
-        raise ExpectationError("the skill was never asked")
-    total = sum(Decimal(str(one["amount"])) for one in given[-1]["payments"])
-    return (len(given[-1]["people"]), total) == (len(paid()), sum(paid().values()))
+    calls = outcome.calls_of("settle")
+    require(calls, "the skill was never asked")
+    given = calls[-1].params
+    total = sum(Decimal(str(one["amount"])) for one in given["payments"])
+    return (len(given["people"]), total) == (len(paid()), sum(paid().values()))
 
 
 @scenario.expect
 def the_server_wrote_down_what_the_skill_worked_out(outcome: Outcome) -> bool:
     """The amounts of its last result are those in the file."""
-    worked_out = [Decimal(one["amount"]) for result in outcome.results_of("settle")[-1:] for one in json.loads(result)]
+    worked_out = [Decimal(one["amount"]) for call in outcome.calls_of("settle")[-1:] for one in call.value]
     return sorted(worked_out) == sorted(amount for _, _, amount in written())
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Literal
 
-from harness import Outcome, Scenario
+from harness import Outcome, Scenario, require
 
 import kernai
-from kit.workflow_evidence import calls_of, last_workflow, rejections_of, require, require_figures, rows_of
+from kit.answers import require_sum
+from kit.sources import rows_of
+from kit.workflow_evidence import workflow_of
 
 NAME = "sub_agent_must_not_plan"
 MONTH = "2026-10"
@@ -59,12 +61,13 @@ def read_revenue(store: str, month: str) -> str:
 @scenario.expect
 def sub_agents_wrote_plans_and_each_was_rejected_as_nested(outcome: Outcome) -> bool:
     """At least one would have been run if the root had written it. Each is recorded as notes."""
-    nested = [(scope, reason, raw) for scope, reason, raw in rejections_of(outcome) if scope]
+    nested = [event for event in outcome.of("plan_rejected") if event.scope]
     require(nested, "no sub-agent wrote a plan")
-    require(any(kernai.Plan.validate(raw).ok for _, _, raw in nested), "none of their plans was a valid one")
+    plans = {(event.scope, event.data["raw"]) for event in nested}
+    require(any(kernai.Plan.validate(raw).ok for _, raw in plans), "none of their plans was a valid one")
     notes = {(event.scope, event.data) for event in outcome.of("plan")}
-    require(all((scope, raw) in notes for scope, _, raw in nested), "a rejected plan was not kept as notes")
-    return {reason for _, reason, _ in nested} == {"nested"}
+    require(plans <= notes, "a rejected plan was not kept as notes")
+    return {event.data["reason"] for event in nested} == {"nested"}
 
 
 @scenario.expect
@@ -78,8 +81,8 @@ def only_the_root_started_a_workflow(outcome: Outcome) -> bool:
 @scenario.expect
 def the_sub_agents_did_the_work_themselves(outcome: Outcome) -> bool:
     """Each store was read by a task, whose result has the sum of its region."""
-    results = last_workflow(outcome).tasks
-    good = [call for call in calls_of(outcome, "read_revenue") if call.error is None and call.params["month"] == MONTH]
+    results = workflow_of(outcome).tasks
+    good = [call for call in outcome.calls_of("read_revenue") if call.params["month"] == MONTH]
     for region, revenue in revenues().items():
         stores = {row["store"] for row in rows_of(NAME, "sales") if row["region"] == region}
         tasks = {str(call.task) for call in good if call.params["store"] in stores}
@@ -92,8 +95,7 @@ def the_sub_agents_did_the_work_themselves(outcome: Outcome) -> bool:
 @scenario.expect
 def the_report_is_what_the_sales_say(outcome: Outcome) -> bool:
     """The expected sums are computed here from the file."""
-    due = revenues()
-    return require_figures(outcome.text, {**due, "Total": sum(due.values())})
+    return require_sum(outcome, revenues())
 
 
 def revenues() -> dict[str, Decimal]:

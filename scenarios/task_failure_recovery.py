@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from harness import Outcome, Scenario
+from harness import Outcome, Scenario, require
 
 import kernai
-from kit.workflow_evidence import calls_of, last_workflow, require, require_figures, rows_of
+from kit.answers import require_sum
+from kit.sources import rows_of
+from kit.workflow_evidence import workflow_of
 
 NAME = "task_failure_recovery"
 SKU = "HT-1026"
@@ -89,20 +91,19 @@ def rows_about(source: str, warehouse: str, sku: str) -> list[dict[str, str]]:
 
 def counted(outcome: Outcome) -> set[str]:
     """The warehouses whose task returned a count."""
-    tasks = last_workflow(outcome).tasks
-    good = {task.id for task in tasks.values() if not task.failed}
-    calls = [call for call in calls_of(outcome, "count_pieces") if call.error is None and call.task in good]
+    good = {task.id for task in workflow_of(outcome).tasks.values() if not task.failed}
+    calls = [call for call in outcome.calls_of("count_pieces") if call.task in good]
     return {call.params["warehouse"] for call in calls if call.value["state"] == "counted"}
 
 
 @scenario.expect
 def the_endless_task_ran_out_of_steps(outcome: Outcome) -> bool:
     """It asked as often as it could, and its result says what happened."""
-    tasks = last_workflow(outcome).tasks
-    calls = [call for call in calls_of(outcome, "count_pieces") if call.error is None and call.task in tasks]
-    asked = [call.task for call in calls if call.params["warehouse"] == NEVER_READY]
+    tasks = workflow_of(outcome).tasks
+    calls = [call for call in outcome.calls_of("count_pieces") if call.params["warehouse"] == NEVER_READY]
+    asked = [tasks[call.task] for call in calls if call.task in tasks]
     require(asked, f"no task asked {NEVER_READY}")
-    task = tasks[str(asked[0])]
+    task = asked[0]
     require(task.failed, f"its task ended with: {task.result}")
     require("steps" in task.result, f"its task failed for another reason: {task.result}")
     return bool(outcome.task_results()[task.id] == f"error: {task.result}")
@@ -111,7 +112,7 @@ def the_endless_task_ran_out_of_steps(outcome: Outcome) -> bool:
 @scenario.expect
 def the_other_tasks_continued_and_returned_their_counts(outcome: Outcome) -> bool:
     """Each task that did not fail has the correct count in its result."""
-    tasks = last_workflow(outcome).tasks
+    tasks = workflow_of(outcome).tasks
     require(len(tasks) == len(WAREHOUSES), f"there were {len(tasks)} tasks for {len(WAREHOUSES)} warehouses")
     good = counted(outcome)
     require(good, "no task brought a count")
@@ -124,20 +125,18 @@ def the_other_tasks_continued_and_returned_their_counts(outcome: Outcome) -> boo
 @scenario.expect
 def what_failed_was_worked_out_in_another_way(outcome: Outcome) -> bool:
     """The root did this after the workflow, from export and movements; nothing was counted a second time."""
-    after = max(task.ended for task in last_workflow(outcome).tasks.values())
+    after = max(task.ended for task in workflow_of(outcome).tasks.values())
     missing = set(WAREHOUSES) - counted(outcome)
     for skill in ("read_export", "read_movements"):
-        calls = [call for call in calls_of(outcome, skill) if call.error is None]
-        own = [call for call in calls if call.task is None and call.started > after]
+        own = [call for call in outcome.calls_of(skill) if call.task is None and call.started > after]
         require({call.params["warehouse"] for call in own} >= missing, f"the root did not use {skill} for {missing}")
-    return not any(call.task is None for call in calls_of(outcome, "count_pieces"))
+    return all(event.task_id for event in outcome.of("skill_execute") if event.data["skill"] == "count_pieces")
 
 
 @scenario.expect
 def the_answer_has_every_count(outcome: Outcome) -> bool:
     """The answer is complete, as if nothing had failed."""
-    due = {warehouse: pieces_in(warehouse, SKU) for warehouse in WAREHOUSES}
-    return require_figures(outcome.text, {**due, "Total": sum(due.values())})
+    return require_sum(outcome, {warehouse: pieces_in(warehouse, SKU) for warehouse in WAREHOUSES})
 
 
 if __name__ == "__main__":

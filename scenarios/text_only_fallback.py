@@ -11,11 +11,11 @@ import io
 import re
 from typing import Annotated
 
-from harness import ExpectationError, Outcome, Scenario
+from harness import Outcome, Scenario, require
 
 import kernai
 from kit import charts
-from kit.packages import require
+from kit.answers import line_of
 from kit.vendor_requests import request_bodies
 
 LINE_KG = 40
@@ -36,20 +36,8 @@ scenario.instructions(
 )
 
 
-@scenario.prepare
-def draw_the_chart() -> None:
-    """Draw the picture and put it before the question, which names its id."""
-    require("PIL")
-    chart = kernai.Media.from_bytes(
-        charts.draw("Spring harvest", charts.harvest("spring"), LINE_KG, numbered=True), mime_type="image/png"
-    )
-    scenario.input([chart, QUESTION.format(id=chart.id)])
-
-
-@scenario.skill(requires="vision")
-def measure_bars(image: kernai.Media, line_kg: float) -> list[float]:
-    """Measure the bars of a chart in kg, from left to right, by its red line."""
-    return charts.measure(image.read_bytes(), line_kg)
+charts.ask_about(scenario, QUESTION, "Spring harvest", "spring", LINE_KG, numbered=True)
+scenario.skill(requires="vision")(charts.measure_bars)
 
 
 @scenario.skill
@@ -70,10 +58,8 @@ def the_vendor_is_sent_the_placeholder_and_not_the_picture(outcome: Outcome) -> 
     """The request has neither the picture's data nor any reference to them."""
     picture = outcome.result.messages[0].media[0].to_base64()
     for vendor, body in request_bodies(outcome):
-        if PLACEHOLDER not in body:
-            raise ExpectationError(f"{vendor} would be sent no placeholder")
-        if picture[:100] in body:
-            raise ExpectationError(f"{vendor} would be sent the picture")
+        require(PLACEHOLDER in body, f"{vendor} would be sent no placeholder")
+        require(picture[:100] not in body, f"{vendor} would be sent the picture")
     return True
 
 
@@ -87,14 +73,10 @@ def no_vision_skill_was_run(outcome: Outcome) -> bool:
 @scenario.expect
 def the_answer_is_honest_about_the_picture(outcome: Outcome) -> bool:
     """It says that the picture was not seen, and has none of the facts that only the picture shows."""
-    seen = re.findall(r"Seen:\W*(\w+)", outcome.text)
-    if [word.lower() for word in seen[-1:]] != ["no"]:
-        raise ExpectationError("the answer does not end with `Seen: no`")
+    require(line_of(outcome, "Seen").lower().startswith("no"), "the answer does not end with `Seen: no`")
     facts = {word for bar in charts.harvest("spring") for word in (bar.hive, f"{bar.kg:g}")}
     guessed = sorted(facts & set(re.findall(r"\w+", outcome.text)))
-    if guessed:
-        raise ExpectationError(f"the answer states {', '.join(guessed)}, which it cannot know")
-    return True
+    return require(not guessed, f"the answer states {', '.join(guessed)}, which it cannot know")
 
 
 if __name__ == "__main__":

@@ -12,25 +12,16 @@ import json
 from decimal import Decimal
 from typing import Any, Literal
 
-from harness import Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-from kit.workflow_evidence import (
-    FIXTURES,
-    calls_of,
-    first_workflow,
-    last_workflow,
-    rejections_of,
-    require,
-    require_figures,
-    require_handed_on,
-    require_results_passed_on,
-    rows_of,
-)
+from kit.answers import require_sum
+from kit.sources import rows_of, text_of
+from kit.workflow_evidence import require_handed_on, workflow_of
 
 NAME = "unknown_dependency"
 PEOPLE, DAYS = 64, 3
 ITEMS = ("venue", "catering", "travel", "insurance")
-PLAN = (FIXTURES / NAME / "plan.txt").read_text(encoding="utf-8").strip()
+PLAN = text_of(NAME, "plan.txt").strip()
 
 scenario = Scenario(
     NAME,
@@ -81,15 +72,14 @@ def given_tasks() -> dict[str, dict[str, Any]]:
 def the_plan_was_sent_unchanged_and_run(outcome: Outcome) -> bool:
     """It was not rejected, and ran without the task that has no input."""
     require_handed_on(PLAN, outcome)
-    require(not rejections_of(outcome), f"a plan was rejected: {rejections_of(outcome)}")
-    return set(first_workflow(outcome).tasks) == set(given_tasks())
+    return set(workflow_of(outcome, 0).tasks) == set(given_tasks())
 
 
 @scenario.expect
 def only_the_dependencies_on_unknown_tasks_were_dropped(outcome: Outcome) -> bool:
     """The other dependencies of each task are unchanged, in their order."""
     given = given_tasks()
-    ran = {task["id"]: task["depends_on"] for task in first_workflow(outcome).plan["tasks"]}
+    ran = {task["id"]: task["depends_on"] for task in workflow_of(outcome, 0).plan["tasks"]}
     due = {one: [need for need in task.get("depends_on", []) if need in given] for one, task in given.items()}
     require(ran == due, f"the tasks waited for {ran}, due is {due}")
     return any(due[one] != given[one].get("depends_on", []) for one in given)
@@ -98,29 +88,25 @@ def only_the_dependencies_on_unknown_tasks_were_dropped(outcome: Outcome) -> boo
 @scenario.expect
 def each_task_ran_after_the_dependencies_that_were_left(outcome: Outcome) -> bool:
     """No task hangs or fails because of the dropped dependencies."""
-    tasks = first_workflow(outcome).tasks
-    failed = [task.id for task in tasks.values() if task.failed]
-    require(not failed, f"these failed: {failed}")
-    require_results_passed_on(first_workflow(outcome))
-    return True
+    workflow = workflow_of(outcome, 0)
+    workflow.require_results_passed_on()
+    failed = [task.id for task in workflow.tasks.values() if task.failed]
+    return require(not failed, f"these failed: {failed}")
 
 
 @scenario.expect
 def what_the_plan_lacked_was_looked_up_afterwards(outcome: Outcome) -> bool:
     """The root looked it up itself."""
-    ended = max(task.ended for task in last_workflow(outcome).tasks.values())
-    calls = [call for call in calls_of(outcome, "work_out_cost") if call.error is None]
-    own = {call.params["item"] for call in calls if call.task is None and call.started > ended}
-    missing = set(ITEMS) - set(given_tasks()) - own
-    require(not missing, f"the root did not look up {sorted(missing)}")
-    return True
+    ended = max(task.ended for task in workflow_of(outcome).tasks.values())
+    calls = [call for call in outcome.calls_of("work_out_cost") if call.task is None and call.started > ended]
+    missing = set(ITEMS) - set(given_tasks()) - {call.params["item"] for call in calls}
+    return require(not missing, f"the root did not look up {sorted(missing)}")
 
 
 @scenario.expect
 def the_answer_has_every_cost(outcome: Outcome) -> bool:
     """The expected costs and their sum are computed here from the price list."""
-    due = {item: cost_of(item, PEOPLE, DAYS) for item in ITEMS}
-    return require_figures(outcome.text, {**due, "Total": sum(due.values())})
+    return require_sum(outcome, {item: cost_of(item, PEOPLE, DAYS) for item in ITEMS})
 
 
 if __name__ == "__main__":

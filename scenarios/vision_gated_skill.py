@@ -8,13 +8,10 @@ measurements and the answer are judged by fixtures/harvest.csv, from which the c
 from __future__ import annotations
 
 import re
-from typing import Annotated
 
-from harness import ExpectationError, Outcome, Scenario
+from harness import Outcome, Scenario, require
 
-import kernai
 from kit import charts
-from kit.packages import require
 
 LINE_KG = 40
 TOLERANCE_KG = 0.5  # a pixel is a third of a kg
@@ -37,23 +34,8 @@ scenario.instructions(
 )
 
 
-@scenario.prepare
-def draw_the_chart() -> None:
-    """Draw the picture and put it before the question, which names its id."""
-    require("PIL")
-    chart = kernai.Media.from_bytes(
-        charts.draw("Spring harvest", charts.harvest("spring"), LINE_KG), mime_type="image/png"
-    )
-    scenario.input([chart, QUESTION.format(id=chart.id)])
-
-
-@scenario.skill(requires="vision")
-def measure_bars(
-    image: Annotated[kernai.Media, "the id of the picture of a bar chart, media_..."],
-    line_kg: Annotated[float, "what the red line stands for"],
-) -> list[float]:
-    """Measure the bars of a chart in kg, from left to right, by its red line."""
-    return charts.measure(image.read_bytes(), line_kg)
+charts.ask_about(scenario, QUESTION, "Spring harvest", "spring", LINE_KG)
+scenario.skill(requires="vision")(charts.measure_bars)
 
 
 # ------------------------------------------------------------------------------------------- what a good run shows
@@ -68,28 +50,20 @@ def due() -> dict[str, float]:
 def the_skill_measured_the_picture_that_was_given(outcome: Outcome) -> bool:
     """A call has the picture's id, and its result has the kg of the books."""
     given = outcome.result.messages[0].media[0].id
-    answered = {event.data["call_id"] for event in outcome.of("skill_result")}
-    calls = [event.data for event in outcome.of("skill_execute") if event.data["call_id"] in answered]
-    if not any(given in str(call["params"]) for call in calls):
-        raise ExpectationError(f"no call with {given} was answered by a result")
-    kg = [f"{value:.1f}" for value in due().values()]
-    return any(re.findall(r"\d+\.\d", str(result)) == kg for result in outcome.results_of("measure_bars"))
+    results = [call.value for call in outcome.calls_of("measure_bars") if given in str(call.params)]
+    require(results, f"no call with {given} was answered by a result")
+    return list(due().values()) in results
 
 
 @scenario.expect
 def every_hive_and_the_total_are_what_the_books_say(outcome: Outcome) -> bool:
     """The answer has the kg that were read from the pixels."""
-    readings = {
-        name: float(number)
-        for name, number in re.findall(r"^\W*(\w+): *(\d+\.?\d*)", outcome.text.replace("*", ""), re.MULTILINE)
-    }
+    lines = re.findall(r"^\W*(\w+): *(\d+\.?\d*)", outcome.text.replace("*", ""), re.MULTILINE)
+    readings = {name: float(number) for name, number in lines}
     wanted = due() | {"Total": sum(due().values())}
-    wrong = {
-        name: readings.get(name) for name, kg in wanted.items() if abs(readings.get(name, -1.0) - kg) > TOLERANCE_KG
-    }
-    if wrong:
-        raise ExpectationError(f"answered {wrong}, the books say {({name: wanted[name] for name in wrong})}")
-    return True
+    wrong = [name for name, kg in wanted.items() if abs(readings.get(name, -1.0) - kg) > TOLERANCE_KG]
+    answered, books = ({name: of.get(name) for name in wrong} for of in (readings, wanted))
+    return require(not wrong, f"answered {answered}, the books say {books}")
 
 
 if __name__ == "__main__":

@@ -8,19 +8,22 @@ zlib that Python was built with.
 
 from __future__ import annotations
 
-import csv
 import io
 import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from harness import Outcome, Scenario, require
+
+import kernai
+from kit.packages import require_packages
+from kit.sources import rows_of
+from kit.vendor_requests import request_bodies
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-HARVEST = Path(__file__).resolve().parents[1] / "fixtures" / "harvest.csv"
 Season = Literal["spring", "summer"]
 
 WIDTH, HEIGHT = 480, 400
@@ -45,8 +48,27 @@ class Bar:
 
 def harvest(season: Season) -> list[Bar]:
     """The harvest of all hives in one season."""
-    with HARVEST.open(encoding="utf-8", newline="") as file:
-        return [Bar(row["hive"], int(row[f"{season}_kg"])) for row in csv.DictReader(file)]
+    return [Bar(row["hive"], int(row[f"{season}_kg"])) for row in rows_of("", "harvest")]
+
+
+def ask_about(
+    scenario: Scenario, question: str, title: str, season: Season, line_kg: float, *, numbered: bool = False
+) -> None:
+    """Before the run, draw a season's chart and put it before the question, in which `{id}` becomes its id."""
+
+    @scenario.prepare
+    def ask() -> None:
+        require_packages("PIL")
+        png = draw(title, harvest(season), line_kg, numbered=numbered)
+        chart = kernai.Media.from_bytes(png, mime_type="image/png")
+        scenario.input([chart, question.format(id=chart.id)])
+
+
+def require_sent(outcome: Outcome, picture: kernai.Media) -> bool:
+    """Requires that each family of vendors would be sent the picture itself."""
+    data = picture.to_base64()
+    without = [vendor for vendor, body in request_bodies(outcome, "vision") if data not in body]
+    return require(not without, f"{', '.join(without)} would not be sent it")
 
 
 # ---------------------------------------------------------------------------------------------------- drawing
@@ -110,6 +132,14 @@ def _write(image: Image, text: str, middle: int, top: int) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- measuring
+
+
+def measure_bars(
+    image: Annotated[kernai.Media, "the id of the picture, media_..."],
+    line_kg: Annotated[float, "what the red line stands for"],
+) -> list[float]:
+    """Measure the bars of a chart in kg, from left to right, by its red line."""
+    return measure(image.read_bytes(), line_kg)
 
 
 def measure(png: bytes, line_kg: float) -> list[float]:

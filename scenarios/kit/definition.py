@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,6 +23,27 @@ class ExpectationError(Exception):
     """Raised by an expectation that can say what is wrong with the run."""
 
 
+def require(holds: object, reason: str) -> bool:
+    """True; raises `ExpectationError` with the reason if the condition does not hold."""
+    if not holds:
+        raise ExpectationError(reason)
+    return True
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a skill that gave a result; `value` is the result, parsed if it is JSON.
+
+    `started` and `ended` are places in the recording. `task` is None for a call of the root.
+    """
+
+    task: str | None
+    params: dict[str, Any]
+    value: Any
+    started: int
+    ended: int
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What an expectation judges: the run's result and all recorded events, including those of sub-runs."""
@@ -37,6 +59,18 @@ class Outcome:
     def of(self, event_type: str) -> list[kernai.Event]:
         """The events of one type, in order."""
         return [event for event in self.events if event.type == event_type]
+
+    def calls_of(self, skill: str) -> list[Call]:
+        """The calls of one skill that gave a result, in the order in which they began."""
+        begun: dict[str, tuple[int, kernai.Event]] = {}
+        calls = []
+        for at, event in enumerate(self.events):
+            if event.type == "skill_execute":
+                begun[event.data["call_id"]] = (at, event)
+            elif event.type == "skill_result" and event.data["skill"] == skill:
+                started, call = begun[event.data["call_id"]]
+                calls.append(Call(call.task_id, call.data["params"], _parsed(event.data["result"]), started, at))
+        return sorted(calls, key=lambda call: call.started)
 
     def results_of(self, skill: str) -> list[Any]:
         """The results of one skill's calls, in order."""
@@ -60,6 +94,13 @@ class Outcome:
         """The answers of all protocols, in order; with a name, only those of that protocol."""
         events = self.of("protocol_result")
         return [event.data["result"] for event in events if protocol in (None, event.data["protocol"])]
+
+
+def _parsed(result: Any) -> Any:
+    try:
+        return json.loads(result)
+    except (TypeError, ValueError):
+        return result
 
 
 Check = Callable[[Outcome], object]

@@ -7,7 +7,6 @@ They are installed once, into `.cache/mcp-servers`, which git ignores. Each run 
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import json
 import os
@@ -20,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import Outcome, UsageError
+from harness import Outcome, UsageError, require
 
-from kit.packages import require
+from kit.packages import require_packages
+from kit.sources import FIXTURES, new_folder
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "mcp-servers"
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+
 VERSIONS = {
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",
@@ -50,11 +50,9 @@ class Workspace:
 
         Raises `UsageError` if a package, Node.js or the registry is missing.
         """
-        require("mcp", "yaml", "jsonschema")
+        require_packages("mcp", "yaml", "jsonschema")
         servers = installed()
-        made = Path(tempfile.mkdtemp(prefix="kernai-mcp-")).resolve()  # servers compare paths without links
-        atexit.register(shutil.rmtree, made, ignore_errors=True)
-        self._folder = made / "run"
+        self._folder = new_folder() / "run"
         shutil.copytree(self._fixture, self._folder)
         os.environ["MCP_SERVERS"] = str(servers)
         os.environ["MCP_FOLDER"] = str(self._folder)
@@ -69,6 +67,12 @@ class Workspace:
             raise RuntimeError("the workspace is not open yet: call open() before the run")
         path = self._folder / name
         return path.read_bytes().decode("utf-8", "replace") if path.is_file() else None
+
+    def required(self, name: str) -> str:
+        """The same; raises `ExpectationError` if the file does not exist."""
+        text = self.read(name)
+        require(text is not None, f"there is no {name}")
+        return str(text)
 
 
 def installed() -> Path:

@@ -30,7 +30,7 @@ PACKAGES = {
 }
 
 
-def require(*modules: str) -> None:
+def require_packages(*modules: str) -> None:
     """Raises `UsageError` with the command to run if one of these modules of `PACKAGES` is missing or too old."""
     missing = [str(PACKAGES[module]) for module in modules if not _serves(module)]
     if missing:

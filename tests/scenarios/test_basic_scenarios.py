@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 
 import customer_support_triage as triage
-import incident_investigation as incident
 import inventory_lookup
 from fixtures import make_incident, make_products
 from fixtures.fraud_investigation import make_payments
 from kernai.recording_file import read_recording
+from kit.answers import figure
 from kit.kept import STORE
-from kit.workflow_evidence import figure
 from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS, data_of, ran_here, recorded
 
 INVENTORY = SCENARIOS / "inventory_lookup.py"
@@ -69,8 +68,8 @@ def test_the_first_lines_say_what_is_real_and_no_control_character_is_printed() 
 
 @pytest.mark.parametrize(
     "write, made", [
-        (make_incident.write, incident.FOLDER), (make_payments.write, SCENARIOS / "fixtures" / "fraud_investigation"),
-        (lambda folder: make_products.write(folder / "products.csv"), inventory_lookup.PRODUCTS.parent),
+        (make_incident.write, SCENARIOS / "fixtures" / "incident_investigation"), (make_payments.write, SCENARIOS / "fixtures" / "fraud_investigation"),
+        (lambda folder: make_products.write(folder / "products.csv"), SCENARIOS / "fixtures"),
     ],
 )
 def test_the_data_files_are_what_their_script_writes(tmp_path: Path, write: Callable[[Path], object], made: Path) -> None:

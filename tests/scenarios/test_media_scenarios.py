@@ -15,11 +15,11 @@ from kit import charts, packages
 
 
 def test_an_outdated_package_is_reported_like_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    packages.require("PIL", "jsonschema")
+    packages.require_packages("PIL", "jsonschema")
     installed = {"pillow": "10.3.0", "jsonschema": "4.20"}
     monkeypatch.setattr(packages, "version", installed.__getitem__)
     with pytest.raises(UsageError, match=r'more than kernai: pip install "pillow>=10\.4"$'):
-        packages.require("PIL", "jsonschema")
+        packages.require_packages("PIL", "jsonschema")
 
 
 # -------------------------------------------------------------------------------------------------- the charts
