@@ -91,15 +91,7 @@ class Scenario:
         file = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 - as namedtuple and warnings find it
         self.definition = Definition(name, description, real, Path(file).absolute().parent if file else SCENARIOS)
 
-    @property
-    def name(self) -> str:
-        """The name of the scenario's file, and of its tape, without the extension."""
-        return self.definition.name
 
-    @property
-    def description(self) -> str:
-        """What the agent does, in one line."""
-        return self.definition.description
 
     def instructions(self, text: str | Callable[..., str]) -> None:
         """Text, or a callable that returns it, as in `Agent`."""
@@ -199,7 +191,7 @@ class Scenario:
 
     def run(self, arguments: Sequence[str] | None = None) -> int:
         """Run the scenario and return the exit status. `arguments` are by default those of the command line."""
-        return exit_status(self.name, lambda: self._performed(parse(self.definition, arguments)))
+        return exit_status(self.definition.name, lambda: self._performed(parse(self.definition, arguments)))
 
     def _performed(self, options: Options) -> int:
         tape = options.tape or self.definition.tape
@@ -209,11 +201,11 @@ class Scenario:
         if options.save_tape is not None:
             check_place(tape)
         if options.save_tape:  # from a log
-            say(save_from_log(Path(options.save_tape), self.name, tape))
+            say(save_from_log(Path(options.save_tape), self.definition.name, tape))
             return PASSED
         choice = choose(self.definition, options)
         view = view_for(plain=options.plain)
-        log = nullcontext() if options.no_log else RunLog(options.logs, self.name, choice.name)
+        log = nullcontext() if options.no_log else RunLog(options.logs, self.definition.name, choice.name)
         with log, recording(options.record) as recorder:
             view.begin(self.definition, choice)
             with view.live(), made_printable():

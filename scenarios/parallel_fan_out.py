@@ -44,43 +44,28 @@ scenario.input(f"We have to send {WEIGHT_KG} kg from Lyon to Bergen. Which carri
 # ------------------------------------------------------------------------------------------------------- skills
 
 
-class Round:
-    """One round of bidding. It opens as soon as every carrier's desk is waiting in it."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: set[str] = set()
-        self._open = False
-
-    def reset(self) -> None:
-        """A new round."""
-        with self._changed:
-            self._waiting.clear()
-            self._open = False
-
-    def join(self, carrier: str) -> None:
-        """Wait for the other carriers. Raises `TimeoutError` if one is missing for too long."""
-        with self._changed:
-            self._waiting.add(carrier)
-            self._open = self._open or self._waiting == CARRIERS
-            self._changed.notify_all()
-            if self._changed.wait_for(lambda: self._open, PATIENCE):
-                return
-            missing = sorted(CARRIERS - self._waiting)
-            self._waiting.discard(carrier)
-        raise TimeoutError(
-            f"{carrier} makes no offer: {', '.join(missing)} were not asked at the same time. Ask all four at once."
-        )
+desks: set[str] = set()  # the carriers that wait for the others
+changed = threading.Condition()
+scenario.prepare(desks.clear)
 
 
-bidding = Round()
-scenario.prepare(bidding.reset)
+def join_round(carrier: str) -> None:
+    """Wait for the other carriers, and leave when all are there. Raises `TimeoutError` if one is missing for long."""
+    with changed:
+        desks.add(carrier)
+        changed.notify_all()
+        if not changed.wait_for(lambda: desks == CARRIERS, PATIENCE):
+            missing = ", ".join(sorted(CARRIERS - desks))
+            desks.discard(carrier)
+            raise TimeoutError(
+                f"{carrier} makes no offer: {missing} were not asked at the same time. Ask all four at once."
+            )
 
 
 @scenario.skill
 def ask_for_offer(carrier: Carrier, lane: Literal["Lyon-Bergen", "Lyon-Osaka"], weight_kg: int) -> dict[str, Any]:
     """Ask a carrier for an offer. It answers only while all four carriers are being asked at the same time."""
-    bidding.join(carrier)
+    join_round(carrier)
     price, days = offers(lane, weight_kg)[carrier]
     return {"carrier": carrier, "price": str(price), "currency": "EUR", "days": days}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
@@ -45,42 +44,31 @@ scenario.input(f"How much did we sell in each region in {MONTH}, in euros?")
 # ------------------------------------------------------------------------------------------------------- skills
 
 
-class Store:
-    """The data that the stages pass on, by the hash of their content; shared by all sub-agents of a run."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[str, Any]] = {}
-        self._lock = threading.Lock()
-
-    def put(self, state: str, content: Any) -> str:
-        """Keep the content and return its id."""
-        name = f"{state}-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]}"
-        with self._lock:
-            self._kept[name] = (state, content)
-        return name
-
-    def take(self, name: str, state: str) -> Any:
-        """The content of that id. Raises `ValueError` if there is none in that state."""
-        with self._lock:
-            found, content = self._kept.get(name, (None, None))
-        if found != state:
-            raise ValueError(f"there is nothing {state} under the id {name!r}" + (f": it is {found}" if found else ""))
-        return content
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
-
-
-store = Store()
+#: the data that the stages pass on, each with its state, by an id; shared by all sub-agents of a run
+store: dict[str, tuple[str, Any]] = {}
 scenario.prepare(store.clear)
+
+
+def put(state: str, content: Any) -> str:
+    """Keep the content and return its id, made of its hash."""
+    name = f"{state}-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]}"
+    store[name] = (state, content)
+    return name
+
+
+def take(name: str, state: str) -> Any:
+    """The content of that id. Raises `ValueError` if there is none in that state."""
+    found, content = store.get(name, (None, None))
+    if found != state:
+        raise ValueError(f"there is nothing {state} under the id {name!r}" + (f": it is {found}" if found else ""))
+    return content
 
 
 @scenario.skill
 def extract_orders(month: str) -> dict[str, Any]:
     """Pull all rows of a month, such as 2026-10, as the shops sent them. Gives the id of a batch."""
     rows = [row for row in rows_of(NAME, "orders") if row["date"].startswith(month)]
-    return {"batch": store.put("extracted", rows), "rows": len(rows)}
+    return {"batch": put("extracted", rows), "rows": len(rows)}
 
 
 @scenario.skill
@@ -89,7 +77,7 @@ def read_rates(month: str) -> dict[str, Any]:
     rates = {row["currency"]: row["euros"] for row in rows_of(NAME, "rates") if row["month"] == month}
     if not rates:
         raise ValueError(f"there are no rates for {month!r}; a month is written as 2026-10")
-    return {"rates": store.put("rates", rates), "currencies": list(rates)}
+    return {"rates": put("rates", rates), "currencies": list(rates)}
 
 
 @scenario.skill
@@ -97,7 +85,7 @@ def clean_batch(batch: str) -> dict[str, Any]:
     """Drop repeated, cancelled and priceless rows of an extracted batch and even out how the rest is written."""
     kept: dict[str, Row] = {}
     dropped = {"repeated": 0, "cancelled": 0, "without an amount": 0}
-    for row in store.take(batch, "extracted"):
+    for row in take(batch, "extracted"):
         if row["order"] in kept:
             dropped["repeated"] += 1
         elif row["status"] == "cancelled":
@@ -107,25 +95,25 @@ def clean_batch(batch: str) -> dict[str, Any]:
         else:
             tidy = {"currency": row["currency"].strip().upper(), "amount": row["amount"].replace(",", "")}
             kept[row["order"]] = {**row, **tidy}
-    return {"batch": store.put("cleaned", list(kept.values())), "rows": len(kept), "dropped": dropped}
+    return {"batch": put("cleaned", list(kept.values())), "rows": len(kept), "dropped": dropped}
 
 
 @scenario.skill
 def convert_batch(batch: str, rates: str) -> dict[str, Any]:
     """Convert a cleaned batch into euros with a table of rates, each row rounded to the cent."""
-    table = store.take(rates, "rates")
+    table = take(rates, "rates")
     rows = [
         {**row, "amount": str(_cents(Decimal(row["amount"]) * Decimal(table[row["currency"]]))), "currency": "EUR"}
-        for row in store.take(batch, "cleaned")
+        for row in take(batch, "cleaned")
     ]
-    return {"batch": store.put("converted", rows), "rows": len(rows)}
+    return {"batch": put("converted", rows), "rows": len(rows)}
 
 
 @scenario.skill
 def summarize_batch(batch: str) -> dict[str, Any]:
     """Sum a converted batch up by region."""
     regions: dict[str, Decimal] = {}
-    for row in store.take(batch, "converted"):
+    for row in take(batch, "converted"):
         regions[row["region"]] = regions.get(row["region"], Decimal(0)) + Decimal(row["amount"])
     total = sum(regions.values(), Decimal(0))
     return {"regions": {name: str(regions[name]) for name in sorted(regions)}, "total": str(total)}

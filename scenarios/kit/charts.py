@@ -83,7 +83,7 @@ def draw(title: str, bars: Sequence[Bar], line_kg: float, *, numbered: bool = Fa
 
     _check(title, bars, line_kg)
     image = Image.new("P", (WIDTH, HEIGHT), PAPER)
-    image.putpalette([part for colour in COLOURS for part in colour])
+
     pen = ImageDraw.Draw(image)
     pen.rectangle((0, _height_of(line_kg), WIDTH - 1, _height_of(line_kg)), fill=RED)  # behind the bars
     step = (WIDTH - 2 * MARGIN) // len(bars)
@@ -97,7 +97,7 @@ def draw(title: str, bars: Sequence[Bar], line_kg: float, *, numbered: bool = Fa
             _write(image, f"{bar.kg:g}", middle, GROUND - 30)
     pen.rectangle((0, GROUND, WIDTH - 1, GROUND), fill=INK)
     _write(image, title, WIDTH // 2, 4)
-    return stored_png(image)
+    return _stored_png(image.tobytes())
 
 
 def _check(title: str, bars: Sequence[Bar], line_kg: float) -> None:
@@ -181,16 +181,12 @@ STORED_LIMIT = 0xFFFF  # the most bytes in a stored block
 PALETTE = 3  # colour type of PNG: each byte is an index
 
 
-def stored_png(image: Image) -> bytes:
-    """The PNG file of an image of mode "P". Raises `ValueError` for other modes."""
-    palette = image.getpalette()
-    if image.mode != "P" or palette is None:
-        raise ValueError(f'image must have the mode "P", got {image.mode!r}: image.convert("P")')
-    width, height = image.size
-    pixels = image.tobytes()
-    rows = b"".join(b"\0" + pixels[start : start + width] for start in range(0, len(pixels), width))
-    header = struct.pack(">IIBBBBB", width, height, 8, PALETTE, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"PLTE", bytes(palette)), (b"IDAT", _stored(rows)), (b"IEND", b""))
+def _stored_png(pixels: bytes) -> bytes:
+    """The PNG file of a chart, each of whose pixels is the number of a colour."""
+    rows = b"".join(b"\0" + pixels[start : start + WIDTH] for start in range(0, len(pixels), WIDTH))
+    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 8, PALETTE, 0, 0, 0)
+    colours = b"".join(map(bytes, COLOURS))
+    chunks = ((b"IHDR", header), (b"PLTE", colours), (b"IDAT", _stored(rows)), (b"IEND", b""))
     return SIGNATURE + b"".join(_chunk(name, data) for name, data in chunks)
 
 

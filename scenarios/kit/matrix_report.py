@@ -6,11 +6,11 @@ callers pass only printable text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any
 
 from kernai._util.redaction import one_line, printable
 from kit.matrix_cell import DEFAULT
@@ -106,9 +106,15 @@ class RichView(View):
             shown.add_row(*(_text([part]) for part in row))
         self._console.print(shown)
 
-    def progress(self, total: int) -> AbstractContextManager[Progress]:
+    @contextmanager
+    def progress(self, total: int) -> Iterator[Progress]:
         """A bar, with a line above it for each failure."""
-        return _Bar(self._console, self, total)
+        from rich import progress as shown
+
+        bad = shown.TextColumn("{task.fields[bad]} failed")
+        columns = (shown.BarColumn(), shown.MofNCompleteColumn(), bad, shown.TimeElapsedColumn())
+        with shown.Progress(*columns, console=self._console, transient=True) as bar:
+            yield _Bar(self, total, bar)
 
 
 def _text(parts: Sequence[Styled]) -> Any:
@@ -118,22 +124,11 @@ def _text(parts: Sequence[Styled]) -> Any:
 
 
 class _Bar(Progress):
-    def __init__(self, console: Any, view: RichView, total: int) -> None:
-        from rich import progress as shown
-
+    def __init__(self, view: RichView, total: int, bar: Any) -> None:
         super().__init__(view, total)
-        bad = shown.TextColumn("{task.fields[bad]} failed")
-        columns = (shown.BarColumn(), shown.MofNCompleteColumn(), bad, shown.TimeElapsedColumn())
         self._bad = 0
-        self._bar = shown.Progress(*columns, console=console, transient=True)
-        self._task = self._bar.add_task("", total=total, bad=0)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._bar = bar
+        self._task = bar.add_task("", total=total, bad=0)
 
     def done(self, *parts: Styled, is_bad: bool) -> None:
         self._bad += is_bad

@@ -41,12 +41,13 @@ class Figures:
         usage = log.get("usage")
         usage = usage if isinstance(usage, dict) else {}
         seconds = _number(log.get("seconds"))
-        return cls(
-            steps=_count(log.get("steps")),
-            tokens=_count(usage.get("total_tokens")),
-            cost=_number(usage.get("cost")),
-            seconds=round(process_seconds if seconds is None else seconds, 3),
-        )
+        seconds = round(process_seconds if seconds is None else seconds, 3)
+        return cls.checked(log.get("steps"), usage.get("total_tokens"), usage.get("cost"), seconds)
+
+    @classmethod
+    def checked(cls, steps: object, tokens: object, cost: object, seconds: object) -> Figures:
+        """Figures from JSON; those that are not numbers are unknown."""
+        return cls(_count(steps), _count(tokens), _number(cost), _number(seconds))
 
     @classmethod
     def sum(cls, figures: Iterable[Figures]) -> Figures:
@@ -174,12 +175,7 @@ def _cell(row: object, where: str) -> CellResult:
         pair=row["pair"],
         passed=row["passed"],
         reason=reason if isinstance(reason, str) else None,
-        figures=Figures(
-            steps=_count(row.get("steps")),
-            tokens=_count(row.get("tokens")),
-            cost=_number(row.get("cost")),
-            seconds=_number(row.get("seconds")),
-        ),
+        figures=Figures.checked(*map(row.get, SHAPES)),
     )
 
 

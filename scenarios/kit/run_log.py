@@ -9,18 +9,15 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import kernai
 from kit.definition import UsageError
 from kit.run import Run
-
-if TYPE_CHECKING:
-    from typing import Self
 
 LOG_FORMAT = 1
 MANIFEST = "manifest.json"
@@ -28,7 +25,7 @@ MANIFEST = "manifest.json"
 LONG = ("events", "answer")
 
 
-class RunLog:
+class RunLog(AbstractContextManager["RunLog"]):
     """The log of one run in a folder, as a context manager. If `write` is not called, no file remains.
 
     Raises `UsageError` if the folder cannot be written.
@@ -58,12 +55,7 @@ class RunLog:
             raise _unwritable(self.path.parent, error) from error
         return self.path
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._beside.unlink(missing_ok=True)
 
 
