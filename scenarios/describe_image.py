@@ -61,7 +61,6 @@ def a_vendor_is_sent_the_picture_and_no_number_in_words(outcome: Outcome) -> boo
 
 @scenario.expect
 def the_hives_with_most_and_least_are_those_of_the_books(outcome: Outcome) -> bool:
-    """The answer has their kg too."""
     bars = sorted(charts.harvest("summer"), key=lambda bar: bar.kg)
     due = {"Most": bars[-1], "Least": bars[0]}
     return all(same(words_of(line_of(outcome, name)), [bar.hive, f"{bar.kg:g}"]) for name, bar in due.items())
@@ -69,7 +68,6 @@ def the_hives_with_most_and_least_are_those_of_the_books(outcome: Outcome) -> bo
 
 @scenario.expect
 def the_hives_on_target_are_those_of_the_books(outcome: Outcome) -> bool:
-    """The answer has each of them, and no other."""
     due = sorted(bar.hive for bar in charts.harvest("summer") if bar.kg >= TARGET_KG)
     return same(sorted(re.findall(r"[A-Z]\w+", line_of(outcome, "On target"))), due)
 

@@ -80,7 +80,6 @@ def handed_over(outcome: Outcome) -> kernai.Media:
 
 @scenario.expect
 def the_chart_is_a_valid_png_that_shows_the_books(outcome: Outcome) -> bool:
-    """The chart is opened by Pillow, and measured bar by bar."""
     from PIL import Image
 
     data = handed_over(outcome).read_bytes()
@@ -109,7 +108,6 @@ def this_chart_was_measured_before_it_was_handed_over(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_hives_above_the_line_are_those_of_the_books(outcome: Outcome) -> bool:
-    """The answer has each of them, and no other."""
     hives = sorted(re.findall(r"[A-Z]\w+", line_of(outcome, "Above the line")))
     due = sorted(bar.hive for bar in charts.harvest("summer") if bar.kg > LINE_KG)
     return require(hives == due, f"answered {hives}, the books say {due}")

@@ -147,7 +147,6 @@ def investigators(outcome: Outcome) -> dict[str, str]:
 
 @scenario.expect
 def each_source_was_searched_by_its_own_task(outcome: Outcome) -> bool:
-    """The root did not do the work itself."""
     return bool(investigators(outcome))
 
 
@@ -181,7 +180,6 @@ def each_task_was_given_what_it_builds_on(outcome: Outcome) -> bool:
 
 @scenario.expect
 def one_last_task_merged_all_the_others(outcome: Outcome) -> bool:
-    """It waits for every other task, and its result has each fraud."""
     workflow = workflow_of(outcome)
     everyone = set(workflow.tasks)
     merging = [one for one in everyone if workflow.needed_by(one) == everyone - {one}]
@@ -193,7 +191,6 @@ def one_last_task_merged_all_the_others(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_frauds_and_the_damage_are_what_the_sources_say(outcome: Outcome) -> bool:
-    """The answer has all of them and nobody else, each with the damage."""
     due = frauds()
     for row in rows_of(NAME, "customers"):
         require((row["account"] in outcome.text) == (row["account"] in due), f"{row['account']} is wrong in the answer")

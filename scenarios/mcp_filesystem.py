@@ -84,7 +84,6 @@ def nothing_from_outside_the_folder_was_shown(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_answer_states_the_sums(outcome: Outcome) -> bool:
-    """One line for each product."""
     counts = re.findall(r"^\W*(\w+):\W*(\d+)", outcome.text.replace("*", ""), re.MULTILINE)
     sums = {product.lower(): crates for product, crates in counts}
     found = [[product, sums.get(product)] for product, _ in due()]

@@ -65,7 +65,6 @@ def now() -> set[Fact]:
 
 @scenario.expect
 def only_cleo_keeps_the_bees(outcome: Outcome) -> bool:
-    """This is checked in the file and in the answer."""
     keepers = sorted(fact[0] for fact in now() if fact[1:] == ("keeps", "Bees", ""))
     require(keepers == ["Cleo"], f"in {MEMORY} the bees are kept by {', '.join(keepers) or 'nobody'}")
     return line_of(outcome, "Bees").startswith("Cleo")

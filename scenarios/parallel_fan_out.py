@@ -105,7 +105,6 @@ def every_task_had_started_before_the_first_one_ended(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_answer_has_every_price_the_cheapest_and_the_fastest(outcome: Outcome) -> bool:
-    """The expected figures are computed here from the tariffs."""
     due = offers(LANE, WEIGHT_KG)
     cheapest = min(due, key=lambda carrier: due[carrier][0])
     fastest = min(due, key=lambda carrier: due[carrier][1])

@@ -115,7 +115,6 @@ def the_same_work_gave_the_same_result(outcome: Outcome) -> bool:
 
 @scenario.expect
 def each_order_was_booked_once(_: Outcome) -> bool:
-    """The ledger has the amount due and the number of requests."""
     due = {(order, str(refund(order, reason))) for order, reason, _ in MAILS}
     booked = ledger.query('SELECT "order", amount, requests FROM refunds')
     require({(row["order"], row["amount"]) for row in booked} == due, f"booked {booked}, due {sorted(due)}")
@@ -124,7 +123,6 @@ def each_order_was_booked_once(_: Outcome) -> bool:
 
 @scenario.expect
 def the_answer_names_and_counts_each_order_once(outcome: Outcome) -> bool:
-    """The answer has one line for each order, and a total without repetitions."""
     due = {order: refund(order, reason) for order, reason, _ in MAILS}
     lines = Counter(re.findall(r"SO-\d{4}(?=[^\w\n]*:)", outcome.text))
     require(lines == Counter(list(due)), f"the answer has these lines: {dict(lines)}")

@@ -158,7 +158,6 @@ def each_stage_took_what_the_one_before_it_made(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_report_is_what_the_rows_say(outcome: Outcome) -> bool:
-    """The expected report is computed here, directly from the files."""
     rates = {row["currency"]: Decimal(row["euros"]) for row in rows_of(NAME, "rates") if row["month"] == MONTH}
     orders = {row["order"]: row for row in rows_of(NAME, "orders") if row["date"].startswith(MONTH)}
     due: dict[str, Decimal] = {}

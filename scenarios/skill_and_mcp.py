@@ -150,14 +150,12 @@ def the_skill_was_given_the_servers_answers(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_server_wrote_down_what_the_skill_worked_out(outcome: Outcome) -> bool:
-    """The amounts of its last result are those in the file."""
     worked_out = [Decimal(one["amount"]) for call in outcome.calls_of("settle")[-1:] for one in call.value]
     return sorted(worked_out) == sorted(amount for _, _, amount in written())
 
 
 @scenario.expect
 def the_answer_states_the_transfers_of_the_file(outcome: Outcome) -> bool:
-    """The answer has one line for each."""
     paid = re.findall(r"^\W*([\w ]+?) pays ([\w ]+?):? +\W?(\d+\.\d\d)\b", outcome.text.replace("*", ""), re.MULTILINE)
     return sorted((giver, taker, Decimal(amount)) for giver, taker, amount in paid) == sorted(written())
 

@@ -72,7 +72,6 @@ def sub_agents_wrote_plans_and_each_was_rejected_as_nested(outcome: Outcome) -> 
 
 @scenario.expect
 def only_the_root_started_a_workflow(outcome: Outcome) -> bool:
-    """No agent ran on a level below the root's tasks."""
     starts = outcome.of("workflow_start")
     require(len(starts) == 1, f"{len(starts)} workflows were started")
     return starts[0].scope == "" and max(event.depth for event in outcome.events) == 1
@@ -94,7 +93,6 @@ def the_sub_agents_did_the_work_themselves(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_report_is_what_the_sales_say(outcome: Outcome) -> bool:
-    """The expected sums are computed here from the file."""
     return require_sum(outcome, revenues())
 
 

@@ -135,7 +135,6 @@ def what_failed_was_worked_out_in_another_way(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_answer_has_every_count(outcome: Outcome) -> bool:
-    """The answer is complete, as if nothing had failed."""
     return require_sum(outcome, {warehouse: pieces_in(warehouse, SKU) for warehouse in WAREHOUSES})
 
 

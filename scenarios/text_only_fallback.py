@@ -65,7 +65,6 @@ def the_vendor_is_sent_the_placeholder_and_not_the_picture(outcome: Outcome) -> 
 
 @scenario.expect
 def no_vision_skill_was_run(outcome: Outcome) -> bool:
-    """If it was called, the call was refused."""
     errors = outcome.errors_of("measure_bars")
     return not outcome.results_of("measure_bars") and all("is not allowed" in error for error in errors)
 

@@ -70,7 +70,6 @@ def given_tasks() -> dict[str, dict[str, Any]]:
 
 @scenario.expect
 def the_plan_was_sent_unchanged_and_run(outcome: Outcome) -> bool:
-    """It was not rejected, and ran without the task that has no input."""
     require_handed_on(PLAN, outcome)
     return set(workflow_of(outcome, 0).tasks) == set(given_tasks())
 
@@ -87,7 +86,6 @@ def only_the_dependencies_on_unknown_tasks_were_dropped(outcome: Outcome) -> boo
 
 @scenario.expect
 def each_task_ran_after_the_dependencies_that_were_left(outcome: Outcome) -> bool:
-    """No task hangs or fails because of the dropped dependencies."""
     workflow = workflow_of(outcome, 0)
     workflow.require_results_passed_on()
     failed = [task.id for task in workflow.tasks.values() if task.failed]
@@ -96,7 +94,6 @@ def each_task_ran_after_the_dependencies_that_were_left(outcome: Outcome) -> boo
 
 @scenario.expect
 def what_the_plan_lacked_was_looked_up_afterwards(outcome: Outcome) -> bool:
-    """The root looked it up itself."""
     ended = max(task.ended for task in workflow_of(outcome).tasks.values())
     calls = [call for call in outcome.calls_of("work_out_cost") if call.task is None and call.started > ended]
     missing = set(ITEMS) - set(given_tasks()) - {call.params["item"] for call in calls}
@@ -105,7 +102,6 @@ def what_the_plan_lacked_was_looked_up_afterwards(outcome: Outcome) -> bool:
 
 @scenario.expect
 def the_answer_has_every_cost(outcome: Outcome) -> bool:
-    """The expected costs and their sum are computed here from the price list."""
     return require_sum(outcome, {item: cost_of(item, PEOPLE, DAYS) for item in ITEMS})
 
 

@@ -57,7 +57,6 @@ def the_skill_measured_the_picture_that_was_given(outcome: Outcome) -> bool:
 
 @scenario.expect
 def every_hive_and_the_total_are_what_the_books_say(outcome: Outcome) -> bool:
-    """The answer has the kg that were read from the pixels."""
     lines = re.findall(r"^\W*(\w+): *(\d+\.?\d*)", outcome.text.replace("*", ""), re.MULTILINE)
     readings = {name: float(number) for name, number in lines}
     wanted = due() | {"Total": sum(due().values())}

@@ -114,9 +114,7 @@ class Verdict:
     holds: bool | None
     reason: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """The data in a log."""
-        return {"name": self.name, "holds": self.holds, "reason": self.reason}
+
 
     def __str__(self) -> str:
         return f"expectation not met: {self.name}" + (f"; {self.reason}" if self.reason else "")

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -98,7 +99,7 @@ def _entry(run: Run, events: list[Any]) -> dict[str, Any]:
         "passed": run.passed,
         "faults": list(run.faults),
         "notes": list(run.notes),
-        "expectations": [one.to_dict() for one in run.verdicts],
+        "expectations": [asdict(one) for one in run.verdicts],
         "steps": result.steps,
         "stop_reason": str(result.stop_reason),
         "usage": result.usage.to_dict(),

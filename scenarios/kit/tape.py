@@ -19,7 +19,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,6 @@ class Turn:
         """Whether both token counts are known."""
         return self.prompt_tokens is not None and self.completion_tokens is not None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The turn as it is in the file, without unknown values."""
-        said = {"content": self.content} if self.error is None else {"error": dict(self.error)}
-        rest = {
-            "asked": None if self.asked is None else list(self.asked),
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-        }
-        return said | {key: value for key, value in rest.items() if value is not None}
-
 
 @dataclass(frozen=True)
 class Conversation:
@@ -68,10 +58,6 @@ class Conversation:
     def name(self) -> str:
         """Its name in messages."""
         return f"the conversation {self.scope!r}" if self.scope else "the root's conversation"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The conversation as it is in the file."""
-        return {"scope": self.scope, "input": self.input, "turns": [turn.to_dict() for turn in self.turns]}
 
 
 @dataclass(frozen=True)
@@ -117,13 +103,7 @@ class Tape:
 
     def save(self, path: Path) -> None:
         """Write the tape, replacing an existing one. Raises `UsageError` if that fails."""
-        data = {
-            "format": TAPE_FORMAT,
-            "scenario": self.scenario,
-            "provider": self.provider,
-            "model": self.model,
-            "conversations": [one.to_dict() for one in self.conversations],
-        }
+        data = {"format": TAPE_FORMAT, **asdict(self, dict_factory=_known)}
         # half a surrogate pair has no UTF-8, and JSON has an escape for it
         text = re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}",
                       json.dumps(data, indent=2, ensure_ascii=False))
@@ -134,6 +114,15 @@ class Tape:
         except OSError as error:
             beside.unlink(missing_ok=True)
             raise UsageError(f"cannot write the tape {path}: {error.strerror}") from error
+
+
+def _known(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A part of a tape as it is in the file: without unknown values, and with an error in place of the content."""
+    known = {key: value for key, value in pairs if value is not None}
+    if "error" in known:
+        del known["content"]
+        known = {"error": known.pop("error"), **known}
+    return known
 
 
 def check_place(path: Path) -> None:
