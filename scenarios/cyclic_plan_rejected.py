@@ -7,13 +7,13 @@ of sale, which a skill returns, show which of these is wrong.
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any, TypedDict
 
 from harness import Outcome, Scenario, require
 
-from kit.answers import require_figures
+from kit.answers import cents, require_figures
 from kit.sources import rows_of, text_of
 from kit.workflow_evidence import require_handed_on, workflow_of
 
@@ -69,7 +69,7 @@ def price_freight(lines: list[OrderLine]) -> dict[str, str]:
 @scenario.skill
 def find_discount(lines: list[OrderLine], freight: float) -> dict[str, Any]:
     """Work out the discount on an order whose freight is known."""
-    amount = _sum_of(lines, "unit_price") + _money(freight)
+    amount = _sum_of(lines, "unit_price") + cents(freight)
     percent = max(int(row["percent"]) for row in rows_of(NAME, "discounts") if amount >= Decimal(row["from_amount"]))
     return {"goods and freight": str(amount), "percent": percent}
 
@@ -77,8 +77,8 @@ def find_discount(lines: list[OrderLine], freight: float) -> dict[str, Any]:
 @scenario.skill
 def total_order(lines: list[OrderLine], freight: float, discount_percent: int) -> dict[str, str]:
     """Work out the total of an order, once freight and discount are known."""
-    amount = _sum_of(lines, "unit_price") + _money(freight)
-    return {"total": str(_money(amount * (100 - discount_percent) / 100))}
+    amount = _sum_of(lines, "unit_price") + cents(freight)
+    return {"total": str(cents(amount * (100 - discount_percent) / 100))}
 
 
 def _sum_of(lines: list[OrderLine], column: str) -> Decimal:
@@ -89,8 +89,7 @@ def _sum_of(lines: list[OrderLine], column: str) -> Decimal:
     return sum((values[line["sku"]] * line["quantity"] for line in lines), Decimal(0))
 
 
-def _money(amount: Decimal | float) -> Decimal:
-    return Decimal(str(amount)).quantize(Decimal("0.01"), ROUND_HALF_UP)
+
 
 
 # ------------------------------------------------------------------------------------------- what a good run shows
@@ -133,7 +132,7 @@ def the_answer_is_what_the_price_list_says(outcome: Outcome) -> bool:
     freight = next(Decimal(row["freight"]) for row in rows_of(NAME, "freight") if Decimal(row["up_to_kg"]) >= weight)
     steps = [row for row in rows_of(NAME, "discounts") if Decimal(row["from_amount"]) <= goods + freight]
     percent = int(steps[-1]["percent"])
-    total = _money((goods + freight) * (100 - percent) / 100)
+    total = cents((goods + freight) * (100 - percent) / 100)
     return require_figures(outcome, {"Freight": freight, "Discount": percent, "Total": total})
 
 

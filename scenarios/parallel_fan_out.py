@@ -8,12 +8,12 @@ happen. So tasks that run one after the other get no offer at all, and no clock 
 from __future__ import annotations
 
 import threading
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
 from typing import Any, Literal
 
 from harness import Outcome, Scenario, require
 
-from kit.answers import require_figures
+from kit.answers import cents, require_figures
 from kit.sources import rows_of
 from kit.workflow_evidence import workflow_of
 
@@ -77,7 +77,7 @@ def offers(lane: str, weight_kg: int) -> dict[str, tuple[Decimal, int]]:
         if row["lane"] == lane:
             plain = Decimal(row["base"]) + Decimal(row["per_kg"]) * weight_kg
             price = plain * (1 + Decimal(row["fuel_percent"]) / 100)
-            found[row["carrier"]] = (price.quantize(Decimal("0.01"), ROUND_HALF_UP), int(row["days"]))
+            found[row["carrier"]] = (cents(price), int(row["days"]))
     return found
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from datetime import date
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
 from typing import Literal
 
 from harness import Outcome, Scenario, require
 
-from kit.answers import require_sum
+from kit.answers import cents, require_sum
 from kit.sources import Database, rows_of
 from kit.workflow_evidence import workflow_of
 
@@ -88,7 +88,7 @@ def refund(order: str, reason: str) -> Decimal:
     if days <= 0:
         raise ValueError(f"{order} was not late: promised on {row['promised_on']}, there on {row['delivered_on']}")
     share = Decimal(min(days * LATE_PERCENT_A_DAY, LATE_PERCENT_MOST)) / 100
-    return (goods * share).quantize(Decimal("0.01"), ROUND_HALF_UP)
+    return cents(goods * share)
 
 
 # ------------------------------------------------------------------------------------------- what a good run shows

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
 from typing import Any
 
 from harness import Outcome, Scenario, require
 
-from kit.answers import require_sum
+from kit.answers import cents, require_sum
 from kit.sources import rows_of
 from kit.workflow_evidence import overlapping, workflow_of
 
 NAME = "sequential_pipeline"
 MONTH = "2026-10"
-CENT = Decimal("0.01")
+
 Row = dict[str, str]
 
 scenario = Scenario(
@@ -103,7 +103,7 @@ def convert_batch(batch: str, rates: str) -> dict[str, Any]:
     """Convert a cleaned batch into euros with a table of rates, each row rounded to the cent."""
     table = take(rates, "rates")
     rows = [
-        {**row, "amount": str(_cents(Decimal(row["amount"]) * Decimal(table[row["currency"]]))), "currency": "EUR"}
+        {**row, "amount": str(cents(Decimal(row["amount"]) * Decimal(table[row["currency"]]))), "currency": "EUR"}
         for row in take(batch, "cleaned")
     ]
     return {"batch": put("converted", rows), "rows": len(rows)}
@@ -119,8 +119,7 @@ def summarize_batch(batch: str) -> dict[str, Any]:
     return {"regions": {name: str(regions[name]) for name in sorted(regions)}, "total": str(total)}
 
 
-def _cents(amount: Decimal) -> Decimal:
-    return amount.quantize(CENT, ROUND_HALF_UP)
+
 
 
 # ------------------------------------------------------------------------------------------- what a good run shows
@@ -164,7 +163,7 @@ def the_report_is_what_the_rows_say(outcome: Outcome) -> bool:
     for row in orders.values():
         if row["amount"] and row["status"] != "cancelled":
             amount = Decimal(row["amount"].replace(",", "")) * rates[row["currency"].strip().upper()]
-            due[row["region"]] = due.get(row["region"], Decimal(0)) + _cents(amount)
+            due[row["region"]] = due.get(row["region"], Decimal(0)) + cents(amount)
     return require_sum(outcome, due)
 
 

@@ -1,14 +1,19 @@
-"""Reads from an answer the lines `LABEL: ...` that a scenario asks for."""
+"""Reads from an answer the lines `LABEL: ...` that a scenario asks for, and rounds the figures that are due."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 
 from kit.definition import ExpectationError, Outcome, require
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+def cents(amount: Decimal | float) -> Decimal:
+    """An amount rounded to the cent, halves up."""
+    return Decimal(str(amount)).quantize(Decimal("0.01"), ROUND_HALF_UP)
 
 
 def line_of(outcome: Outcome, label: str) -> str:

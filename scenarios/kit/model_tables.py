@@ -46,11 +46,7 @@ PRICES: dict[str, dict[str, tuple[float, float]]] = {
         "gpt-5-mini": (0.25, 2.0),
         "gpt-5-nano": (0.05, 0.4),
     },
-    "openai-responses": {
-        "gpt-5": (1.25, 10.0),
-        "gpt-5-mini": (0.25, 2.0),
-        "gpt-5-nano": (0.05, 0.4),
-    },
+
     "anthropic": {
         "claude-sonnet-4": (3.0, 15.0),
         "claude-sonnet-5": (2.0, 10.0),
@@ -66,6 +62,8 @@ PRICES: dict[str, dict[str, tuple[float, float]]] = {
         "gemini-2.5-pro": (1.25, 10.0),
     },
 }
+
+PRICES["openai-responses"] = PRICES["openai"]
 
 #: a dated version costs as much as its model
 _DATE = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2})$")

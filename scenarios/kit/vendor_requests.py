@@ -8,18 +8,7 @@ from collections.abc import Iterator
 from harness import Outcome
 
 import kernai
-from kernai_providers import (
-    AnthropicProvider,
-    GeminiProvider,
-    HttpProvider,
-    OllamaProvider,
-    OpenAIProvider,
-    ResponsesProvider,
-)
-
-ADAPTERS: tuple[type[HttpProvider], ...] = (
-    OpenAIProvider, ResponsesProvider, AnthropicProvider, GeminiProvider, OllamaProvider,
-)
+from kernai_providers import VENDORS
 
 
 def request_bodies(outcome: Outcome, *capabilities: str) -> Iterator[tuple[str, str]]:
@@ -28,7 +17,7 @@ def request_bodies(outcome: Outcome, *capabilities: str) -> Iterator[tuple[str, 
     The request is for a model that has `capabilities` besides text.
     """
     model = kernai.Model("any", ("text", *capabilities))
-    for adapter in ADAPTERS:
+    for adapter in dict.fromkeys(vendor.adapter for vendor in VENDORS):
         with adapter(api_key="not-needed") as provider:
             body = provider.body(outcome.result.messages, model, kernai.GenerationOptions())
         yield adapter.__name__.removesuffix("Provider"), json.dumps(body)
