@@ -137,9 +137,6 @@ def held() -> set[str]:
     return {one["id"] for one in ledger()["invoices"]} - set(payable())
 
 
-
-
-
 @scenario.expect
 def what_is_paid_is_what_the_rules_allow(outcome: Outcome) -> bool:
     """Each invoice is paid once, and to the IBAN in the books."""

@@ -62,7 +62,6 @@ class Desk:
         return [one for one in self.records["orders"] if one["customer"] == customer["id"]]
 
 
-
     def clear(self) -> None:
         """Forget what was done."""
         for done in (self.labels, self.replies, self.refunds, self.escalations):

@@ -89,9 +89,6 @@ def _sum_of(lines: list[OrderLine], column: str) -> Decimal:
     return sum((values[line["sku"]] * line["quantity"] for line in lines), Decimal(0))
 
 
-
-
-
 # ------------------------------------------------------------------------------------------- what a good run shows
 
 

@@ -39,9 +39,6 @@ charts.ask_about(scenario, QUESTION, "Summer harvest, kg", "summer", TARGET_KG, 
 # ------------------------------------------------------------------------------------------- what a good run shows
 
 
-
-
-
 def words_of(text: str) -> list[str]:
     """The words and numbers of a text, with the unit left out."""
     return [word for word in re.findall(r"[^\W\d]+|\d+(?:\.\d+)?", text) if word != "kg"]

@@ -67,9 +67,6 @@ scenario.skill(requires="vision")(charts.measure_bars)
 # ------------------------------------------------------------------------------------------- what a good run shows
 
 
-
-
-
 def handed_over(outcome: Outcome) -> kernai.Media:
     """The picture that the answer names."""
     named = re.findall(r"Chart:\W*(media_[0-9a-f]{12})", outcome.text)

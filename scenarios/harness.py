@@ -92,7 +92,6 @@ class Scenario:
         self.definition = Definition(name, description, real, Path(file).absolute().parent if file else SCENARIOS)
 
 
-
     def instructions(self, text: str | Callable[..., str]) -> None:
         """Text, or a callable that returns it, as in `Agent`."""
         self.definition.instructions = text

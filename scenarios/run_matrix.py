@@ -183,7 +183,8 @@ def _pair(text: str) -> Pair:
     provider, slash, model = text.partition("/")
     if not provider.strip() or (slash and not model.strip()):
         raise UsageError(f"--pair takes PROVIDER/MODEL or PROVIDER, not {text!r}")
-    return next((pair for pair in (TAPE, DEFAULT) if pair.label == text), Pair.named(provider, model))
+    named = Pair(text, ("--", model, provider))  # without a model, the provider's default
+    return next((pair for pair in (TAPE, DEFAULT) if pair.label == text), named)
 
 
 def _command_line(arguments: Sequence[str] | None) -> argparse.Namespace:

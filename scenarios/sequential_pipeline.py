@@ -119,9 +119,6 @@ def summarize_batch(batch: str) -> dict[str, Any]:
     return {"regions": {name: str(regions[name]) for name in sorted(regions)}, "total": str(total)}
 
 
-
-
-
 # ------------------------------------------------------------------------------------------- what a good run shows
 
 STAGES = (extract_orders, read_rates, clean_batch, convert_batch, summarize_batch)

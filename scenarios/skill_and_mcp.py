@@ -120,9 +120,6 @@ def written() -> list[tuple[str, str, Decimal]]:
         raise ExpectationError(f"{SETTLEMENT} is not made of the columns from, to and amount: {error!r}") from error
 
 
-
-
-
 @scenario.expect
 def after_the_transfers_everybody_has_paid_the_same(_: Outcome) -> bool:
     """This is checked to the cent in the file on disk, which has no more transfers than are needed."""

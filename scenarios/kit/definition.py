@@ -115,7 +115,6 @@ class Verdict:
     reason: str = ""
 
 
-
     def __str__(self) -> str:
         return f"expectation not met: {self.name}" + (f"; {self.reason}" if self.reason else "")
 

@@ -39,11 +39,6 @@ class Pair:
     label: str
     arguments: tuple[str, ...]
 
-    @classmethod
-    def named(cls, provider: str, model: str = "") -> Pair:
-        """The pair of a provider and one of its models, by default its default model."""
-        return cls(f"{provider}/{model}" if model else provider, ("--", model, provider))
-
 
 TAPE = Pair("tape", ("--offline",))
 #: the scenario's own choice; scenarios may choose different models, since some need a vision model
@@ -109,7 +104,7 @@ class Children:
             self.stopped = True
             running = list(self._running)
         for process in running:
-            _interrupt(process)
+            _signal_group(process, signal.SIGINT)
         latest = time.monotonic() + GRACE_SECONDS
         for process in running:
             with suppress(subprocess.TimeoutExpired):
@@ -150,15 +145,14 @@ def _ends_within(process: subprocess.Popen[bytes], timeout: float) -> bool:
     try:
         process.wait(timeout)
     except subprocess.TimeoutExpired:
-        _interrupt(process)  # an interrupt first, so that the log shows how far it got
+        _signal_group(process, signal.SIGINT)  # an interrupt first, so that the log shows how far it got
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_SECONDS)
         return False
     return True
 
 
-def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    _signal_group(process, signal.SIGINT)
+
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
