@@ -7,7 +7,7 @@ from datetime import date, timedelta
 
 from harness import Outcome, Scenario, require
 
-from kit.answers import line_of
+from kit.answers import figure
 
 FIRST, LAST = date(2026, 1, 12), date(2026, 3, 20)
 CLOSED = (date(2026, 2, 16), date(2026, 2, 17))
@@ -36,8 +36,8 @@ def count_working_days(first: date, last: date, closed: list[date]) -> int:
 @scenario.expect
 def the_answer_is_what_the_calendar_says(outcome: Outcome) -> bool:
     due = count_working_days(FIRST, LAST, list(CLOSED))
-    days = line_of(outcome, "Working days")
-    return require(days == str(due), f"answered {days}, due {due}")
+    days = figure(outcome.text, "Working days")
+    return require(days == due, f"answered {days}, due {due}")
 
 
 @scenario.expect
