@@ -12,30 +12,23 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from kernai import Agent, GenerationOptions, LlmResponse, Message, Model, Provider, Recorder, aexecute, arun, run, skill
-from support import emit
+from bench_steps import COMMAND, FINAL, echo
+from kernai import Agent, LlmResponse, Message, Provider, Recorder, Skill, aexecute, arun, run, skill
+from support import best, compare, emit, timed
 
 RUNS = 200
 CALLS = 3
 CALL_SECONDS = 0.05
 CROWDS = (1000, 5000)
 MOST_OBJECTS = 45.0
-COMMAND = '<block type="command" name="echo">{"query": "hello"}</block>'
-FINAL = '<block type="final">done</block>'
-
-
-@skill(register=False)
-async def echo(query: str) -> str:
-    """Give the query back."""
-    return query
 
 
 @skill(register=False, name="echo")
-def plain_echo(query: str) -> str:
+async def async_echo(query: str) -> str:
     """Give the query back."""
     return query
 
@@ -47,39 +40,27 @@ def _answer(messages: Sequence[Message]) -> LlmResponse:
 class Slow(Provider):
     """A vendor that takes its time."""
 
-    def call(
-        self,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        on_chunk: Callable[[str], object],
-    ) -> LlmResponse:
-        del model, generation, on_chunk
+    def call(self, messages: Sequence[Message], *_: Any) -> LlmResponse:
         time.sleep(CALL_SECONDS)
         return _answer(messages)
 
-    async def acall(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
-    ) -> LlmResponse:
-        del model, generation, on_chunk
+    async def acall(self, messages: Sequence[Message], *_: Any) -> LlmResponse:
         await asyncio.sleep(CALL_SECONDS)
         return _answer(messages)
 
 
-async def _all_at_once(agent: Agent) -> None:
+def _agent(provider: Provider, echo: Skill = async_echo) -> Agent:
+    return Agent(instructions="Answer.", provider=provider, skills=[echo])
+
+
+async def _all_at_once() -> None:
+    agent = _agent(Slow())
     answers = await asyncio.gather(*(arun(agent, "go") for _ in range(RUNS)))
     assert answers == ["done"] * RUNS
 
 
-def _with_asyncio() -> float:
-    agent = Agent(instructions="Answer.", provider=Slow(), skills=[echo])
-    started = time.perf_counter()
-    asyncio.run(_all_at_once(agent))
-    return time.perf_counter() - started
-
-
 def _with_threads() -> float:
-    agent = Agent(instructions="Answer.", provider=Slow(), skills=[plain_echo])
+    agent = _agent(Slow(), echo)
     ready = threading.Barrier(RUNS)
     with ThreadPoolExecutor(RUNS) as pool:
         # starting a thread costs the same without kernai, so all are started before the measurement
@@ -93,7 +74,7 @@ def _with_threads() -> float:
 
 async def _crowd(runs: int) -> float:
     """The CPU seconds of a model call, with that many recorded runs at once."""
-    agent = Agent(instructions="Answer.", provider=Slow(), skills=[echo])
+    agent = _agent(Slow())
     gc.collect()
     began = time.process_time()
     await asyncio.gather(*(aexecute(agent, "go", recorder=Recorder()) for _ in range(runs)))
@@ -107,9 +88,7 @@ class Waiting(Slow):
         self.allowed = asyncio.Event()
         self.waiting: asyncio.Queue[None] = asyncio.Queue()
 
-    async def acall(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
-    ) -> LlmResponse:
+    async def acall(self, messages: Sequence[Message], *_: Any) -> LlmResponse:
         if len(messages) > 2 * 2:
             self.waiting.put_nowait(None)
             await self.allowed.wait()
@@ -119,7 +98,7 @@ class Waiting(Slow):
 async def _objects_of_a_run(runs: int = 200) -> float:
     """How many objects that the garbage collector visits a run has while it waits for its third model call."""
     provider = Waiting()
-    agent = Agent(instructions="Answer.", provider=provider, skills=[echo])
+    agent = _agent(provider)
     gc.collect()
     before = len(gc.get_objects())
     tasks = [asyncio.create_task(aexecute(agent, "go")) for _ in range(runs)]
@@ -135,14 +114,13 @@ async def _objects_of_a_run(runs: int = 200) -> float:
 
 def main(*, quick: bool = False) -> None:
     """One line for each of the two ways, one for thousands of runs, one for their objects."""
-    floor = CALLS * CALL_SECONDS
-    rounds = 2 if quick else 7
-    for name, measure in (("asyncio", _with_asyncio), ("threads", _with_threads)):
-        ours = min(measure() for _ in range(rounds))
-        emit(f"{RUNS} concurrent runs, {name}", ours * 1e3, floor * 1e3, ours / floor, "<= 1.2", unit="ms")
-    few, many = (min(asyncio.run(_crowd(runs)) for _ in range(2 if quick else 4)) for runs in CROWDS)
-    name = f"a model call, {CROWDS[1]} runs at once against {CROWDS[0]}"
-    emit(name, many * 1e6, few * 1e6, many / few, "<= 1.5", unit="us")
+    for name, measure in (("asyncio", timed(lambda: asyncio.run(_all_at_once()))), ("threads", _with_threads)):
+        (ours,) = best(2 if quick else 7, measure)
+        emit(f"{RUNS} concurrent runs, {name}", ours, CALLS * CALL_SECONDS, "<= 1.2", "ms")
+    compare(
+        f"a model call, {CROWDS[1]} runs at once against {CROWDS[0]}",
+        lambda: asyncio.run(_crowd(CROWDS[1])), lambda: asyncio.run(_crowd(CROWDS[0])),
+        "<= 1.5", rounds=2 if quick else 4, unit="us",
+    )  # fmt: skip
     asyncio.run(_objects_of_a_run(5))  # creates objects that do not belong to a run, such as caches
-    held = asyncio.run(_objects_of_a_run())
-    emit("objects of a run that waits", held, MOST_OBJECTS, held / MOST_OBJECTS, "<= 1", unit="objects")
+    emit("objects of a run that waits", asyncio.run(_objects_of_a_run()), MOST_OBJECTS, "<= 1", "objects")

@@ -220,7 +220,5 @@ def _report(name: str, counts: Counter[str], aimed: Sequence[str], aim: str = ">
     of = counts.total()
     kinds = (AT_ONCE, COPIED, REWRITTEN, LOST, WRONG)
     print("  ".join([f"# {name:32}", *(f"{kind} {counts[kind]}" for kind in kinds)]))
-    right = sum(counts[kind] for kind in aimed)
-    emit(f"dialects: {name}: {' or '.join(aimed)}", right, of, right / of, aim, unit="of")
-    bad = counts[LOST] + counts[WRONG]
-    emit(f"dialects: {name}: lost or wrong", bad, of, bad / of, "<= 0", unit="of")
+    emit(f"dialects: {name}: {' or '.join(aimed)}", sum(counts[kind] for kind in aimed), of, aim, "of")
+    emit(f"dialects: {name}: lost or wrong", counts[LOST] + counts[WRONG], of, "<= 0", "of")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from kernai import MemoryStore, SqliteStore, Store
 from kernai.durable.sqlite_store import Durability
 from kernai.jsonio.json_data import dumps
-from support import best_of, emit
+from support import Measure, compare, timed
 
 ENTRY: dict[str, Any] = {
     "event": "skill_result", "step": 3, "depth": 0, "task_id": None, "scope": "", "run_id": "refund-42",
@@ -29,16 +29,15 @@ TEXTS = [dumps(ENTRY)] * 4
 SYNCHRONOUS: dict[Durability, str] = {"power": "FULL", "process": "NORMAL"}
 
 
-def appending(store: Store, times: int) -> Callable[[], None]:
-    """A function that appends to a new run each time it is called."""
-    calls = iter(range(10**9))
+def appending(store: Store, times: int) -> Measure:
+    """Appends to a new run each time."""
 
     def append() -> None:
-        run_id = f"run-{next(calls)}"
+        run_id = uuid4().hex
         for seq in range(0, times * len(ENTRIES), len(ENTRIES)):
             store.append(run_id, seq, ENTRIES, [])
 
-    return append
+    return timed(append)
 
 
 def bare_database(path: Path, durability: Durability) -> sqlite3.Connection:
@@ -49,7 +48,7 @@ def bare_database(path: Path, durability: Durability) -> sqlite3.Connection:
     return connection
 
 
-def inserting(connection: sqlite3.Connection, times: int) -> Callable[[], None]:
+def inserting(connection: sqlite3.Connection, times: int) -> Measure:
     rows = [(text,) for text in TEXTS]
 
     def insert() -> None:
@@ -58,38 +57,35 @@ def inserting(connection: sqlite3.Connection, times: int) -> Callable[[], None]:
             connection.executemany("INSERT INTO texts (text) VALUES (?)", rows)
             connection.execute("COMMIT")
 
-    return insert
+    return timed(insert)
 
 
-def listing(times: int) -> Callable[[], None]:
+def listing(times: int) -> Measure:
     def append() -> None:
         kept: list[str] = []
         for _ in range(times):
             kept.extend(map(json.dumps, ENTRIES))
 
-    return append
+    return timed(append)
 
 
-def compared(name: str, work: Callable[[], None], floor: Callable[[], None], times: int, rounds: int, aim: str) -> None:
-    """Measures both in turns, so that a slow moment affects both."""
-    ours = floors = float("inf")
-    for _ in range(rounds):
-        ours, floors = min(ours, best_of(work, 1)), min(floors, best_of(floor, 1))
-    emit(name, ours / times * 1e6, floors / times * 1e6, ours / floors, aim, unit="µs")
-
-
-def sqlite_figures(folder: Path, durability: Durability, times: int, rounds: int, aim: str) -> None:
+def sqlite_figures(folder: Path, durability: Durability, times: int, rounds: int) -> None:
     bare = bare_database(folder / f"bare-{durability}.db", durability)
     with SqliteStore(folder / f"runs-{durability}.db", durability) as store:
-        name = f"SqliteStore append of 4 entries, {durability}"
-        compared(name, appending(store, times), inserting(bare, times), times, rounds, aim)
+        compare(
+            f"SqliteStore append of 4 entries, {durability}", appending(store, times), inserting(bare, times),
+            "<= 10", rounds=rounds, unit="us", per=times,
+        )  # fmt: skip
     bare.close()
 
 
 def main(*, quick: bool = False) -> None:
     """One line for each store. Files are in the working directory, since a temporary folder is often in memory."""
     rounds = 5 if quick else 30
-    compared("MemoryStore append of 4 entries", appending(MemoryStore(), 200), listing(200), 200, rounds, "<= 2")
+    compare(
+        "MemoryStore append of 4 entries", appending(MemoryStore(), 200), listing(200),
+        "<= 2", rounds=rounds, unit="us", per=200,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        sqlite_figures(Path(folder), "process", 200, rounds, "<= 10")
-        sqlite_figures(Path(folder), "power", 50, rounds, "<= 10")
+        sqlite_figures(Path(folder), "process", 200, rounds)
+        sqlite_figures(Path(folder), "power", 50, rounds)

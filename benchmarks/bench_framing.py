@@ -404,5 +404,5 @@ _STARTED = time.monotonic()
 
 
 def _report(name: str, count: int, of: int, aim: str) -> None:
-    emit(f"framing: {name}", count, of, count / max(of, 1), aim, unit="of")
+    emit(f"framing: {name}", count, of, aim, "of")
     print(f"# {time.monotonic() - _STARTED:.0f} s", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from kernai import GenerationOptions, Message, Model
 from kernai_providers import OpenAIProvider
-from support import emit
+from support import compare, emit
 
 CALLS = 100
 PAUSE = 0.001  # seconds between two pieces, so that each travels alone
@@ -72,7 +72,7 @@ def answer_all(line: socket.socket, pieces: int, accepted: int) -> None:
 # ------------------------------------------------------------------------------------------------------ the figures
 
 
-def through_the_provider(port: int, calls: int) -> Iterator[int]:
+def through_the_provider(port: int, calls: int) -> list[int]:
     """The nanoseconds from sending each piece to its callback."""
     seen: list[int] = []
     with OpenAIProvider("key", base_url=f"http://127.0.0.1:{port}") as provider:
@@ -81,7 +81,7 @@ def through_the_provider(port: int, calls: int) -> Iterator[int]:
                 (Message("user", "go"),), Model("bench"), GenerationOptions(),
                 lambda text: seen.append(time.perf_counter_ns() - int(text)),
             )
-    yield from seen
+    return seen
 
 
 def through_a_socket(port: int) -> Iterator[int]:
@@ -116,16 +116,17 @@ def main(*, quick: bool = False) -> None:
 
 
 def latency(port: int) -> None:
-    rounds = [(statistics.median(through_the_provider(port, 1)), statistics.median(through_a_socket(port)))
-              for _ in range(3)]
-    ours, floor = (min(one) / 1000 for one in zip(*rounds, strict=True))
-    emit("a piece from server to callback, against a bare socket", ours, floor, ours / floor, "<= 3", unit="us")
+    compare(
+        "a piece from server to callback, against a bare socket",
+        lambda: statistics.median(through_the_provider(port, 1)) / 1e9,
+        lambda: statistics.median(through_a_socket(port)) / 1e9,
+        "<= 3", rounds=3, unit="us",
+    )  # fmt: skip
 
 
 def reuse(port: int) -> None:
-    list(through_the_provider(port, CALLS))
-    accepted = accepted_by(port)
-    emit(f"connections for {CALLS} calls in a row", accepted, 1, accepted, "<= 1", unit="connections")
+    through_the_provider(port, CALLS)
+    emit(f"connections for {CALLS} calls in a row", accepted_by(port), 1, "<= 1", "connections")
 
 
 if __name__ == "__main__":  # the server's process

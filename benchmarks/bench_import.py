@@ -8,25 +8,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
-from support import emit
+from support import best, emit, timed
 
 SRC = Path(__file__).resolve().parents[1] / "src"
-PROGRAMS = {"bare": "pass", "floor": "import dataclasses, json, logging, threading", "kernai": "import kernai"}
+FLOOR = "import dataclasses, json, logging, threading"
 
 
 def main(*, quick: bool = False) -> None:
     """Emits one line. The three programs take turns, so that a slow moment affects all of them."""
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    best = dict.fromkeys(PROGRAMS, float("inf"))
-    for _ in range(10 if quick else 60):
-        for name, program in PROGRAMS.items():
-            started = time.perf_counter()
-            subprocess.run([sys.executable, "-c", program], env=environment, check=True)
-            best[name] = min(best[name], time.perf_counter() - started)
-    floor, ours = ((best[name] - best["bare"]) * 1e3 for name in ("floor", "kernai"))
-    emit("import kernai", ours, floor, ours / floor, "<= 2.7", unit="ms")
-    emit("import kernai, absolute", ours, 30.0, ours / 30.0, "<= 1", unit="ms")
+    commands = ([sys.executable, "-c", program] for program in ("pass", FLOOR, "import kernai"))
+    starts = (timed(partial(subprocess.run, command, env=environment, check=True)) for command in commands)
+    bare, floor, ours = best(10 if quick else 60, *starts)
+    emit("import kernai", ours - bare, floor - bare, "<= 2.7", "ms")
+    emit("import kernai, absolute", ours - bare, 0.030, "<= 1", "ms")

@@ -16,6 +16,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import kernai
@@ -23,7 +24,7 @@ from kernai import Agent, MockProvider, Skill, execute, parse
 from kernai.blocks.quotations import look_at, quoted_calls
 from kernai.inputs.table import read_json
 from kernai.jsonio.json_data import loads
-from support import best_of, emit
+from support import Measure, best, compare, emit, timed
 
 PROSE = """The report names two offices. The one in Lyon closed in March, so only Turin counts for the second half of
 the year, and the figure in the summary still holds both: R&D <p> is not in it. It may have changed.
@@ -37,13 +38,8 @@ BLOCK = re.compile(r'<block type="([^"]*)"(?: name="([^"]*)")?>(.*?)</block>', r
 ROW = {"id": 17, "name": "Ada", "tags": ["a", "b"], "note": "plain", "at": "12:30", "part": 0.5}
 
 
-def best(work: Callable[[], object], rounds: int) -> float:
-    return best_of(work, rounds, time.process_time)
-
-
-def against(name: str, work: Callable[[], object], floor: Callable[[], object], rounds: int, aim: str) -> None:
-    ours, theirs = best(work, rounds), best(floor, rounds)
-    emit(name, ours * 1000, theirs * 1000, ours / theirs, aim, unit="ms")
+def cpu(work: Callable[..., object], *given: object) -> Measure:
+    return timed(lambda: work(*given), time.process_time)
 
 
 def texts(rounds: int) -> None:
@@ -53,14 +49,12 @@ def texts(rounds: int) -> None:
     }  # fmt: skip
     for name, piece in pieces.items():
         text = piece * (1_000_000 // len(piece))
-        taken = best(lambda: look_at(text), rounds) * 1e9 / len(text)  # noqa: B023
-        emit(f"look for calls in 1 MB, {name}, against what it may take", taken, 60, taken / 60, "<= 1", unit="ms")
+        (taken,) = best(rounds, cpu(look_at, text))
+        emit(f"look for calls in 1 MB, {name}, against what it may take", taken * 1e6 / len(text), 0.060, "<= 1", "ms")
     for name, piece, aim in (("blocks", CALL, "<= 8"), ("HTML and blocks", HTML + CALL, "<= 80")):
         text = piece * (5_000_000 // len(piece))
-        against(
-            f"quoted_calls of 5 MB, {name}, against finditer", lambda: list(quoted_calls(text)),  # noqa: B023
-            lambda: list(BLOCK.finditer(text)), rounds, aim,  # noqa: B023
-        )  # fmt: skip
+        ours, floor = (cpu(lambda find, text: list(find(text)), find, text) for find in (quoted_calls, BLOCK.finditer))
+        compare(f"quoted_calls of 5 MB, {name}, against finditer", ours, floor, aim, rounds=rounds)
 
 
 def json_texts(rounds: int) -> None:
@@ -70,25 +64,18 @@ def json_texts(rounds: int) -> None:
     }  # fmt: skip
     for name, data in documents.items():
         text = json.dumps(data)
-        against(
-            f"loads of 1 MB, {name}, against json.loads", lambda: loads(text, unique_keys=True),  # noqa: B023
-            lambda: json.loads(text), rounds, "<= 2",  # noqa: B023
-        )  # fmt: skip
+        ours, floor = cpu(partial(loads, unique_keys=True), text), cpu(json.loads, text)
+        compare(f"loads of 1 MB, {name}, against json.loads", ours, floor, "<= 2", rounds=rounds)
     double = json.dumps({"rows": [{"name": "Ada", "note": "a text of some length", "n": 17}] * 15_000})
-    single = double.replace('"', "'")
-    against(
-        "1 MB in single quotes, read, against double ones", lambda: read_json(single, repair=True),
-        lambda: read_json(double, repair=True), rounds, "<= 10",
-    )  # fmt: skip
-    blocks = [f'<block type="command" name="a">{content}</block>' for content in (single, double)]
-    against(
-        "1 MB in single quotes, a block, against double ones", lambda: parse(blocks[0]), lambda: parse(blocks[1]),
-        rounds, "<= 10",
-    )  # fmt: skip
+    quotes = double.replace('"', "'"), double
+    ours, floor = (cpu(partial(read_json, repair=True), text) for text in quotes)
+    compare("1 MB in single quotes, read, against double ones", ours, floor, "<= 10", rounds=rounds)
+    ours, floor = (cpu(parse, f'<block type="command" name="a">{text}</block>') for text in quotes)
+    compare("1 MB in single quotes, a block, against double ones", ours, floor, "<= 10", rounds=rounds)
 
 
 def registry(rounds: int) -> None:
-    agent, seconds = Agent(instructions="", skills="all"), []
+    agent, seconds = Agent(instructions="", skills="all"), list[float]()
     call = f'<block type="command" name="skill_1">{json.dumps({"text": "x"})}</block>'
 
     def runs() -> None:
@@ -100,11 +87,11 @@ def registry(rounds: int) -> None:
         for count in (10, 1000):
             for number in range(count):
                 kernai.skills.register(Skill(f"skill_{number}", execute=lambda text: text))
-            seconds.append(best(runs, rounds) / 200)
+            seconds += best(rounds, cpu(runs))
     finally:
         kernai.skills.restore(before)
     few, many = seconds
-    emit("a run beside 1,000 skills, against 10", many * 1e6, few * 1e6, many / few, "<= 1.3", unit="µs")
+    emit("a run beside 1,000 skills, against 10", many / 200, few / 200, "<= 1.3", "us")
 
 
 def main(*, quick: bool = False) -> None:

@@ -5,7 +5,6 @@ Floor: one microsecond. Also a step of a run with one such function, compared to
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ from bench_steps import Turns, echo
 from kernai import Agent, Recorder, execute
 from kernai.loop.effects import CallSkill, Effect
 from kernai.middleware.chain import Flow, Middleware, through
-from support import best_of, emit
+from support import Measure, best, compare, emit, timed
 
 EFFECTS = 2000
 MOST = 11
@@ -25,8 +24,8 @@ def passing(effect: Effect) -> Flow:
     return (yield effect)
 
 
-def effects_through(middleware: list[Middleware]) -> Callable[[], None]:
-    """Sends `EFFECTS` effects through a list, each answered immediately."""
+def effects_through(middleware: list[Middleware]) -> Measure:
+    """The seconds for `EFFECTS` effects through a list, each answered immediately."""
     effect = CallSkill("", "0.0", "echo", {})
     run: Any = SimpleNamespace(middleware=middleware)
     ended = suppress(StopIteration)
@@ -38,7 +37,7 @@ def effects_through(middleware: list[Middleware]) -> Callable[[], None]:
             with ended:
                 flow.send("")
 
-    return perform
+    return timed(perform)
 
 
 def step_with(middleware: list[Middleware] | None) -> float:
@@ -52,9 +51,9 @@ def step_with(middleware: list[Middleware] | None) -> float:
 def main(*, quick: bool = False) -> None:
     """Emits one line for an effect, one for a step."""
     rounds = 10 if quick else 60
-    first, last = (best_of(effects_through([passing] * many), 2 * rounds) / EFFECTS for many in (1, MOST))
-    each = (last - first) / (MOST - 1)
-    emit("a middleware that passes on, after the first", each * 1e6, 1.0, each / 1e-6, "<= 1", unit="us")
-    pairs = [(step_with(None), step_with([passing])) for _ in range(rounds)]
-    without, one = (min(seconds) for seconds in zip(*pairs, strict=True))
-    emit("step with one middleware against none", one * 1e6, without * 1e6, one / without, "<= 1.5", unit="us")
+    first, last = best(2 * rounds, *(effects_through([passing] * many) for many in (1, MOST)))
+    emit("a middleware that passes on, after the first", (last - first) / EFFECTS / (MOST - 1), 1e-6, "<= 1", "us")
+    compare(
+        "step with one middleware against none", lambda: step_with([passing]), lambda: step_with(None),
+        "<= 1.5", rounds=rounds, unit="us",
+    )  # fmt: skip

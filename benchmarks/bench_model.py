@@ -158,9 +158,8 @@ def main(*, quick: bool, provider: str = "smollm2/135m") -> None:
     for name, way in ways_of(asked).items():
         some = turns if name == "constrained" else turns[:FREE]
         counts = Counter(way(*one, asked, model) for one in some)
-        right = sum(counts[kind] for kind in RIGHT)
-        emit(f"model: {name} turns that are right", right, len(some), right / len(some),
-             ">= 1" if name == "constrained" else ">= 0", unit="of")
+        aim = ">= 1" if name == "constrained" else ">= 0"
+        emit(f"model: {name} turns that are right", sum(counts[kind] for kind in RIGHT), len(some), aim, "of")
         cells = " | ".join(str(counts[kind]) for kind in KINDS)
         rows.append(f"| `{provider}` | {name} | {len(some)} | {cells} | {__version__} | {datetime.now(UTC):%d %B %Y} |")
     print(*rows, sep="\n", flush=True)

@@ -25,7 +25,7 @@ from functools import partial
 from xml.parsers import expat
 
 from kernai import StreamParser, parse
-from support import best_of, emit
+from support import best, emit, timed
 
 SIZES = (1, 4, 64, 4096)
 WINDOW = 1 << 18  # characters that are cut at a time, so that not all pieces of 10 MB exist at once
@@ -136,26 +136,22 @@ def seconds(make: Callable[[], Way], text: str, size: int) -> float:
     return taken + time.perf_counter() - started
 
 
-def megabytes(text: str) -> float:
-    return len(text.encode()) / 1e6
+def speed(text: str, taken: float) -> float:
+    """Bytes per second."""
+    return len(text.encode()) / taken
 
 
 def against_floors(name: str, text: str, rounds: int, *, aim: bool) -> None:
-    as_xml = f"<text>{text}</text>"
+    texts = {floor: text, blocks_only: text, all_events: text, xml: f"<text>{text}</text>"}
     for size in SIZES:
-        best = dict.fromkeys((floor, blocks_only, all_events, xml), float("inf"))
-        for _ in range(rounds):
-            for make in best:
-                best[make] = min(best[make], seconds(make, as_xml if make is xml else text, size))
-        speed = {make: megabytes(text) / taken for make, taken in best.items()}
-        for make, heard in ((blocks_only, "blocks heard"), (all_events, "all heard")):
+        taken = best(rounds, *(partial(seconds, make, one, size) for make, one in texts.items()))
+        listed, blocks, everything, parsed = (speed(text, one) for one in taken)
+        for ours, heard in ((blocks, "blocks heard"), (everything, "all heard")):
             label = f"{name}, chunks of {size}, {heard}"
-            ratios = {floor: speed[make] / speed[floor], xml: speed[make] / speed[xml]}
             if size <= 4:
-                wanted = ">= 0.5" if aim and make is blocks_only else ">= 0"
-                emit(f"{label}, against a list", speed[make], speed[floor], ratios[floor], wanted)
+                emit(f"{label}, against a list", ours, listed, ">= 0.5" if aim and ours is blocks else ">= 0", "MB/s")
             wanted = ">= 0.9" if size == 64 else ">= 1"
-            emit(f"{label}, against expat", speed[make], speed[xml], ratios[xml], wanted if aim else ">= 0")
+            emit(f"{label}, against expat", ours, parsed, wanted if aim else ">= 0", "MB/s")
 
 
 def shape(name: str, size: float) -> str:
@@ -164,14 +160,14 @@ def shape(name: str, size: float) -> str:
 
 
 def speeds(make: Callable[[], Way], texts: Sequence[str], size: int, rounds: int) -> tuple[float, float]:
-    """MB/s for a short and a long text, in turns, with as much text of each, so that noise affects both equally."""
+    """The speeds for a long and a short text, with as much text of each, so that noise affects both equally."""
     short, long = texts
-    times = round(megabytes(long) / megabytes(short))
-    taken = [
-        (sum(seconds(make, short, size) for _ in range(times)) / times, seconds(make, long, size))
-        for _ in range(rounds)
-    ]
-    return megabytes(short) / min(pair[0] for pair in taken), megabytes(long) / min(pair[1] for pair in taken)
+    times = round(len(long) / len(short))
+    taken = best(
+        rounds, partial(seconds, make, long, size),
+        lambda: sum(seconds(make, short, size) for _ in range(times)) / times,
+    )  # fmt: skip
+    return speed(long, taken[0]), speed(short, taken[1])
 
 
 def growth(small: float, large: float, rounds: int) -> None:
@@ -179,45 +175,37 @@ def growth(small: float, large: float, rounds: int) -> None:
     for name in SHAPES:
         texts = shape(name, small), shape(name, large)
         for size in SIZES:
-            short, long = speeds(blocks_only, texts, size, rounds)
             label = f"{name}, chunks of {size}, {large:g} MB against {small:g} MB"
-            emit(label, long, short, long / short, ">= 0.8")
+            emit(label, *speeds(blocks_only, texts, size, rounds), ">= 0.8", "MB/s")
             if size >= 64 and SHAPES[name][0]:  # the shape is one block, so the cost of its memory is measured too
-                short, long = speeds(joined, texts, size, rounds)
-                emit(f"{label}, a list that is joined", long, short, long / short, ">= 0")
+                emit(f"{label}, a list that is joined", *speeds(joined, texts, size, rounds), ">= 0", "MB/s")
 
 
 def html_against_expat(size: float, rounds: int) -> None:
     text = shape("HTML", size)
     for chunks in SIZES:
-        ours = min(seconds(all_events, text, chunks) for _ in range(rounds))
-        theirs = min(seconds(xml, f"<text>{text}</text>", chunks) for _ in range(rounds))
+        taken = best(
+            rounds, partial(seconds, all_events, text, chunks), partial(seconds, xml, f"<text>{text}</text>", chunks)
+        )
         label = f"HTML, chunks of {chunks}, all heard, against expat"
-        emit(label, megabytes(text) / ours, megabytes(text) / theirs, theirs / ours, ">= 0.5")
+        emit(label, speed(text, taken[0]), speed(text, taken[1]), ">= 0.5", "MB/s")
 
 
 def whole(text: str, rounds: int) -> None:
     pattern = re.compile(r'<block type="([^"]*)"(?: name="([^"]*)")?>(.*?)</block>', re.DOTALL)
-    ours = best_of(lambda: parse(text), rounds)
-    theirs = best_of(lambda: list(pattern.finditer(text)), rounds)
-    emit("parse, against finditer", megabytes(text) / ours, megabytes(text) / theirs, theirs / ours, ">= 0.5")
+    taken = best(rounds, timed(lambda: parse(text)), timed(lambda: list(pattern.finditer(text))))
+    emit("parse, against finditer", speed(text, taken[0]), speed(text, taken[1]), ">= 0.5", "MB/s")
 
 
 def small_calls(rounds: int) -> None:
     content = '{"query": "tea", "limit": 3}'
-    json, plain = (f'<block type="command" name="search">{one:28}</block>\n' * 100 for one in (content, "tea"))
-    ways: dict[str, Callable[[str], float]] = {"whole": lambda text: best_of(lambda: parse(text), 1)}
-    ways |= {f"chunks of {size}": partial(_pushed, size) for size in SIZES}
+    texts = [f'<block type="command" name="search">{one:28}</block>\n' * 100 for one in (content, "tea")]
+    ways: dict[str, Callable[[str], float]] = {"whole": lambda text: timed(lambda: parse(text))()}
+    ways |= {f"chunks of {size}": partial(seconds, blocks_only, size=size) for size in SIZES}
     for name, way in ways.items():
-        ours = theirs = float("inf")
-        for _ in range(30 * rounds):
-            ours, theirs = min(ours, way(json)), min(theirs, way(plain))
+        json, plain = best(30 * rounds, *(partial(way, text) for text in texts))
         label = f"small JSON calls, {name}, against plain text"
-        emit(label, megabytes(json) / ours, megabytes(plain) / theirs, theirs / ours, ">= 0.75")
-
-
-def _pushed(size: int, text: str) -> float:
-    return seconds(blocks_only, text, size)
+        emit(label, speed(texts[0], json), speed(texts[1], plain), ">= 0.75", "MB/s")
 
 
 def main(*, quick: bool = False) -> None:

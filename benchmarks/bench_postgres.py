@@ -12,19 +12,21 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
+from uuid import uuid4
 
 import psycopg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import kernai
-from bench_durable import ENTRIES, TEXTS, compared
+from bench_durable import ENTRIES, TEXTS
 from kernai import Agent, MockProvider, Skill
 from kernai.durable.store import RunInfo
 from kernai.jsonio.json_data import dumps_data
 from kernai.postgres import PostgresStore, Workers
 from kernai.values.pending_calls import PendingCall
-from support import emit
+from support import Measure, compare, emit, timed
 from tests.postgres.server import Server
 
 STEPS = 20
@@ -41,30 +43,28 @@ INSERT INTO entries SELECT '', 'r' || n, seq, %(text)s
 FROM generate_series(1, %(count)s) AS n, generate_series(0, 3) AS seq"""
 
 
-def appending(store: PostgresStore, times: int) -> Callable[[], None]:
-    """A function that appends under a lease, as a run does, to a new run each time it is called."""
-    calls = iter(range(10**9))
+def appending(store: PostgresStore, times: int) -> Measure:
+    """Appends under a lease, as a run does, to a new run each time."""
 
     def append() -> None:
-        run_id = f"append-{next(calls)}"
+        run_id = uuid4().hex
         info = RunInfo(run_id, "clerk")
         lease = store.append(run_id, 0, ENTRIES, [], info=info, claim=("bench", 60.0))
         for seq in range(4, times * 4, 4):
             lease = store.append(run_id, seq, ENTRIES, [], info=info, lease=lease, writer=str(seq))
 
-    return append
+    return timed(append)
 
 
-def inserting(connection: psycopg.Connection, times: int) -> Callable[[], None]:
+def inserting(connection: psycopg.Connection, times: int) -> Measure:
     def insert() -> None:
         for _ in range(times):
             connection.execute("INSERT INTO bare (text) SELECT unnest(%b::text[])", (TEXTS,))
 
-    return insert
+    return timed(insert)
 
 
-def stepping(store: PostgresStore) -> Callable[[], None]:
-    calls = iter(range(10**9))
+def stepping(store: PostgresStore) -> Measure:
     it = Agent(
         instructions="x", skills=[Skill("look", execute=lambda: "seen", inputs={})], max_steps=STEPS + 1,
         provider=MockProvider().on_call(lambda messages, _: (
@@ -73,24 +73,14 @@ def stepping(store: PostgresStore) -> Callable[[], None]:
     )
 
     def run() -> None:
-        result = kernai.execute(it, "go", store=store, run_id=f"step-{next(calls)}")
+        result = kernai.execute(it, "go", store=store)
         assert result.steps == STEPS, result
 
-    return run
-
-
-def median(work: Callable[[], object], times: int) -> float:
-    """The median time of `work` in milliseconds."""
-    found = []
-    for _ in range(times):
-        began = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - began)
-    return sorted(found)[times // 2] * 1e3
+    return timed(run)
 
 
 def deciding(store: PostgresStore, times: int) -> float:
-    """The median time in milliseconds from a decision to the worker's call of the skill."""
+    """The median time in seconds from a decision to the worker's call of the skill."""
     found: list[float] = []
     called = threading.Event()
 
@@ -115,7 +105,7 @@ def deciding(store: PostgresStore, times: int) -> float:
         found[at] -= began
     workers.stop()
     thread.join()
-    return sorted(found)[times // 2] * 1e3
+    return median(found)
 
 
 def commits(server: Server, work: Callable[[], object]) -> int:
@@ -151,8 +141,7 @@ def of_a_million(server: Server, count: int) -> None:
         }
         for name, work in works.items():
             work()
-            found = median(work, 100)
-            emit(f"PostgresStore, {count:,} runs: {name}", found, 0.0, found, "<= 20", unit="ms")
+            emit(f"PostgresStore, {count:,} runs: {name}", median(timed(work)() for _ in range(100)), 0, "<= 20", "ms")
         for name, query in PLANS.items():
             rows = connection.execute(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) {query}").fetchall()
             print(f"plan of {name}:", *(f"    {row[0]}" for row in rows), sep="\n", file=sys.stderr)
@@ -182,13 +171,15 @@ def main(*, quick: bool = False) -> None:
             settings = [f"{name}={bare.execute(f'SHOW {name}').fetchone()[0]}" for name in SHOWN]  # type: ignore[index]  # there is one
             print(f"PostgreSQL {bare.info.server_version // 10000}, {', '.join(settings)}", file=sys.stderr)
             bare.execute("CREATE TABLE bare (id bigserial PRIMARY KEY, text text)")
-            name = "PostgresStore append of 4 entries"
-            compared(name, appending(store, times), inserting(bare, times), times, rounds, "<= 1.5")
-            name = "a step with PostgresStore, beside two commits"
+            compare(
+                "PostgresStore append of 4 entries", appending(store, times), inserting(bare, times),
+                "<= 1.5", rounds=rounds, unit="us", per=times,
+            )  # fmt: skip
             run = stepping(store)
-            compared(name, run, inserting(bare, 2 * STEPS), STEPS, rounds, "<= 1.5")
-            count, appends = commits(server, run), 2 * STEPS
-            emit(f"transactions of a run of {STEPS} steps", count, appends, count / appends, "<= 1", unit="")
-            waited = deciding(store, times)
-            emit("from a decision to the call by a worker", waited, 0.0, waited, "<= 100", unit="ms")
+            compare(
+                "a step with PostgresStore, beside two commits", run, inserting(bare, 2 * STEPS),
+                "<= 1.5", rounds=rounds, unit="us", per=STEPS,
+            )  # fmt: skip
+            emit(f"transactions of a run of {STEPS} steps", commits(server, run), 2 * STEPS, "<= 1", "")
+            emit("from a decision to the call by a worker", deciding(store, times), 0, "<= 100", "ms")
         of_a_million(server, 20_000 if quick else 1_000_000)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from bench_durable import bare_database, inserting
 from bench_steps import UNLIMITED, Turns, echo
 from kernai import Agent, MemoryStore, SqliteStore
 from kernai.jsonio.json_data import dumps
-from support import best_of, emit
+from support import best, emit, timed
 
 #: the number of events in a step with one call: messages_sent llm_response blocks_parsed skill_execute skill_result
 EVENTS_A_STEP = 5
@@ -38,56 +37,44 @@ def _agent(steps: int) -> Agent:
     return Agent(instructions="You look things up.", skills=[echo], max_steps=steps + 1)
 
 
-def _run(steps: int, **options: Any) -> Callable[[], object]:
-    agent = _agent(steps)
-    return lambda: kernai.execute(agent, "go", provider=Turns(steps), limits=UNLIMITED, **options)
+def _run(steps: int, **options: Any) -> None:
+    kernai.execute(_agent(steps), "go", provider=Turns(steps), limits=UNLIMITED, **options)
 
 
 def _steps(steps: int, rounds: int, folder: Path) -> None:
-    plain = best_of(_run(steps), rounds) / steps
-
-    def in_memory() -> None:
-        _run(steps, store=MemoryStore(), run_id="r")()
-
-    memory = best_of(in_memory, rounds) / steps
-    emit("resume.step_memory_store", memory * 1e6, plain * 1e6, memory / plain, "<= 6", unit="us")
-
     store = SqliteStore(folder / "runs.db", durability="process")
-    sqlite = best_of(_run(steps, store=store), rounds) / steps
-    emit("resume.step_sqlite_process", sqlite * 1e6, plain * 1e6, sqlite / plain, "<= 10", unit="us")
-    store.close()
-
-    with closing(bare_database(folder / "bare.db", "process")) as connection:
-        bare = best_of(inserting(connection, 2 * steps), rounds) / (2 * steps)
+    with store, closing(bare_database(folder / "bare.db", "process")) as connection:
+        plain, memory, sqlite, bare = best(
+            rounds, timed(lambda: _run(steps)), timed(lambda: _run(steps, store=MemoryStore(), run_id="r")),
+            timed(lambda: _run(steps, store=store)), inserting(connection, 2 * steps),
+        )  # fmt: skip
+    emit("resume.step_memory_store", memory / steps, plain / steps, "<= 6", "us")
+    emit("resume.step_sqlite_process", sqlite / steps, plain / steps, "<= 10", "us")
     # a step with a call is two appends
-    emit("resume.append_beside_a_bare_insert", sqlite * 1e6 / 2, bare * 1e6, sqlite / 2 / bare, "<= 50", unit="us")
+    emit("resume.append_beside_a_bare_insert", sqlite / steps / 2, bare / steps / 2, "<= 50", "us")
 
 
 def _resumes(events: int, rounds: int) -> None:
     quarter, parsed_quarter = _resumed(events // 4, rounds)
     whole, parsed = _resumed(events, rounds)
-    emit("resume.beside_json_loads", whole * 1e3, parsed * 1e3, whole / parsed, "<= 20", unit="ms")
-    growth, linear = whole / quarter, parsed / parsed_quarter
-    emit("resume.four_times_the_events", growth, linear, growth / linear, "<= 1.5", unit="times as long")
+    emit("resume.beside_json_loads", whole, parsed, "<= 20", "ms")
+    emit("resume.four_times_the_events", whole / quarter, parsed / parsed_quarter, "<= 1.5", "times as long")
 
 
-def _resumed(events: int, rounds: int) -> tuple[float, float]:
+def _resumed(events: int, rounds: int) -> list[float]:
     """The seconds that a resume of this many events takes, and those that reading them as JSON takes."""
     steps = events // EVENTS_A_STEP
     store = MemoryStore()
-    _run(steps, store=store, run_id="r")()
+    _run(steps, store=store, run_id="r")
     entries = store.load("r")[:-4]  # the last answer is still to come
     text = [dumps(entry) for entry in entries]
 
-    def resume() -> None:
+    def resume() -> float:
         part = MemoryStore()
         part.append("r", 0, entries, [])
-        resumes.append(best_of(lambda: _last(part, steps), 1))
+        return timed(lambda: _last(part, steps))()
 
-    resumes: list[float] = []
-    for _ in range(rounds):
-        resume()
-    return min(resumes), best_of(lambda: [json.loads(one) for one in text], rounds)
+    return best(rounds, resume, timed(lambda: [json.loads(one) for one in text]))
 
 
 def _last(store: MemoryStore, steps: int) -> None:

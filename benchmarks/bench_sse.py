@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import gc
 import json
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle, islice
 
 from kernai_providers.reader import Lines, SseDecoder
-from support import emit
+from support import best, emit, timed
 
 SIZES = (256, 1460, 16 << 10, 64 << 10, 0)  # bytes of a chunk; 0: the whole body
 WORDS = ("The", " report", " names", " two", " offices", ",", " Lyon", " and", " Ménage", " 漢字", " \U0001f600", ".\n")
@@ -26,8 +27,7 @@ Chunks = Sequence[bytes]
 def openai(events: int) -> bytes:
     """Chunks of an answer as a vendor's server writes them, about 250 bytes each."""
     pieces = []
-    words = WORDS * (events // len(WORDS) + 1)
-    for at in range(events):
+    for word in islice(cycle(WORDS), events):
         chunk = {
             "id": "chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG",
             "object": "chat.completion.chunk",
@@ -35,7 +35,7 @@ def openai(events: int) -> bytes:
             "model": "gpt-4o-2024-08-06",
             "service_tier": "default",
             "system_fingerprint": "fp_fc9f1d7035",
-            "choices": [{"index": 0, "delta": {"content": words[at]}, "logprobs": None, "finish_reason": None}],
+            "choices": [{"index": 0, "delta": {"content": word}, "logprobs": None, "finish_reason": None}],
         }
         pieces.append(f"data: {json.dumps(chunk, separators=(',', ':'), ensure_ascii=False)}\n\n")
     return "".join(pieces).encode()
@@ -43,15 +43,14 @@ def openai(events: int) -> bytes:
 
 def ollama(lines: int) -> bytes:
     """The same with one JSON object in each line."""
-    words = WORDS * (lines // len(WORDS) + 1)
     objects = (
         {
             "model": "llama3.2",
             "created_at": "2026-03-01T12:00:00.000000Z",
-            "message": {"role": "assistant", "content": words[at]},
+            "message": {"role": "assistant", "content": word},
             "done": False,
         }
-        for at in range(lines)
+        for word in islice(cycle(WORDS), lines)
     )
     return b"".join(json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in objects)
 
@@ -62,16 +61,10 @@ def anthropic(events: int) -> bytes:
     return (f"event: content_block_delta\ndata: {json.dumps(data)}\n\n").encode() * events
 
 
-def floor(whole: Chunks) -> None:
+def floor(whole: Chunks, prefix: bytes = b"data: ") -> None:
     for line in whole[0].split(b"\n"):
-        if line.startswith(b"data: "):
-            json.loads(line[6:])
-
-
-def floor_of_lines(whole: Chunks) -> None:
-    for line in whole[0].split(b"\n"):
-        if line:
-            json.loads(line)
+        if line and line.startswith(prefix):
+            json.loads(line[len(prefix) :])
 
 
 def sse(chunks: Chunks) -> None:
@@ -91,30 +84,27 @@ def ndjson(chunks: Chunks) -> None:
 
 def seconds(work: Callable[[Chunks], object], chunks: Chunks) -> float:
     gc.collect()
-    started = time.perf_counter()
-    work(chunks)
-    return time.perf_counter() - started
+    return timed(lambda: work(chunks))()
 
 
-def against(label: str, body: bytes, sizes: Sequence[int], rounds: int, *, aim: str, lines: bool = False) -> None:
-    decode, least = (ndjson, floor_of_lines) if lines else (sse, floor)
+def against(
+    label: str, body: bytes, sizes: Sequence[int], rounds: int, aim: str = ">= 0.7", *, lines: bool = False
+) -> None:
+    decode, least = (ndjson, partial(floor, prefix=b"")) if lines else (sse, floor)
     for size in sizes:
         chunks = [body[at : at + size] for at in range(0, len(body), size)] if size else [body]
-        pairs = [(seconds(decode, chunks), seconds(least, [body])) for _ in range(rounds)]
-        ours, theirs = (min(taken) for taken in zip(*pairs, strict=True))
-        speed, bound = len(body) / ours / 1e6, len(body) / theirs / 1e6
+        ours, theirs = best(rounds, partial(seconds, decode, chunks), partial(seconds, least, [body]))
         cut = f"chunks of {size} bytes" if size else "whole"
-        emit(f"{label}, {cut}, against split and json.loads", speed, bound, speed / bound, aim)
+        emit(f"{label}, {cut}, against split and json.loads", len(body) / ours, len(body) / theirs, aim, "MB/s")
 
 
 def main(*, quick: bool = False) -> None:
     """Emits all figures; `quick` measures less text, less often."""
     rounds, events = (3, 2_000) if quick else (9, 10_000)
-    aim = ">= 0.7"
-    against("SSE", openai(events), SIZES, rounds, aim=aim)
-    against("SSE, two lines an event", anthropic(events), SIZES, rounds, aim=aim)
-    against("SSE, CR LF", openai(events).replace(b"\n", b"\r\n"), SIZES, rounds, aim=aim)
-    against("NDJSON", ollama(events), SIZES, rounds, aim=aim, lines=True)
-    against("SSE", openai(events // 10), (1, 16), rounds, aim=">= 0")
+    against("SSE", openai(events), SIZES, rounds)
+    against("SSE, two lines an event", anthropic(events), SIZES, rounds)
+    against("SSE, CR LF", openai(events).replace(b"\n", b"\r\n"), SIZES, rounds)
+    against("NDJSON", ollama(events), SIZES, rounds, lines=True)
+    against("SSE", openai(events // 10), (1, 16), rounds, ">= 0")
     line = b"data: " + json.dumps({"text": "a long answer in one piece " * (events * 10)}).encode() + b"\n\n"
-    against("SSE, one line of all", line, (1460, 64 << 10, 0), rounds, aim=aim)
+    against("SSE, one line of all", line, (1460, 64 << 10, 0), rounds)

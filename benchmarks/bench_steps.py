@@ -12,29 +12,17 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
-from kernai import (
-    Agent,
-    GenerationOptions,
-    Limits,
-    LlmResponse,
-    Message,
-    Model,
-    Provider,
-    Recorder,
-    aexecute,
-    execute,
-    skill,
-)
-from support import best_of, emit
+from kernai import Agent, Limits, LlmResponse, Provider, Recorder, aexecute, execute, skill
+from support import best, emit, timed
 
 COMMAND = 'I will look.\n<block type="command" name="echo">{"query": "hello"}</block>'
 FINAL = '<block type="final">done</block>'
 UNLIMITED = Limits(max_calls=None)
 BLOCK = re.compile(r'<block type="(\w+)"(?: name="([^"]*)")?>(.*?)</block>', re.DOTALL)
-MARKS = (1, 10, 100, 300, 1000)
 
 
 @skill(register=False)
@@ -50,14 +38,7 @@ class Turns(Provider):
         self.steps = steps
         self.times: list[float] = []
 
-    def call(
-        self,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        on_chunk: Callable[[str], object],
-    ) -> LlmResponse:
-        del messages, model, generation
+    def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         self.times.append(time.perf_counter())
         content = COMMAND if len(self.times) < self.steps else FINAL
         on_chunk(content)
@@ -67,14 +48,8 @@ class Turns(Provider):
 class AsyncTurns(Turns):
     """The same for asyncio, without a thread."""
 
-    async def acall(
-        self,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        on_chunk: Callable[[str], object],
-    ) -> LlmResponse:
-        return self.call(messages, model, generation, on_chunk)
+    async def acall(self, *asked: Any) -> LlmResponse:
+        return self.call(*asked)
 
 
 def kernai_run(steps: int) -> list[float]:
@@ -107,16 +82,10 @@ def executor_run(steps: int) -> list[float]:
     return times
 
 
-def one_call() -> float:
-    """The best time in seconds of a run with one model call, after a warm-up."""
+def runs_of_one_call() -> None:
     agent = Agent(instructions="Answer.", provider=Turns(0), skills=[echo])
-
-    def many() -> None:
-        for _ in range(200):
-            execute(agent, "go", recorder=Recorder())
-
-    many()
-    return best_of(many, 50) / 200
+    for _ in range(200):
+        execute(agent, "go", recorder=Recorder())
 
 
 def floor_run(steps: int) -> list[float]:
@@ -135,39 +104,27 @@ def floor_run(steps: int) -> list[float]:
             tape.append(("user", f'<block type="result" name="{block[2]}">{result}</block>'))
 
 
-def spans(runs: Sequence[Callable[[int], list[float]]], rounds: int) -> list[dict[tuple[int, int], float]]:
-    """The best time of a step in seconds, for each kind of run, between each pair of marks.
-
-    The kinds take turns, so that a slow moment affects all of them.
-    """
-    best = [dict.fromkeys(pairwise(MARKS), float("inf")) for _ in runs]
-    for _ in range(rounds):
-        for run, spent in zip(runs, best, strict=True):
-            times = run(MARKS[-1] + 1)
-            for (first, last), seconds in spent.items():
-                spent[first, last] = min(seconds, (times[last] - times[first]) / (last - first))
-    return best
+def spans(
+    runs: Sequence[Callable[[int], list[float]]], marks: Sequence[int], rounds: int
+) -> Iterator[dict[tuple[int, int], float]]:
+    """The best time of a step in seconds, for each kind of run, between each pair of marks. The kinds take turns."""
+    for rows in zip(*([run(marks[-1] + 1) for run in runs] for _ in range(rounds)), strict=True):
+        yield {
+            (first, last): min(times[last] - times[first] for times in rows) / (last - first)
+            for first, last in pairwise(marks)
+        }
 
 
 def main(*, quick: bool = False) -> None:
     """Emits one line for the ratio to the floor, and two for its growth."""
     rounds = 5 if quick else 40
-    floor, ours = spans((floor_run, kernai_run), rounds)
-    steady = (10, 100)
-    emit("step", ours[steady] * 1e6, floor[steady] * 1e6, ours[steady] / floor[steady], "<= 4.5", unit="us")
-    late = (300, 1000)
-    emit("step, 300-1000", ours[late] * 1e6, floor[late] * 1e6, ours[late] / floor[late], "<= 6", unit="us")
-    for span in ((100, 300), late):
-        ours_first = ours[1, 10]
-        name = f"step, {span[0]}-{span[1]} against 1-10"
-        emit(name, ours[span] * 1e6, ours_first * 1e6, ours[span] / ours_first, "<= 1.15", unit="us")
-    call = one_call()
-    emit("a run of one model call", call * 1e6, 32.0, call / 32e-6, "<= 1", unit="us")
-    best = [float("inf")] * 2
-    for _ in range(rounds):
-        for kind, run in enumerate((asyncio_run, executor_run)):
-            times = run(201)
-            best[kind] = min(best[kind], (times[200] - times[20]) / 180)
-    step, handed = best
-    emit("step under asyncio, sync skill", step * 1e6, 80.0, step / 80e-6, "<= 1", unit="us")
-    emit("the same, against an executor", step * 1e6, handed * 1e6, step / handed, "<= 2", unit="us")
+    floor, ours = spans((floor_run, kernai_run), (1, 10, 100, 300, 1000), rounds)
+    emit("step", ours[10, 100], floor[10, 100], "<= 4.5", "us")
+    emit("step, 300-1000", ours[300, 1000], floor[300, 1000], "<= 6", "us")
+    emit("step, 100-300 against 1-10", ours[100, 300], ours[1, 10], "<= 1.15", "us")
+    emit("step, 300-1000 against 1-10", ours[300, 1000], ours[1, 10], "<= 1.15", "us")
+    (calls,) = best(51, timed(runs_of_one_call))
+    emit("a run of one model call", calls / 200, 32e-6, "<= 1", "us")
+    ((step,), (handed,)) = (found.values() for found in spans((asyncio_run, executor_run), (20, 200), rounds))
+    emit("step under asyncio, sync skill", step, 80e-6, "<= 1", "us")
+    emit("the same, against an executor", step, handed, "<= 2", "us")
