@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 OLDEST_PYTHON = (3, 11)
 if sys.version_info < OLDEST_PYTHON:  # checked here: old Pythons can parse the annotations below, not evaluate them
@@ -68,7 +68,7 @@ BENCH_PACKAGES = {
     "model": (*MODEL_PACKAGES, ["annotated-types>=0.6"]),
     "model-provider": (["annotated-types>=0.6"],),  # `bench model --provider`: a model elsewhere
 }
-TYPED_FOLDERS = ("src", "tests", "examples", "scenarios", "benchmarks")
+TYPED = ("src", "tests", "examples", "scenarios", "benchmarks", "dev.py", "docs_tables.py", "mkdocs_hooks.py")
 LONGEST_FUNCTION = 60  # lines; `dev.py lines` lists longer functions
 INTERRUPTED = 130  # the status that shells report after Ctrl-C
 PIPE_CLOSED = 141  # and after the reader of a pipe has closed it
@@ -101,9 +101,8 @@ def test(arguments: list[str]) -> int:
         at = arguments.index("--python")
         if not arguments[at + 1 :]:
             raise CommandError("--python needs a version, such as 3.13", status=2)
-        version = arguments[at + 1]
-        os.environ["KERNAI_VENV"] = f".venv-{version}"
-        return _call([_python_version(version), __file__, "test", *arguments[:at], *arguments[at + 2 :]], cwd=ROOT)
+        version, rest = arguments[at + 1], [*arguments[:at], *arguments[at + 2 :]]
+        return _call([_python_version(version), __file__, "test", *rest], KERNAI_VENV=f".venv-{version}")
     if "--fast" in arguments:
         chosen = [argument for argument in arguments if argument != "--fast"]
         return _pytest(["-m", FAST, *(f"--ignore=tests/{name}" for name in NOT_FAST), *chosen])
@@ -128,15 +127,12 @@ def coverage(arguments: list[str]) -> int:
 
 def lint(arguments: list[str]) -> int:
     """Run ruff over the repository; `lint --fix` fixes what it can."""
-    _install("lint")
-    return _python(["-m", "ruff", "check", *arguments, "."])
+    return _python(["-m", "ruff", "check", *arguments, "."], "lint")
 
 
 def types(arguments: list[str]) -> int:
     """Run mypy --strict over all Python code."""
-    _install("dev")
-    folders = [name for name in TYPED_FOLDERS if any((ROOT / name).rglob("*.py"))]
-    return _python(["-m", "mypy", *arguments, *folders, "dev.py", "docs_tables.py", "mkdocs_hooks.py"])
+    return _python(["-m", "mypy", *arguments, *TYPED], "dev")
 
 
 def wheel(arguments: list[str]) -> int:
@@ -150,8 +146,7 @@ def wheel(arguments: list[str]) -> int:
         _make_venv(outside / "venv")
         # with --no-index and without --no-deps, so that this fails if the wheel has a runtime dependency
         _pip(outside / "venv", ["install", "--no-index", str(built)], "install the wheel")
-        shutil.copy(ROOT / "tests" / "wheel_smoke.py", outside)
-        status = _call([_python_of(outside / "venv"), "-I", "wheel_smoke.py"], cwd=outside)
+        status = _smoke(outside)
         if status == 0:
             (ROOT / "dist").mkdir(exist_ok=True)
             shutil.copy(built, ROOT / "dist")
@@ -170,43 +165,44 @@ def rehearse(arguments: list[str]) -> int:
         if _call([scripts / program, *options]) != 0:
             raise CommandError("there are faults in .github")
     with tempfile.TemporaryDirectory(prefix="kernai-release-") as folder:
-        project = Path(folder) / "simple" / "kernai"  # where an index has its files
         # the wheel is built from the source archive, which shows that the archive is complete
-        if _python(["-m", "build", "--outdir", str(project), "."]) != 0:
+        if _python(["-m", "build", "--outdir", f"{folder}/dist", "."]) != 0:
             raise CommandError("the release cannot be built")
-        built = sorted(project.iterdir())
+        built = sorted(Path(folder, "dist").iterdir())
         if _python(["-m", "twine", "check", "--strict", *map(str, built)]) != 0:
             raise CommandError("twine finds fault with what was built")
         version = built[0].name.split("-")[1]
         if arguments and arguments[0] != version:
             raise CommandError(f"this is {version}, and not {arguments[0]}: set __version__ in src/kernai/__init__.py")
-        status = _try_from_an_index(Path(folder), version)
+        status = _try_from_an_index(Path(folder), built, version)
         if status == 0:
             sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in built]
             shutil.rmtree(ROOT / "dist", ignore_errors=True)
-            shutil.copytree(project, ROOT / "dist")
+            shutil.copytree(Path(folder, "dist"), ROOT / "dist")
             (ROOT / "dist" / "SHA256SUMS").write_text("".join(sums))
             print("".join(sums), end="")
         return status
 
 
-def _try_from_an_index(folder: Path, version: str) -> int:
-    """Install a version from `folder`, served as a package index, into an empty environment, and use it there."""
+def _try_from_an_index(folder: Path, built: Sequence[Path], version: str) -> int:
+    """Install a version from a package index that has only these files into an empty environment, and use it there."""
+    page = folder / "simple" / "kernai" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("".join(f'<a href="{path.as_uri()}">{path.name}</a>' for path in built))
     _make_venv(folder / "venv")
-    serve = [sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(folder), "0"]
-    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        assert server.stdout is not None
-        port = server.stdout.readline().split("port ")[1].split()[0]
-        pip = [str(_python_of(folder / "venv")), "-m", "pip", "--isolated", "--disable-pip-version-check", "install"]
-        index = [f"--index-url=http://127.0.0.1:{port}/simple/", f"kernai=={version}"]
-        try:  # no other index, whatever the configuration of this machine's pip
-            status = _call([*pip, *index], env={**os.environ, "PIP_CONFIG_FILE": os.devnull})
-        finally:
-            server.terminate()
-    if status != 0:
+    pip = [str(_python_of(folder / "venv")), "-m", "pip", "--isolated", "--disable-pip-version-check", "install"]
+    index = [f"--index-url={page.parents[1].as_uri()}", f"kernai=={version}"]
+    # no other index, whatever the configuration of this machine's pip
+    if _call([*pip, *index], PIP_CONFIG_FILE=os.devnull) != 0:
         raise CommandError("the release cannot be installed from an index")
+    return _smoke(folder)
+
+
+def _smoke(folder: Path) -> int:
+    """Use the kernai that is installed in `folder`'s environment, outside the source tree."""
     shutil.copy(ROOT / "tests" / "wheel_smoke.py", folder)
-    return _call([_python_of(folder / "venv"), "-I", "wheel_smoke.py"], cwd=folder)
+    command = [str(_python_of(folder / "venv")), "-I", "wheel_smoke.py"]
+    return subprocess.run(command, check=False, cwd=folder).returncode
 
 
 def constraints(arguments: list[str]) -> int:
@@ -230,93 +226,40 @@ def installed(arguments: list[str]) -> int:
     _install("test")
     with tempfile.TemporaryDirectory(prefix="kernai-installed-") as folder:
         _pip(VENV, ["install", "--no-deps", "--no-index", "--target", folder, str(built)], "install the wheel")
-        # before .venv's path to src; "." is for the tests' own modules
-        before = dict(os.environ)
-        os.environ["PYTHONPATH"] = os.environ["KERNAI_TESTED_FROM"] = folder
-        try:
-            return _pytest(["-m", FAST, "-o", "pythonpath=.", *CORE_TESTS, *arguments])
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        chosen = ["-m", FAST, "-o", "pythonpath=.", *CORE_TESTS, *arguments]  # "." is for the tests' own modules
+        return _pytest(chosen, PYTHONPATH=folder, KERNAI_TESTED_FROM=folder)  # before .venv's path to src
 
 
 def scenario(arguments: list[str]) -> int:
     """Run a scenario, by name or file: `scenario fraud_investigation --offline`; with no name, list them."""
     if not arguments or arguments[0].startswith("-"):
-        _install("scenarios")
-        return _python(["scenarios/run_matrix.py", "--list"])
+        return _python(["scenarios/run_matrix.py", "--list"], "scenarios")
     path = Path(arguments[0]).absolute()
     if path.suffix == ".py" and path.is_file() and path.parent != ROOT / "scenarios":  # a scenario of the user's own
-        _install("scenarios")
-        paths = [os.environ.get("PYTHONPATH"), str(ROOT / "scenarios")]
-        os.environ["PYTHONPATH"] = os.pathsep.join(one for one in paths if one)
-        return _python([str(path), *arguments[1:]])
+        paths = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT / "scenarios"))))
+        return _python([str(path), *arguments[1:]], "scenarios", PYTHONPATH=paths)
     names = [one.stem for one in (ROOT / "scenarios" / "tapes").glob("*.json")]
     _known("scenario", path.stem, names, "dev.py scenario")
-    _install("scenarios")
-    return _python([f"scenarios/{path.stem}.py", *arguments[1:]])
-
-
-def matrix(arguments: list[str]) -> int:
-    """Run every scenario against each given model: `matrix --offline`, `matrix --help`."""
-    _install("scenarios")
-    return _python(["scenarios/run_matrix.py", *arguments])
+    return _python([f"scenarios/{path.stem}.py", *arguments[1:]], "scenarios")
 
 
 def samples(arguments: list[str]) -> int:
     """Compile 10,000 random grammars, and check what they accept and generate. Takes minutes."""
-    os.environ.setdefault("KERNAI_SAMPLES", "10000")
-    return _pytest(["-o", "faulthandler_timeout=0", "tests/grammars", *arguments])
+    tried = os.environ.get("KERNAI_SAMPLES", "10000")
+    return _pytest(["-o", "faulthandler_timeout=0", "tests/grammars", *arguments], KERNAI_SAMPLES=tried)
 
 
 def bench(arguments: list[str]) -> int:
     """Run the benchmarks, one JSON line per figure; `bench framing`, `dialects`, `model` use their own environments."""
-    apart = [name for name in arguments if name in BENCH_PACKAGES]
-    if "model" in apart and "--provider" in arguments:
-        return _call([_bench_environment("model-provider"), "benchmarks/run.py", *arguments], cwd=ROOT)
-    if apart:
-        (name, *more), others = apart, [one for one in arguments if one not in (*apart, "--quick")]
-        if more or others:
-            raise CommandError(f"bench {name} has an environment of its own, and is run alone", status=2)
-        return _call([_bench_environment(name), "benchmarks/run.py", *arguments], cwd=ROOT)
-    if "postgres" in arguments:
-        _install("test")
-    return _python(["benchmarks/run.py", *arguments])
-
-
-def soak(arguments: list[str]) -> int:
-    """Count what 20,000 runs, 2,000 abandoned streams and 2,000 cancelled calls leak; `--share 0.01` runs fewer."""
-    return _python(["benchmarks/soak.py", *arguments])
-
-
-def kills(arguments: list[str]) -> int:
-    """Kill runs at random moments and at every append, and resume them: `kills --times 500 --seed 7`."""
-    _install("test")
-    return _python(["tests/durable/kills.py", *arguments])
-
-
-def trusted(arguments: list[str]) -> int:
-    """Search random runs for a value that wrongly gets into a trusted input: `trusted --times 100000 --seed 7`."""
-    _install("test")
-    return _python(["tests/loop/trusted_runs.py", *arguments])
-
-
-def interrupts(arguments: list[str]) -> int:
-    """Interrupt runs with SIGINT at random moments, and resume them: `interrupts --times 2000 --seed 7`."""
-    _install("test")
-    return _python(["tests/durable/interrupts.py", *arguments])
-
-
-def chaos(arguments: list[str]) -> int:
-    """Kill and stop workers and their PostgreSQL server during 1,000 runs: `chaos --runs 100 --seed 7`."""
-    _install("test")
-    return _python(["tests/postgres/chaos.py", *arguments])
-
-
-def mutants(arguments: list[str]) -> int:
-    """Change src in one place at a time, and run the tests that cover it: `mutants --sample 50 kernai/loop`."""
-    _install("test")
-    return _python(["-P", "tests/mutants.py", *arguments])  # -P: tests/mcp is not the package mcp
+    command = ["benchmarks/run.py", *arguments]
+    name = next((one for one in arguments if one in BENCH_PACKAGES), None)
+    if name is None:
+        return _python(command, "test" if "postgres" in arguments else None)
+    if name == "model" and "--provider" in arguments:
+        name = "model-provider"
+    elif not {*arguments} <= {name, "--quick"}:
+        raise CommandError(f"bench {name} has an environment of its own, and is run alone", status=2)
+    return _call([_bench_environment(name), *command], PYTHONPATH=str(ROOT / "src"))
 
 
 def lines(arguments: list[str]) -> int:
@@ -343,9 +286,8 @@ def lines(arguments: list[str]) -> int:
 
 def docs(arguments: list[str]) -> int:
     """Build the site from docs/ into site/, and fail on any warning; `docs serve` shows it while you write."""
-    _install("docs")
     chosen = arguments or ["build"]
-    return _python(["-m", "mkdocs", *chosen, *(["--strict"] if chosen[0] == "build" else [])])
+    return _python(["-m", "mkdocs", *chosen, *(["--strict"] if chosen[0] == "build" else [])], "docs")
 
 
 def tables(arguments: list[str]) -> int:
@@ -364,13 +306,49 @@ def run_all(arguments: list[str]) -> int:
     return 0
 
 
+def _program(about: str, *command: str, group: str | None = None) -> Callable[[list[str]], int]:
+    """A command that gives its arguments to a program of this repository."""
+    def run(arguments: list[str]) -> int:
+        return _python([*command, *arguments], group)
+
+    run.__doc__ = about
+    return run
+
+
 COMMANDS = {
     "demo": demo, "test": test, "coverage": coverage, "lint": lint, "types": types, "wheel": wheel,
     "docs": docs, "tables": tables, "installed": installed, "rehearse": rehearse, "constraints": constraints,
-    "bench": bench, "samples": samples, "soak": soak,
-    "kills": kills, "interrupts": interrupts, "chaos": chaos, "trusted": trusted, "mutants": mutants,
+    "bench": bench, "samples": samples,
+    "soak": _program(
+        "Count what 20,000 runs, 2,000 abandoned streams and 2,000 cancelled calls leak; `--share 0.01` runs fewer.",
+        "benchmarks/soak.py",
+    ),
+    "kills": _program(
+        "Kill runs at random moments and at every append, and resume them: `kills --times 500 --seed 7`.",
+        "tests/durable/kills.py", group="test",
+    ),
+    "interrupts": _program(
+        "Interrupt runs with SIGINT at random moments, and resume them: `interrupts --times 2000 --seed 7`.",
+        "tests/durable/interrupts.py", group="test",
+    ),
+    "chaos": _program(
+        "Kill and stop workers and their PostgreSQL server during 1,000 runs: `chaos --runs 100 --seed 7`.",
+        "tests/postgres/chaos.py", group="test",
+    ),
+    "trusted": _program(
+        "Search random runs for a value that wrongly gets into a trusted input: `trusted --times 100000 --seed 7`.",
+        "tests/loop/trusted_runs.py", group="test",
+    ),
+    "mutants": _program(
+        "Change src in one place at a time, and run the tests that cover it: `mutants --sample 50 kernai/loop`.",
+        "-P", "tests/mutants.py", group="test",  # -P: tests/mcp is not the package mcp
+    ),
     "lines": lines,
-    "scenario": scenario, "matrix": matrix,
+    "scenario": scenario,
+    "matrix": _program(
+        "Run every scenario against each given model: `matrix --offline`, `matrix --help`.",
+        "scenarios/run_matrix.py", group="scenarios",
+    ),
     "all": run_all,
 }
 
@@ -407,12 +385,11 @@ def _install_model() -> None:
 
 
 def _bench_environment(name: str) -> Path:
-    """The Python of a benchmark's own environment, in which kernai is imported from src."""
+    """The Python of a benchmark's own environment."""
     venv = ROOT / f".venv-bench-{name}"
     if not _is_usable(venv):
         _make_venv(venv)
     _install_once(venv, BENCH_PACKAGES[name], f"what `bench {name}` measures with")
-    os.environ["PYTHONPATH"] = str(ROOT / "src")
     return _python_of(venv)
 
 
@@ -504,15 +481,18 @@ def _pip(venv: Path, arguments: list[str], purpose: str) -> None:
 # -------------------------------------------------------------------------------------------------- processes
 
 
-def _python(arguments: Sequence[str]) -> int:
-    """Run .venv's Python in the repository and return its exit status."""
+def _python(arguments: Sequence[str], group: str | None = None, **environment: str) -> int:
+    """Run .venv's Python in the repository, with a group of dependencies, and return its exit status."""
     if arguments[0].endswith(".py") and not (ROOT / arguments[0]).is_file():
         raise CommandError(f"there is no {arguments[0]}")
-    _prepare_venv()
-    return _call([_python_of(VENV), *arguments], cwd=ROOT)
+    if group is None:
+        _prepare_venv()
+    else:
+        _install(group)
+    return _call([_python_of(VENV), *arguments], **environment)
 
 
-def _pytest(arguments: Sequence[str], workers: int = CORES) -> int:
+def _pytest(arguments: Sequence[str], workers: int = CORES, **environment: str) -> int:
     """Run tests in parallel. Bytecode is kept, since each process that they start would compile kernai again."""
     _install("test")
     if os.environ.get("KERNAI_REQUIRE_LOCAL"):
@@ -523,12 +503,13 @@ def _pytest(arguments: Sequence[str], workers: int = CORES) -> int:
     if may_run and shutil.disk_usage(MEMORY).free > ENOUGH_MEMORY:
         os.environ.setdefault("TMPDIR", str(MEMORY))
     kept = ["-o", "tmp_path_retention_policy=failed"]  # only the files of failed tests
-    return _python(["-m", "pytest", "-n", str(workers), *PARALLEL, *kept, *arguments])
+    return _python(["-m", "pytest", "-n", str(workers), *PARALLEL, *kept, *arguments], **environment)
 
 
-def _call(command: Sequence[str | Path], **options: Any) -> int:
+def _call(command: Sequence[str | Path], **environment: str) -> int:
+    """Run a program in the repository and return its exit status."""
     sys.stdout.flush()
-    return subprocess.run(command, check=False, **options).returncode
+    return subprocess.run(command, check=False, cwd=ROOT, env={**os.environ, **environment}).returncode
 
 
 def _captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
