@@ -13,22 +13,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
-from itertools import cycle, islice
+from functools import cache, partial
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
 from kernai import (
     Agent,
     Event,
-    GenerationOptions,
     JsonlSink,
     Limits,
     LlmResponse,
     Message,
-    Model,
     Protocol,
     Provider,
     Recorder,
@@ -42,7 +40,7 @@ from kernai import (
 )
 
 RUNS, STREAMS, CALLS = 20_000, 2_000, 2_000
-BATCH = 50  # of async runs on one event loop
+BATCH = 100  # jobs whose async runs share an event loop
 #: allocator blocks that caches and free lists may use, for any number of runs
 SPARE_BLOCKS = 1_000
 PATIENCE = 10.0  # seconds in which threads must end
@@ -92,13 +90,7 @@ class Answers(Provider):
     def __init__(self, turn: str) -> None:
         self.turn = turn
 
-    def call(
-        self,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        on_chunk: Callable[[str], object],
-    ) -> LlmResponse:
+    def call(self, messages: Sequence[Message], model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
         text = self.turn if self.turn and len(messages) == 2 and messages[1].text == "go" else "<final>done</final>"
         for start in range(0, len(text), 16):
             on_chunk(text[start : start + 16])
@@ -118,6 +110,7 @@ TURNS = (
 )
 
 
+@cache
 def agent(turn: str, *, parallel: bool = False) -> Agent:
     """An agent that sends `turn` first, and then its answer."""
     skills: list[str | Skill] = [count, later, hang, hang_later, HELPER]
@@ -128,54 +121,34 @@ def agent(turn: str, *, parallel: bool = False) -> Agent:
 
 # ---------------------------------------------------------------------------------------------- what is run
 
-Job = Callable[[Recorder], object]  # an async job returns a coroutine
+Job = Callable[..., object]  # an async job returns a coroutine
 
 
-def runs() -> list[Job]:
-    made: list[Job] = []
-    for parallel in (False, True):
-        for turn in TURNS:
-            one = agent(turn, parallel=parallel)
-            made += [
-                partial(_execute, one),
-                partial(_aexecute, one),
-                partial(_stream, one),
-                partial(_astream, one),
-            ]
-    return made
+def runs() -> Iterator[Job]:
+    for parallel, turn, way in product((False, True), TURNS, (execute, aexecute, _stream, _astream)):
+        yield partial(way, agent(turn, parallel=parallel), "go")
 
 
-def _execute(one: Agent, recorder: Recorder) -> None:
-    execute(one, "go", recorder=recorder)
-
-
-async def _aexecute(one: Agent, recorder: Recorder) -> None:
-    await aexecute(one, "go", recorder=recorder)
-
-
-def _stream(one: Agent, recorder: Recorder) -> None:
-    for _ in stream(one, "go", recorder=recorder):
+def _stream(one: Agent, content: str, recorder: Recorder) -> None:
+    for _ in stream(one, content, recorder=recorder):
         pass
 
 
-async def _astream(one: Agent, recorder: Recorder) -> None:
-    async with astream(one, "go", recorder=recorder) as events:
+async def _astream(one: Agent, content: str, recorder: Recorder) -> None:
+    async with astream(one, content, recorder=recorder) as events:
         async for _ in events:
             pass
 
 
-def streams() -> list[Job]:
+def streams() -> Iterator[Job]:
     """Streams that are abandoned at different events: dropped, closed, or left by their ``with`` block."""
-    made: list[Job] = []
-    for turn in ("Hm. " * 20, command("hang"), command("hang_later"), command("hang") * 2, PLAN):
-        one = agent(turn, parallel=True)
-        for at in ("run_start", "messages_sent", "text_chunk", "progress", "task_start", "final"):
-            for how in ("dropped", "closed", "block"):
-                made += [
-                    partial(_leave, one, at, how),
-                    partial(_leave_async, one, at, how),
-                ]
-    return made
+    for turn, at, how, leave in product(
+        ("Hm. " * 20, command("hang"), command("hang_later"), command("hang") * 2, PLAN),
+        ("run_start", "messages_sent", "text_chunk", "progress", "task_start", "final"),
+        ("dropped", "closed", "block"),
+        (_leave, _leave_async),
+    ):
+        yield partial(leave, agent(turn, parallel=True), at, how)
 
 
 def _leave(one: Agent, at: str, how: str, recorder: Recorder) -> None:
@@ -202,23 +175,13 @@ async def _leave_async(one: Agent, at: str, how: str, recorder: Recorder) -> Non
             pass
 
 
-def calls() -> list[Job]:
+def calls() -> Iterator[Job]:
     """Calls that are running when their run or its task is cancelled, or when the run's time is up."""
-    made: list[Job] = []
-    for turn in (command("hang"), command("hang_later"), command("hang") + command("hang_later")):
-        for parallel in (False, True):
-            one = agent(turn, parallel=parallel)
-            made += [
-                partial(_cancelled, one),
-                partial(_cancelled_async, one),
-                partial(_cancelled_task, one),
-                partial(_timed_out, one),
-            ]
-    return made
-
-
-def _timed_out(one: Agent, recorder: Recorder) -> None:
-    execute(one, "go", recorder=recorder, limits=Limits(timeout=0.01))
+    turns = (command("hang"), command("hang_later"), command("hang") + command("hang_later"))
+    for turn, parallel in product(turns, (False, True)):
+        one = agent(turn, parallel=parallel)
+        yield from (partial(_cancelled, one), partial(_cancelled_async, one), partial(_cancelled_task, one))
+        yield partial(execute, one, "go", limits=Limits(timeout=0.01))
 
 
 def _when_under_way(event: threading.Event | asyncio.Event) -> Callable[[Event], None]:
@@ -247,18 +210,12 @@ async def _cancelled_task(one: Agent, recorder: Recorder) -> None:
 # ---------------------------------------------------------------------------------------------- counting
 
 
-def perform(jobs: list[Job], number: int, sink: JsonlSink) -> int:
+def perform(jobs: Sequence[Job], number: int, sink: JsonlSink) -> int:
     """Performs `number` jobs, in turns. Returns how many asyncio tasks they left behind."""
-    later: list[Any] = []
-    left = 0
-    for job in islice(cycle(jobs), number):
-        made = job(Recorder(sink))
-        if asyncio.iscoroutine(made):
-            later.append(made)
-        if len(later) == BATCH:
-            left += asyncio.run(_all(later))
-            later = []
-    return left + asyncio.run(_all(later))
+    left, turns = 0, islice(cycle(jobs), number)
+    while batch := [job(recorder=Recorder(sink)) for job in islice(turns, BATCH)]:
+        left += asyncio.run(_all([made for made in batch if asyncio.iscoroutine(made)]))
+    return left
 
 
 async def _all(coroutines: list[Any]) -> int:
@@ -291,21 +248,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Count what very many runs leave behind.")
     parser.add_argument("--share", type=float, default=1.0, help="how much of it all, 0.01 for a hundredth")
     share = parser.parse_args().share
-    work: dict[str, tuple[list[Job], int]] = {
-        "runs": (runs(), RUNS), "abandoned streams": (streams(), STREAMS), "cancelled calls": (calls(), CALLS),
-    }
+    work = {"runs": (runs(), RUNS), "abandoned streams": (streams(), STREAMS), "cancelled calls": (calls(), CALLS)}
     failed = False
     with tempfile.TemporaryDirectory() as folder, JsonlSink(Path(folder) / "soak.jsonl") as sink:
-        for name, (jobs, number) in work.items():
+        for name, (found, whole) in work.items():
+            jobs, number = list(found), max(int(whole * share), 1)
             perform(jobs, len(jobs), sink)  # so that everything that is imported and cached once exists before
             before, begun = counts(), time.monotonic()
-            tasks = perform(jobs, max(int(number * share), 1), sink)
+            tasks = perform(jobs, number, sink)
             seconds, after = time.monotonic() - begun, counts()
             changes = ", ".join(f"{key} {before[key]:,} → {after[key]:,}" for key in before)
             more = [key for key in before if after[key] > before[key] + (SPARE_BLOCKS if key == "blocks" else 0)]
             failed = failed or bool(more) or tasks > 0
-            print(f"{max(int(number * share), 1):,} {name} in {seconds:.1f} s: tasks left {tasks}, {changes}"
-                  + (f"  LEFT BEHIND: {', '.join(more)}" if more else ""))
+            behind = f"  LEFT BEHIND: {', '.join(more)}" if more else ""
+            print(f"{number:,} {name} in {seconds:.1f} s: tasks left {tasks}, {changes}{behind}")
     return int(failed)
 
 
