@@ -107,43 +107,44 @@ def skill_like(skill: Skill, **changes: Any) -> Skill:
     return made
 
 
+def listed(agent: Agent[Any]) -> list[str | Skill]:
+    return list(kernai.skills.all() if agent.skills == "all" else agent.skills or ())
+
+
 def plain_skills(agent: Agent[Any]) -> list[Skill]:
     """The agent's skills that are functions, and that its model can use."""
-    named = kernai.skills.all() if agent.skills == "all" else list(agent.skills or ())
-    found = [kernai.skills.find(one) if isinstance(one, str) else one for one in named]
-    return [
-        one for one in found
-        if one is not None and not hasattr(one, "agent") and agent.model.supports(*one.requires)
-    ]
+    found = [kernai.skills.find(one) if isinstance(one, str) else one for one in listed(agent)]
+    return [one for one in found if one and not hasattr(one, "agent") and agent.model.supports(*one.requires)]
 
 
-def with_skill(agent: Agent[Any], skill: Skill) -> Agent[Any]:
-    others = kernai.skills.all() if agent.skills == "all" else list(agent.skills or ())
-    names = [one if isinstance(one, str) else one.name for one in others]
-    return agent.replace(skills=[skill if name == skill.name else one for name, one in zip(names, others, strict=True)])
+def with_skill(agent: Agent[Any], name: str, *instead: Skill) -> Agent[Any]:
+    """The agent with other skills, or none, instead of the one with this name."""
+    skills: list[str | Skill] = []
+    for one in listed(agent):
+        skills += instead if name == (one if isinstance(one, str) else one.name) else [one]
+    return agent.replace(skills=skills)
 
 
-def changed(agent: Agent[Any], option: str, value: Any) -> Agent[Any]:
-    options: dict[str, Any] = {option: value}
-    return agent.replace(**options)
+#: what options are changed to
+VALUES: dict[str, tuple[Any, ...]] = {
+    "parallel_skills": (False, True), "workflows": (False, True), "quoted_calls": ("confirm", "refuse", "run"),
+    "on_prose": ("accept", "correct", "correct_once"), "dialects": ("correct", "run"),
+    "on_truncated": ("accept", "continue", "fail"),
+}
 
 
 def mutants(agent: Agent[Any]) -> Iterator[tuple[str, Agent[Any]]]:
     """The changes of one thing, each with the changed agent."""
     if isinstance(agent.instructions, str):
         yield "instructions", agent.replace(instructions=agent.instructions + " Be quick.")
-    flags = ("parallel_skills", "workflows", "constrain")
-    for option in flags[: 3 if agent.constrain else 2]:
-        yield option, changed(agent, option, not getattr(agent, option))
+    if agent.constrain:
+        yield "constrain", agent.replace(constrain=False)
+    changes = [(option, value) for option, values in VALUES.items() for value in values]
     for option, step in (("max_steps", 1), ("max_tasks", 1), ("max_tasks", -1), ("output_retries", 1)):
-        yield f"{option} {step:+}", changed(agent, option, getattr(agent, option) + step)
-    for option, values in (
-        ("quoted_calls", ("confirm", "refuse", "run")), ("on_prose", ("accept", "correct", "correct_once")),
-        ("dialects", ("correct", "run")), ("on_truncated", ("accept", "continue", "fail")),
-    ):
-        for value in values:
-            if value != getattr(agent, option):
-                yield f"{option} {value}", changed(agent, option, value)
+        changes.append((option, getattr(agent, option) + step))
+    for option, value in changes:
+        if value != getattr(agent, option):
+            yield f"{option} {value}", agent.replace(**{option: value})
     yield "approve", agent.replace(approve=None if agent.approve else lambda call: True)
     yield "middleware", agent.replace(middleware=[*(agent.middleware or ()), passing])
     if agent.answer_type is None:
@@ -152,18 +153,16 @@ def mutants(agent: Agent[Any]) -> Iterator[tuple[str, Agent[Any]]]:
         yield "a protocol", agent.replace(protocols=[*agent.protocols, Protocol("more", lambda *_: "x")])
     if agent.skills is None:
         return
-    listed = kernai.skills.all() if agent.skills == "all" else list(agent.skills)
-    yield "a skill more", agent.replace(skills=[*listed, Skill("more", execute=lambda: "x", inputs={})])
+    yield "a skill more", agent.replace(skills=[*listed(agent), Skill("more", execute=lambda: "x", inputs={})])
     for skill in plain_skills(agent):
-        yield f"{skill.name}, gone", agent.replace(
-            skills=[one for one in listed if one != skill.name and one is not skill])
-        for flag in ("approval", "idempotent", "acts"):
-            yield f"{skill.name}.{flag}", with_skill(agent, skill_like(skill, **{flag: not getattr(skill, flag)}))
-        described = skill_like(skill, description=f"{skill.description} Quickly.")
-        yield f"{skill.name}, described", with_skill(agent, described)
+        yield f"{skill.name}, gone", with_skill(agent, skill.name)
+        changed: dict[str, Any] = {flag: not getattr(skill, flag) for flag in ("approval", "idempotent", "acts")}
+        changed["description"] = f"{skill.description} Quickly."
         with contextlib.suppress(TypeError):  # a type that only the function's own module knows
             more = Skill(skill.name, execute=lambda **_: "x", inputs={**skill.inputs, "more": Input(int, default=1)})
-            yield f"{skill.name}, input", with_skill(agent, skill_like(skill, table=more.table))
+            changed["table"] = more.table
+        for name, value in changed.items():
+            yield f"{skill.name}.{name}", with_skill(agent, skill.name, skill_like(skill, **{name: value}))
 
 
 def passing(effect: Any) -> Any:
@@ -171,19 +170,12 @@ def passing(effect: Any) -> Any:
     return (yield effect)
 
 
-def said_of(run: Recorded) -> tuple[str, ...]:
-    """The changes, or the error, that a replay reports for the unchanged agent."""
+def said_of(run: Recorded, agent: Agent[Any] | None = None) -> str:
+    """The changes, or the error, that a replay reports for the agent, by default the unchanged one."""
     try:
-        return run.replay()
+        return "; ".join(run.replay(agent))
     except ReplayDivergenceError as error:
-        return (str(error),)
-
-
-def is_noticed(run: Recorded, agent: Agent[Any], **options: Any) -> bool:
-    try:
-        return bool(run.replay(agent, **options))
-    except ReplayDivergenceError:
-        return True
+        return str(error)
 
 
 def recorded_skills(run: Recorded, agent: Agent[Any], changed: str | None) -> Agent[Any]:
@@ -205,21 +197,20 @@ def recorded_skills(run: Recorded, agent: Agent[Any], changed: str | None) -> Ag
         return give
 
     for skill in plain_skills(agent):
-        agent = with_skill(agent, skill_like(skill, function=stub(skill.name), is_async=False))
+        agent = with_skill(agent, skill.name, skill_like(skill, function=stub(skill.name), is_async=False))
     return agent
 
 
 def bodies(run: Recorded) -> Iterator[bool]:
     """For each skill, whether a replay with skills notices that its results have changed."""
     agent = run.request.agent
-    called = {one["data"]["skill"] for one in run.entries if one["event"] == "skill_result" and not one.get("scope")}
-    texts = {one["data"]["skill"] for one in run.entries
-             if one["event"] == "skill_result" and isinstance(one["data"]["result"], str)}
     if agent.skills is None or any(entry.get("scope") for entry in run.entries):
         return
+    results = [entry["data"] for entry in run.entries if entry["event"] == "skill_result"]
+    texts = {one["skill"] for one in results if isinstance(one["result"], str)}
     with contextlib.suppress(ReplayDivergenceError, KernaiError), contextlib.redirect_stdout(io.StringIO()):
         run.replay(recorded_skills(run, agent, None), skills="run")  # some results cannot be returned by a stub
-        for name in sorted(called & texts & {skill.name for skill in plain_skills(agent)}):
+        for name in sorted(texts & {skill.name for skill in plain_skills(agent)}):
             try:
                 run.replay(recorded_skills(run, agent, name), skills="run")
                 yield False
@@ -240,13 +231,13 @@ def main(*, quick: bool) -> None:
             for run in runs:
                 changes = said_of(run)
                 if changes:
-                    print(f"# {run.name}: {'; '.join(changes)[:300]}", file=sys.stderr)
+                    print(f"# {run.name}: {changes[:300]}", file=sys.stderr)
                     false_alarms += 1
                     continue
                 recordings[run.name] = run.entries
                 for what, agent in mutants(run.request.agent.replace(model=run.request._model)):  # noqa: SLF001
                     tried += 1
-                    if is_noticed(run, agent):
+                    if said_of(run, agent):
                         noticed += 1
                     else:
                         print(f"# {run.name}: {what} was not noticed", file=sys.stderr)
@@ -288,7 +279,7 @@ def _child(file: str, times: str) -> None:
                     replays += 1
                     changes = said_of(run)
                     if changes:
-                        alarms.append(f"{run.name}: {'; '.join(changes)}")
+                        alarms.append(f"{run.name}: {changes}")
     print(json.dumps({"alarms": alarms, "replays": replays}))
 
 
