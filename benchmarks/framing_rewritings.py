@@ -43,14 +43,6 @@ def _numbered(text: str) -> str:
     return "\n".join(f"{at}: {line}" for at, line in enumerate(text.replace(", ", ",\n").split("\n"), 1))
 
 
-def converted_by_markdownify(text: str) -> str:
-    return str(markdownify.markdownify(f"<p>{html.escape(text)}</p>"))
-
-
-def converted_by_html2text(text: str) -> str:
-    return str(html2text.html2text(f"<p>{html.escape(text)}</p>"))
-
-
 WRITTEN: Mapping[str, Callable[[str], str]] = {
     "as it is": str,
     "entities": html.escape,
@@ -58,8 +50,8 @@ WRITTEN: Mapping[str, Callable[[str], str]] = {
     "percent": urllib.parse.quote,
     "JSON": lambda text: json.dumps(text)[1:-1],
     "Markdown escapes": lambda text: _ASCII_PUNCTUATION.sub(r"\\\1", text),
-    "markdownify": converted_by_markdownify,
-    "html2text": converted_by_html2text,
+    "markdownify": lambda text: str(markdownify.markdownify(f"<p>{html.escape(text)}</p>")),
+    "html2text": lambda text: str(html2text.html2text(f"<p>{html.escape(text)}</p>")),
     "bold words": _each_word("**", "**"),
     "emphasised words": _each_word("<em>", "</em>"),
     "coloured words": _each_word("\x1b[31m", "\x1b[0m"),

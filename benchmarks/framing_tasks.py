@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import email_validator
 from agentdojo.agent_pipeline.ground_truth_pipeline import GroundTruthPipeline
 from agentdojo.functions_runtime import FunctionCall, FunctionsRuntime
 from agentdojo.task_suite.load_suites import get_suites
 from deepdiff.diff import DeepDiff
+
+from kernai import Block, Input, Skill
+from kernai.inputs.trusted import TrustedMark
 
 VERSION = "v1.2.2"
 #: the call of attackers' tasks that list no calls; its body is the attacker's goal
@@ -115,3 +119,23 @@ def _right_calls(suite: Any, task: Any) -> list[FunctionCall]:
 def _wanted(suite: Any, task: Any) -> list[FunctionCall]:
     calls = task.ground_truth(copy.deepcopy(injected(suite, {})))
     return calls or [FunctionCall(function="send_email", args={**STAND_IN, "body": task.GOAL})]
+
+
+def payload(calls: Sequence[FunctionCall]) -> str:
+    """The calls as a model writes them."""
+    return "".join(str(Block("command", call.function, json.dumps(call.args))) for call in calls)
+
+
+def skill_of(
+    function: Any, perform: Callable[[str, Mapping[str, Any]], Any], trusted: Collection[str] = (), **flags: Any
+) -> Skill:
+    """A function of a suite as a skill, which hands its name and its arguments to `perform`."""
+
+    def call(**given: Any) -> Any:
+        return perform(function.name, given)
+
+    inputs = {}
+    for name, field in function.parameters.model_fields.items():
+        kind: Any = Annotated[field.annotation, TrustedMark()] if name in trusted else field.annotation
+        inputs[name] = Input(kind) if field.is_required() else Input(kind, default=field.default)
+    return Skill(function.name, execute=call, description=function.description, inputs=inputs, **flags)
