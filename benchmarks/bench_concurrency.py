@@ -18,7 +18,7 @@ from typing import Any
 
 from bench_steps import COMMAND, FINAL, echo
 from kernai import Agent, LlmResponse, Message, Provider, Recorder, Skill, aexecute, arun, run, skill
-from support import best, compare, emit, timed
+from support import best, compare, emit, timed, tracked
 
 RUNS = 200
 CALLS = 3
@@ -99,14 +99,11 @@ async def _objects_of_a_run(runs: int = 200) -> float:
     """How many objects that the garbage collector visits a run has while it waits for its third model call."""
     provider = Waiting()
     agent = _agent(provider)
-    gc.collect()
-    before = len(gc.get_objects())
+    before = tracked()
     tasks = [asyncio.create_task(aexecute(agent, "go")) for _ in range(runs)]
     for _ in tasks:
         await provider.waiting.get()
-    gc.collect()
-    gc.collect()  # the first pass stops tracking some tuples, the second the objects that contain them
-    held = (len(gc.get_objects()) - before) / runs
+    held = (tracked() - before) / runs
     provider.allowed.set()
     await asyncio.gather(*tasks)
     return held

@@ -6,12 +6,11 @@ collector visits.
 
 from __future__ import annotations
 
-import gc
 import tracemalloc
 
 from bench_steps import UNLIMITED, Turns, echo, kernai_run
 from kernai import Agent, Recorder, execute
-from support import emit
+from support import emit, tracked
 
 LIMIT_KB = 350.0
 MOST_OBJECTS = 7.0
@@ -33,13 +32,11 @@ def objects(steps: int) -> int:
     """How many objects that the garbage collector visits are in a recording of so many steps and in its result."""
     agent = Agent(instructions="Answer.", provider=Turns(steps), skills=[echo], max_steps=steps)
     recorder = Recorder()
-    gc.collect()
-    before = len(gc.get_objects())
+    before = tracked()
     result = execute(agent, "go", recorder=recorder, limits=UNLIMITED)
-    gc.collect()
-    gc.collect()  # the first pass stops tracking some tuples, the second the objects that contain them
+    held = tracked() - before
     assert result.steps == steps
-    return len(gc.get_objects()) - before
+    return held
 
 
 def main(*, quick: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import operator
 import time
@@ -38,6 +39,13 @@ def compare(name: str, work: Measure, floor: Measure, aim: str, *, rounds: int, 
     """Emits the best of two measures, each divided by `per`."""
     ours, theirs = best(rounds, work, floor)
     emit(name, ours / per, theirs / per, aim, unit)
+
+
+def tracked() -> int:
+    """How many objects the garbage collector visits."""
+    gc.collect()
+    gc.collect()  # the first pass stops tracking some tuples, the second the objects that contain them
+    return len(gc.get_objects())
 
 
 def emit(name: str, value: float, floor: float, aim: str, unit: str) -> None:
