@@ -78,15 +78,16 @@ def test_dev_py_runs_the_scenario_file_that_is_given_and_not_another_of_that_nam
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = runpy.run_path(str(ROOT / "dev.py"))["scenario"]
-    inside = scenario.__globals__
-    monkeypatch.setitem(inside, "_install", lambda group: None)  # the real one may use the network
-    monkeypatch.setitem(inside, "_python", lambda arguments: arguments)
+    given: dict[str, str] = {}
+    # instead of a process; the real one may use the network
+    python = lambda arguments, _, **environment: given.update(environment) or arguments  # noqa: E731 - brief
+    monkeypatch.setitem(scenario.__globals__, "_python", python)
     monkeypatch.setenv("PYTHONPATH", "mine")
     monkeypatch.chdir(folder)
     Path("inventory_lookup.py").touch()
     assert scenario(["inventory_lookup", "--offline"]) == ["scenarios/inventory_lookup.py", "--offline"]
     assert scenario(["scenarios/inventory_lookup.py"]) == ["scenarios/inventory_lookup.py"]
     assert scenario([str(FOLDER / "inventory_lookup.py")]) == ["scenarios/inventory_lookup.py"]
-    assert os.environ["PYTHONPATH"] == "mine"
+    assert given == {}
     assert scenario(["inventory_lookup.py", "--offline"]) == [str(folder / "inventory_lookup.py"), "--offline"]
-    assert os.environ["PYTHONPATH"] == os.pathsep.join(["mine", str(FOLDER)])
+    assert given == {"PYTHONPATH": os.pathsep.join(["mine", str(FOLDER)])}
