@@ -392,7 +392,8 @@ from kernai import Agent, MockProvider, skill
 @skill(register=False, idempotent=True)
 def wait() -> str:
     print("waiting", flush=True)
-    threading.Event().wait(FOR)
+    while FOREVER:  # not one wait, which would miss a signal that arrives just before it
+        threading.Event().wait(0.02)
     return "done"
 
 agent = Agent(instructions="x", skills=[wait], provider=MockProvider().on_call(
@@ -403,7 +404,7 @@ agent = Agent(instructions="x", skills=[wait], provider=MockProvider().on_call(
 @pytest.mark.process
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_run_ended_by_a_signal_can_be_continued(here: Here, tmp_path: Path, number: int, status: int) -> None:
-    write(tmp_path, "slow.py", SLOW.replace("FOR", "60"))
+    write(tmp_path, "slow.py", SLOW.replace("FOREVER", "True"))
     options = ("--store", "runs.db", "--run-id", "s", "--record", "r.json")
     started = subprocess.Popen(
         [sys.executable, "-m", "kernai", "run", "slow.py", "x", *options],
@@ -421,7 +422,7 @@ def test_a_run_ended_by_a_signal_can_be_continued(here: Here, tmp_path: Path, nu
         last = events_of(tmp_path / "r.json")[-1]
         assert (last["event"], last["data"]["stop_reason"]) == ("result", "cancelled")
         assert "to continue it: kernai resume slow.py runs.db s; with --in-flight, if a call was running" in shown
-    write(tmp_path, "slow.py", SLOW.replace("FOR", "0"))
+    write(tmp_path, "slow.py", SLOW.replace("FOREVER", "False"))
     assert here("resume", "slow.py", "runs.db", "s", "-q").stdout == "Done.\n"
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at proces
 
 #: a host that starts a server, says when it serves, and then runs the code of one of the ENDINGS
 HOST = """
-import os, signal, sys, threading
+import os, sys, threading, time
 from kernai import Block, SkillContext
 from kernai.mcp import setup
 from tests.mcp.support import call, raw
@@ -33,6 +33,11 @@ def never_return(context, params):
     print("hanging", flush=True)
     threading.Event().wait()
 
+def idle():
+    print("waiting", flush=True)
+    while True:  # a signal that arrives just before a system call does not end that call
+        time.sleep(0.01)
+
 adapter = setup(raw(*sys.argv[1:]), register=False, elicitation=never_return)
 print("serving", call(adapter, "pid").text, flush=True)
 sys.stdin.readline()
@@ -40,11 +45,11 @@ sys.stdin.readline()
 ENDINGS = {
     "a normal end": ("", None),
     "an exception": ("raise RuntimeError('the host fails')", None),
-    "Ctrl-C": ("print('waiting', flush=True); signal.pause()", signal.SIGINT),
+    "Ctrl-C": ("idle()", signal.SIGINT),
     "Ctrl-C in the middle of a call": ("hang()", signal.SIGINT),
     "Ctrl-C in the middle of a callback": ("hang('elicit')", signal.SIGINT),
-    "SIGTERM": ("print('waiting', flush=True); signal.pause()", signal.SIGTERM),
-    "SIGKILL": ("print('waiting', flush=True); signal.pause()", signal.SIGKILL),
+    "SIGTERM": ("idle()", signal.SIGTERM),
+    "SIGKILL": ("idle()", signal.SIGKILL),
     "os._exit": ("os._exit(0)", None),
 }
 

@@ -216,7 +216,7 @@ def test_text_of_a_hostile_expectation_or_tape_cannot_control_the_terminal(tmp_p
 
 @pytest.mark.process
 def test_ctrl_c_results_in_status_130_and_a_log_of_what_happened_so_far(tmp_path: Path) -> None:
-    more = "@scenario.skill\ndef wait() -> str:\n    'Wait.'\n    import time\n    time.sleep(60)"
+    more = "@scenario.skill\ndef wait() -> str:\n    'Wait.'\n    import time\n    while True: time.sleep(0.01)"
     demo = Demo(tmp_path, more, '<block type="command" name="wait"></block>', *TURNS)
     command = demo.command("--tape", demo.tape)
     pipe = subprocess.PIPE
