@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kernai
@@ -106,24 +106,24 @@ def _without_times(value: Any) -> Any:
     return [_without_times(one) for one in value] if isinstance(value, list) else value
 
 
-def _recorded(agent: Agent, limits: Limits | None) -> Any:
+def _recorded(agent: Agent, responses: list[str], limits: Limits | None) -> Any:
     recorder = Recorder()
-    assert isinstance(agent.provider, MockProvider)
-    agent.provider.reset()
-    result = execute(agent, "go", recorder=recorder, limits=limits, run_id="r")
+    provider = MockProvider(*responses, "<final>done</final>")
+    result = execute(agent, "go", provider=provider, recorder=recorder, limits=limits, run_id="r")
     outcome = result.text, result.stop_reason, str(result.error), result.usage, result.messages
     return outcome, _without_times(recorder.to_list())
 
 
+@example([CALL.format("echo", '{"text": "a"}')] * 4, Limits(max_calls=3), "confirm")
+@example([CALL.format("echo", '{"text": "a"}')] * 4, Limits(repeated_calls=2), "confirm")
 @given(st.lists(RESPONSES, min_size=1, max_size=5), LIMITS, st.sampled_from(["confirm", "refuse", "run"]))
 def test_the_shortcut_records_the_same_events_and_sends_the_same_text(
     responses: list[str], limits: Limits | None, quoted_calls: Any
 ) -> None:
-    provider = MockProvider(*responses, "<final>done</final>")
-    agent = Agent(instructions="x", provider=provider, skills=SKILLS, max_steps=7, quoted_calls=quoted_calls)
-    short = _recorded(agent, limits)
+    agent = Agent(instructions="x", skills=SKILLS, max_steps=7, quoted_calls=quoted_calls)
+    short = _recorded(agent, responses, limits)
     with only_the_general_way():
-        assert _recorded(agent, limits) == short
+        assert _recorded(agent, responses, limits) == short
 
 
 def test_the_shortcut_is_used_for_plain_calls(monkeypatch: pytest.MonkeyPatch) -> None:
