@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import KernaiError, Media, Result, SkillResult, StopReason, Usage
+from kernai import KernaiError, Media, Result, SkillResult, Stop, StopReason, Usage
 from kernai.values.skill_result import plain
 
 IMAGE = Media.from_bytes(b"a", mime_type="image/png")
@@ -174,6 +174,8 @@ def deep(levels: int) -> list[object]:
 
 
 async def forgotten() -> None: ...
+FORGOTTEN = forgotten()
+FORGOTTEN.close()  # otherwise Python warns about it
 
 
 BAD: list[tuple[object, str]] = [
@@ -184,9 +186,10 @@ BAD: list[tuple[object, str]] = [
     (object(), "a value of type object has no text of its own: return text, a dict"),
     ("Ada".title, "a value of type builtin_function_or_method has no text of its own"),
     ({"name": Broken().__str__}, "a value of type method has no text of its own"),
+    (Stop("guardrail", "no"), "a Stop was returned, which has no effect: raise it"),
+    (FORGOTTEN, "a coroutine was not awaited: write the skill as 'async def'"),
     (circular(), "a list that contains itself"),
-    (deep(201), "deeper than 200 levels"),
-    (deep(50_000), "deeper than 200 levels"),
+    *((deep(levels), "deeper than 200 levels") for levels in (201, 50_000)),
     ({"1": "a", 1: "b"}, "two keys of a dict are both '1'"),
     ([10**5000], "a list cannot be written as JSON: .*digits"),
     (10**5000, "a int cannot be turned into text"),
@@ -202,13 +205,6 @@ def test_what_has_no_honest_text_is_an_error_that_says_why(value: object, said: 
 
 def test_two_hundred_levels_are_written() -> None:
     assert SkillResult.of(deep(200)).text == "[" * 200 + "]" * 200
-
-
-def test_a_coroutine_that_was_not_awaited_is_an_error() -> None:
-    coroutine = forgotten()
-    with pytest.raises(KernaiError, match="a coroutine was not awaited: write the skill as 'async def'"):
-        SkillResult.of(coroutine)
-    coroutine.close()
 
 
 def test_text_media_and_metadata_of_a_result() -> None:

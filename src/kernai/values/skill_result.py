@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Final, NoReturn, Self, TypeGuard
 
 from kernai._util.api import Replaceable, check_type, read_only
-from kernai.errors import KernaiError
+from kernai.errors import Control, KernaiError
 from kernai.jsonio.json_data import MAX_DEPTH, Conversion, is_scalar
 from kernai.values.media import Media
 from kernai.values.message import Part
@@ -195,10 +195,8 @@ class _Typed(_Strict):
 
 def is_data(value: object) -> bool:
     """Whether a returned value becomes JSON: neither text nor media nor a list of parts."""
-    if isinstance(value, (Mapping, list, tuple)):
+    if isinstance(value, (Mapping, list, tuple, set, frozenset)):  # a set's text depends on Python's hash seed
         return not _are_parts(value)
-    if isinstance(value, (set, frozenset)):
-        return True  # its text would depend on Python's hash seed
     if isinstance(value, (Media, type)):
         return False
     return is_dataclass(value) or (hasattr(value, "model_dump") and hasattr(value, "model_dump_json"))
@@ -212,25 +210,24 @@ def _usual_text(value: object) -> str:
 
 
 def _text_of(value: object) -> str:
+    kind = type(value).__name__
     if isinstance(value, _BYTES):
-        raise KernaiError(
-            f"{type(value).__name__} have no text: return Media.from_bytes(data, mime_type=...) or decode them to str"
-        )
+        raise KernaiError(f"{kind} have no text: return Media.from_bytes(data, mime_type=...) or decode them to str")
     if (hasattr(value, "__next__") or hasattr(value, "__anext__")) and type(value).__str__ is object.__str__:
-        raise KernaiError(
-            f"a {type(value).__name__} has no text: a skill returns its result, it does not yield; return a list"
-        )
+        raise KernaiError(f"a {kind} has no text: a skill returns its result, it does not yield; return a list")
     if hasattr(value, "__await__") and not isinstance(value, type):
-        raise KernaiError(f"a {type(value).__name__} was not awaited: write the skill as 'async def' and await in it")
+        raise KernaiError(f"a {kind} was not awaited: write the skill as 'async def' and await in it")
     if isinstance(value, str):
         return str.__str__(value)  # an enum's own text, not "Colour.RED"
+    if isinstance(value, Control):
+        raise KernaiError(f"a {kind} was returned, which has no effect: raise it")
     only_address = type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__
     if only_address or (hasattr(value, "__qualname__") and not isinstance(value, type)):  # or a function, not called
         raise KernaiError(
-            f"a value of type {type(value).__name__} has no text of its own: return text, a dict, a list or a "
-            "dataclass, such as dict(row) for a row of a database"
+            f"a value of type {kind} has no text of its own: return text, a dict, a list or a dataclass, such as "
+            "dict(row) for a row of a database"
         )
     try:
         return str(value)
     except Exception as error:
-        raise KernaiError(f"a {type(value).__name__} cannot be turned into text: {error}") from error
+        raise KernaiError(f"a {kind} cannot be turned into text: {error}") from error
