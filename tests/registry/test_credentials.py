@@ -123,9 +123,6 @@ def test_an_undeclared_key_is_an_error_that_says_how_to_declare_it() -> None:
         SkillContext(skill_with()).credential("x")
     with pytest.raises(TypeError, match=r"must be a mapping, or have resolve\(skill, key\), got int"):
         context(credentials=3).credential("api_key")
-
-
-def test_a_protocols_handler_has_neither_credentials_nor_settings() -> None:
     for read in (SkillContext(None).credential, SkillContext(None).setting):
         with pytest.raises(KernaiError, match="a protocol's handler has no"):
             read("api_key")
@@ -136,6 +133,9 @@ def test_a_protocols_handler_has_neither_credentials_nor_settings() -> None:
     (lambda: Credential(required="yes"), "required must be True or False"),  # type: ignore[arg-type]
     (lambda: Credential(default=5), "the default of a Credential must be text"),  # type: ignore[arg-type]
     (lambda: Setting(timedelta), "timedelta is not supported"),
+    (lambda: Setting(int, default="30"), "the default of a Setting must be of its type, it is not converted, got '30'"),
+    (lambda: MappingResolver({"find it": SECRET}).resolve("find it", "k"), "for 'find it' must be a mapping: {'k': ...}"),
+    (lambda: context(credentials={"apikey": SECRET}), r"declares no credential 'apikey'; did you mean 'api_key'\?$"),
     (lambda: context(credentials={"api_key": 123456789}).credential("api_key"), "must be text, not int"),
     (lambda: MappingResolver({"k": b"123456789"}).resolve("find it", "k"), "the value of 'k' in a MappingResolver must be text or JSON data, got bytes"),
 ])

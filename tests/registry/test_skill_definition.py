@@ -401,6 +401,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"execute": 5}, TypeError, "execute must be callable, got int"),
     ({"execute": search}, TypeError, "is a Skill already; to make another, pass its .function"), ({"directory": ["id"]}, TypeError, "directory must be True, or two keys"),
     ({"execute": max}, TypeError, r"the signature of <built-in function max> cannot be read; pass inputs=\{...\}"),
+    ({"execute": lambda ctx: ctx}, TypeError, "'ctx' would be an input; write ctx: SkillContext"),
     ({"inputs": ["x"]}, TypeError, "inputs must be a mapping"),
     ({"inputs": {1: int}}, TypeError, "the name of an input must be a non-blank str"),
     ({"credentials": ["key"]}, TypeError, "credentials must be a mapping"),

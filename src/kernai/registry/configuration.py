@@ -62,6 +62,8 @@ class MappingResolver:
             found = self._values.get(place)
             if found is not None and not isinstance(found, Mapping):
                 return _text_or_none(key, found)
+        if of_skill is not None and not isinstance(of_skill, Mapping):
+            raise KernaiError(f"the values in a MappingResolver for {skill_name!r} must be a mapping: {{{key!r}: ...}}")
         return None
 
 
@@ -153,5 +155,5 @@ def _checked(name: str, value: Any) -> Any:
     elif name == "logger" and not callable(getattr(value, "isEnabledFor", None)):
         raise TypeError(f"logger must be a logging.Logger, got {type(value).__name__}")
     elif name.endswith("_resolver"):
-        check_methods(value, f"{name} must be an object with resolve(skill_name, key)", "resolve")
+        check_methods(value, f"{name} must be a MappingResolver, or have resolve(skill_name, key)", "resolve")
     return value

@@ -85,11 +85,10 @@ def _parameters(about: str, function: Callable[..., Any], *, is_declared: bool) 
                 f"{about}parameter '{stars}{one.name}' cannot be an input, since models give inputs by name; write "
                 "each one out, or take a dict"
             )
-        if at == 0 and one.name in ("self", "cls") and one.annotation is one.empty:
-            raise TypeError(
-                f"{about}{one.name!r} would be an input; make a skill of the bound method: "
-                f"skill(instance.{getattr(function, '__name__', 'method')})"
-            )
+        if one.annotation is one.empty and (one.name == "ctx" or (at == 0 and one.name in ("self", "cls"))):
+            bound = f"make a skill of the bound method: skill(instance.{getattr(function, '__name__', 'method')})"
+            fix = "write ctx: SkillContext, or ctx: Any for an input" if one.name == "ctx" else bound
+            raise TypeError(f"{about}{one.name!r} would be an input; {fix}")
     return parameters
 
 
@@ -154,6 +153,8 @@ class Setting(Value):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_kind", TypeBuilder().build(self.type)[0])
+        if isinstance(self.default, (str, int)) and self._kind.checked(self.default) != (self.default, []):
+            raise TypeError(f"the default of a Setting must be of its type, it is not converted, got {self.default!r}")
 
     def convert(self, value: object, where: str) -> Any:
         """Converts `value` to `type`. Raises `KernaiError` with `where` it is, what was expected, what was received."""

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic
 
-from kernai._util.api import NotCopied, check_methods
+from kernai._util.api import NotCopied, check_methods, likely
 from kernai._util.redaction import Redactor
 from kernai.errors import CredentialMissingError, KernaiError
 from kernai.interrupts import calls_out
@@ -94,11 +94,7 @@ class SkillContext(NotCopied, Generic[RunContext]):
         Outside a run, the data are added to `emitted`. Raises `KernaiError` for data that JSON cannot represent, such
         as bytes.
         """
-        ready = self.scrub(plain(data))
-        if self._emit is None:
-            self.emitted.append(ready)
-        else:
-            self._emit(ready)
+        (self._emit or self.emitted.append)(self.scrub(plain(data)))
 
     def credential(self, key: str) -> str | None:
         """The value of a declared credential, looked up at each call.
@@ -107,11 +103,10 @@ class SkillContext(NotCopied, Generic[RunContext]):
         """
         declared: Credential = self._declared("credentials", key)
         value = self._look_up(self._credentials, "credential_resolver", key)
+        value = declared.default if value is None else value
+        if value is None and not declared.required:
+            return None
         if value is None:
-            value = declared.default
-        if value is None:
-            if not declared.required:
-                return None
             raise CredentialMissingError(
                 f"skill {self._name!r} needs the credential {key!r}: set the environment variable "
                 f"{environment_name(self._name, key)}, or give configure(credential_resolver=...) one that knows it"
@@ -171,8 +166,8 @@ class SkillContext(NotCopied, Generic[RunContext]):
         declared: Mapping[str, Any] = getattr(self.skill, kind, None) or {}
         if key not in declared:
             known = f"; it declares {', '.join(map(repr, declared))}" if declared else ""
-            add = f"add @skill({kind}={{{key!r}: {'Credential()' if kind == 'credentials' else 'Setting(str)'}}})"
-            raise KernaiError(f"{self._name!r} declares no {kind[:-1]} {key!r}{known}: {add}")
+            add = f": add @skill({kind}={{{key!r}: {'Credential()' if kind == 'credentials' else 'Setting(str)'}}})"
+            raise KernaiError(f"{self._name!r} declares no {kind[:-1]} {key!r}{likely(key, declared) or known + add}")
         return declared[key]
 
     @calls_out
