@@ -67,13 +67,13 @@ class AsyncRunStream(EventStream[Output_co]):
 
     def text(self) -> AsyncIterator[str]:
         """See `RunStream.text`."""
-        return _Pieces(self, AnswerText().take)
+        return AsyncPieces(self, AnswerText().take)
 
     def partial(self) -> AsyncIterator[Any]:
         """See `RunStream.partial`."""
         _ = self._start()
         assert self._run is not None
-        return _Pieces(self, PartialAnswer(self._run.answer_type).take)
+        return AsyncPieces(self, PartialAnswer(self._run.answer_type).take)
 
     async def __aenter__(self) -> Self:
         return self
@@ -98,7 +98,7 @@ class AsyncRunStream(EventStream[Output_co]):
         return self._task
 
 
-class _Pieces(AsyncIterator[Any]):
+class AsyncPieces(AsyncIterator[Any]):
     """The pieces in a stream's events. An async generator would end if a wait for its next piece is cancelled."""
 
     def __init__(self, events: AsyncRunStream[Any], take: Callable[[Event], Iterator[Any]]) -> None:

@@ -65,7 +65,7 @@ def check_run_id(run_id: str, what: str = "run_id") -> None:
     if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
         raise ValueError(
             f"with a store, {what} must be 1 to 128 of the characters A-Z a-z 0-9 . _ - and not start with a dot, "
-            f"got {run_id!r}"
+            f"got {run_id!r:.80}"
         )
 
 
