@@ -261,7 +261,7 @@ def test_a_pause_ends_the_program_if_nobody_can_be_asked_and_is_kept(here: Here,
         assert (done.returncode, done.stdout) == (4, "")
         assert 'refund {"number": 42, "amount": 30} waits for your decision' in done.stderr
         error, hint = error_lines(done.stderr)
-        assert ("nobody is here to ask" in error, "RUN --approve CALL`" in hint) == (True, True)
+        assert ("nobody is here to ask" in error, "`kernai resume clerk.py talks.db m --approve 1.0`" in hint) == (True, True)
     assert not (tmp_path / "paid.txt").exists()
 
 
@@ -281,7 +281,7 @@ def test_a_conversation_continues_after_its_process_was_killed(here: Here, tmp_p
     write(tmp_path, "die", "")
     assert kernai("chat", "clerk.py", *TALK, cwd=tmp_path, input="Refund order 42\n").returncode == 9
     (tmp_path / "die").unlink()
-    assert "RUN --in-flight skip`" in error_lines(here("chat", "clerk.py", *TALK, input="hello\n").stderr)[1]
+    assert "`kernai resume clerk.py talks.db m --in-flight skip`" in error_lines(here("chat", "clerk.py", *TALK, input="hello\n").stderr)[1]
     done = here("chat", "clerk.py", *TALK, keys=Keys("perhaps\n", "skip\n", "hello\n"))
     assert done.stderr.count("was running when the program ended, and may have taken effect") == 2
     assert "(continuing the interrupted turn)" in done.stderr

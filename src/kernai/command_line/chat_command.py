@@ -51,7 +51,7 @@ def run(options: Namespace) -> int:
         if reader.interactive and not options.quiet:
             output.note(f"{agent.model.id}. /help lists the commands, Ctrl-D leaves.")
         if store is not None and not options.quiet:
-            output.note(f"Run {options.run_id}; to continue it later: {session.again}")
+            output.note(f"Run {options.run_id}; to continue it later: {session.again()}")
         status: list[int] = []
         try:
             # raises Ctrl-C only while a line is read or a turn is shown, never in between
@@ -69,8 +69,9 @@ def _talk(session: ChatSession, reader: output.LineReader) -> int:
     interrupted = False
     while True:
         if not reader.interactive and session.asks:
-            option = "--approve CALL" if session.asks[0] == "approvals" else "--in-flight skip"
-            hint = f"continue in a terminal, or with `kernai resume AGENT STORE RUN {option}`"
+            what, calls, _ = session.asks
+            option = f"--approve {calls[0].call_id}" if what == "approvals" else "--in-flight skip"
+            hint = f"continue in a terminal, or with `{session.again('resume')} {option}`"
             raise CommandError("the conversation waits for a decision, and nobody is here to ask", hint, output.WAITING)
         if not reader.interactive and session.was_interrupted:
             raise KeyboardInterrupt
@@ -147,12 +148,11 @@ class ChatSession:
     _attached: list[Media] = field(default_factory=list)
     _saved: set[str] = field(default_factory=set)
 
-    @property
-    def again(self) -> str:
+    def again(self, command: str = "chat") -> str:
         """The command line that continues a conversation in a store."""
-        path = "" if self.store is None else self.store.path
-        words = agents.same_agent(self.options)
-        return stores.command("chat", *words, "--store", path, "--run-id", self.options.run_id)
+        path, run_id = "" if self.store is None else self.store.path, self.options.run_id
+        words = ("--store", path, "--run-id", run_id) if command == "chat" else (path, run_id)
+        return stores.command(command, *agents.same_agent(self.options), *words)
 
     def restore(self) -> None:
         """Loads the messages of a conversation in a store, or continues its turn if that was interrupted or waits."""
@@ -217,7 +217,7 @@ class ChatSession:
                 if self.store is None:
                     output.note("(the conversation is forgotten)")
                 else:
-                    before, self.options.run_id = self.again, stores.new_run_id()
+                    before, self.options.run_id = self.again(), stores.new_run_id()
                     output.note(f"(a new conversation, run {self.options.run_id}; the one before: {before})")
             case "/save":
                 if not argument:
