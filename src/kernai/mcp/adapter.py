@@ -33,7 +33,7 @@ from kernai.loop.effects import Cancelled
 from kernai.mcp.configuration import ServerConfig, read_file, read_servers
 from kernai.mcp.connection import CLOSING_SECONDS, Connection, Session
 from kernai.mcp.dispatch import Dispatch, Work
-from kernai.mcp.errors import McpClosedError, McpConfigError, McpError, checked_options
+from kernai.mcp.errors import McpClosedError, McpConfigError, McpError, check_options
 from kernai.mcp.interaction import TasksExtension
 from kernai.mcp.language import Returned, documentation
 from kernai.mcp.tool_skills import tool_skill
@@ -240,7 +240,7 @@ def setup(
     function that makes one. `Options` describes the other options. Raises `McpConfigError`, a ValueError that names the
     server, the key and the fix.
     """
-    checked_options(options, Options, "client")
+    check_options(options, Options, "client")
     for asked, other in (("sampling", ""), ("elicitation", " or 'pause'")):
         callback = options.get(asked)
         if callback is not None and not callable(callback) and not (other and callback == "pause"):

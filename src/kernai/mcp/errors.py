@@ -25,10 +25,9 @@ class McpClosedError(McpError):
     """The adapter cannot be used any more: build a new one with `kernai.mcp.setup` or `kernai.mcp.load`."""
 
 
-def checked_options(options: Mapping[str, Any], known: type, *parameters: str) -> dict[str, Any]:
-    """Returns a copy of `options`. Raises `TypeError` for one that `known`, a `TypedDict`, lacks; suggests another."""
+def check_options(options: Mapping[str, Any], known: type, *parameters: str) -> None:
+    """Raises `TypeError` for one of the `options` that `known`, a `TypedDict`, lacks; suggests another."""
     names = known.__annotations__
     for name in options:
         if name not in names:
             raise TypeError(f"unknown option {name!r}{likely(name, (*parameters, *names), 'known:')}")
-    return {**options}

@@ -21,13 +21,12 @@ import socket
 import sys
 import threading
 from asyncio.events import _get_running_loop
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from functools import partial
-from inspect import signature
 from io import FileIO
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, Unpack
 
 import uvicorn
 from mcp.server.auth.provider import AccessToken
@@ -42,47 +41,15 @@ from kernai._util.api import check_texts, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.errors import KernaiError
-from kernai.mcp.errors import checked_options
-from kernai.mcp.serving_tools import AgentAs, Source, Tools
-from kernai.values.context import Context
+from kernai.mcp.errors import check_options
+from kernai.mcp.serving_tools import ServeOptions, Source, Tools
 
 #: seconds that cancelled work has to clean up
 GRACE = 2.0
 #: seconds between two checks for a signal where none ends a wait, as on Windows
 POLL_SECONDS = 1.0
-
-
-class ServeOptions(TypedDict, total=False):
-    """The options of a server. All are optional.
-
-    - `name`, `version`, `instructions`: how the server describes itself; `instructions` are for the client's model.
-    - `agent_as`: how an `Agent` is served, as ``"tool"`` (one tool with ``input: str``) or as its ``"skills"``.
-    - `description`: the description of that one tool.
-    - `context`: a function that makes the `Context` of each call, for skills that read your own state from it.
-    - `max_workers`: how many sync skills run at the same time; further calls wait.
-
-    Only for HTTP:
-
-    - `host`: ``"127.0.0.1"`` by default. A host that other machines can reach needs a `token`.
-    - `port`: 8000 by default; 0 takes any free port. `path`: ``"/mcp"`` by default.
-    - `token`: if set, requests need ``Authorization: Bearer TOKEN``.
-    - `allowed_hosts`: further names of this server, for example behind a proxy.
-    - `allowed_origins`: origins of web pages that may use the server, such as ``"https://app.example.org"``.
-    """
-
-    name: str | None
-    version: str | None
-    instructions: str | None
-    agent_as: AgentAs
-    description: str | None
-    context: Callable[[], Context] | None
-    max_workers: int
-    host: str
-    port: int
-    path: str
-    token: str | None
-    allowed_hosts: Iterable[str]
-    allowed_origins: Iterable[str]
+#: the options of `Address`
+HTTP_OPTIONS = ("host", "port", "path", "token", "allowed_hosts", "allowed_origins")
 
 
 def serve(
@@ -108,16 +75,16 @@ def serve(
     if _get_running_loop() is not None:
         raise RuntimeError("serve() blocks, and an event loop is running here: use kernai.mcp.serving.Server")
     check_type(on_ready, Callable | None, "on_ready must be a function of the URL")
-    given = checked_options(options, ServeOptions, "transport", "on_ready")
+    check_options(options, ServeOptions, "transport", "on_ready")
     if transport != "stdio":
         Server(source, **options).run(on_ready or _show)
         return
-    only_http = [*filter(options.__contains__, _HTTP_OPTIONS), *(["on_ready"] if on_ready is not None else [])]
+    only_http = [*filter(options.__contains__, HTTP_OPTIONS), *(["on_ready"] if on_ready is not None else [])]
     if only_http:
         raise ValueError(
             f"{only_http[0]} is for transport='http': over stdio the only client is the process that started the server"
         )
-    Serving(partial(serve_stdio, Tools(source, **given))).serve_to_end()
+    Serving(partial(serve_stdio, Tools(source, **options))).serve_to_end()
 
 
 class Serving:
@@ -171,9 +138,9 @@ class Server(Serving):
     """
 
     def __init__(self, source: Source, **options: Unpack[ServeOptions]) -> None:
-        given = checked_options(options, ServeOptions)
-        self._address = Address(**{key: given.pop(key) for key in _HTTP_OPTIONS if key in given})
-        super().__init__(partial(serve_http, Tools(source, **given), self._address))
+        check_options(options, ServeOptions)
+        self._address = Address(**options)
+        super().__init__(partial(serve_http, Tools(source, **options), self._address))
 
     @property
     def url(self) -> str:
@@ -338,15 +305,9 @@ class Address:
     #: for a client on this machine; None until it listens
     url: str | None = None
 
-    def __init__(
-        self,
-        host: str = "127.0.0.1",
-        port: int = 8000,
-        path: str = "/mcp",
-        token: str | None = None,
-        allowed_hosts: Iterable[str] = (),
-        allowed_origins: Iterable[str] = (),
-    ) -> None:
+    def __init__(self, **options: Unpack[ServeOptions]) -> None:
+        host, port, path = options.get("host", "127.0.0.1"), options.get("port", 8000), options.get("path", "/mcp")
+        token = options.get("token")
         if not isinstance(host, str) or not host.strip():
             raise ValueError(f"host must be a name or an address such as '127.0.0.1', got {host!r}")
         if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= MAX_PORT:
@@ -364,8 +325,8 @@ class Address:
                 f"host={host!r} can be reached from other machines, so it needs token=...; "
                 f"for this machine alone use host='127.0.0.1'"
             )
-        hosts = [one.lower() for one in check_texts("allowed_hosts", allowed_hosts)]
-        origins = [one.lower() for one in check_texts("allowed_origins", allowed_origins)]
+        hosts = [one.lower() for one in check_texts("allowed_hosts", options.get("allowed_hosts", ()))]
+        origins = [one.lower() for one in check_texts("allowed_origins", options.get("allowed_origins", ()))]
         found = [_HOST.fullmatch(one) for one in (*_LOOPBACK, self.host, *hosts)]
         if not all(found):
             raise ValueError(f"allowed_hosts must hold names such as 'mcp.example.org', got {hosts!r}")
@@ -390,9 +351,6 @@ class Address:
             raise OSError(error.errno, f"cannot listen on {self.host}, port {self.port}: {reason}") from error
         host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(self.host, self.host)  # noqa: S104 - shown, not bound
         self.url = f"http://{host}:{self.listener.getsockname()[1]}{self.path}"
-
-
-_HTTP_OPTIONS = signature(Address).parameters
 
 
 class _Verifier:

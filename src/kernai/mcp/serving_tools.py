@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypedDict, TypeGuard, Unpack
 
 from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
@@ -57,6 +57,39 @@ Source = Skill | Iterable[Skill] | SkillRegistry | Agent[Any]
 
 # Revision 2025-11-25, server/tools, "Tool Names".
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+class ServeOptions(TypedDict, total=False):
+    """The options of a server. All are optional.
+
+    - `name`, `version`, `instructions`: how the server describes itself; `instructions` are for the client's model.
+    - `agent_as`: how an `Agent` is served, as ``"tool"`` (one tool with ``input: str``) or as its ``"skills"``.
+    - `description`: the description of that one tool.
+    - `context`: a function that makes the `Context` of each call, for skills that read your own state from it.
+    - `max_workers`: how many sync skills run at the same time; further calls wait.
+
+    Only for HTTP:
+
+    - `host`: ``"127.0.0.1"`` by default. A host that other machines can reach needs a `token`.
+    - `port`: 8000 by default; 0 takes any free port. `path`: ``"/mcp"`` by default.
+    - `token`: if set, requests need ``Authorization: Bearer TOKEN``.
+    - `allowed_hosts`: further names of this server, for example behind a proxy.
+    - `allowed_origins`: origins of web pages that may use the server, such as ``"https://app.example.org"``.
+    """
+
+    name: str | None
+    version: str | None
+    instructions: str | None
+    agent_as: AgentAs
+    description: str | None
+    context: Callable[[], Context] | None
+    max_workers: int
+    host: str
+    port: int
+    path: str
+    token: str | None
+    allowed_hosts: Iterable[str]
+    allowed_origins: Iterable[str]
 
 
 class MediaObject(InputType):
@@ -98,16 +131,15 @@ class Tools:
     be a tool's name; such skills are left out if they are registered later.
     """
 
-    def __init__(
-        self, source: Source, *, name: str | None = None, version: str | None = None, instructions: str | None = None,
-        agent_as: AgentAs = "tool", description: str | None = None, context: Callable[[], Context] | None = None,
-        max_workers: int = DEFAULT_SIZE,
-    ) -> None:
-        self.new_context = check_type(context or Context, Callable, "context must be a function that gives a Context")
-        for option, text in (("name", name), ("version", version), ("instructions", instructions)):
-            check_type(text, str | None, f"{option} must be text")
-        self.pool = WorkerPool(check_count("max_workers", max_workers))
-        self._select = _selected(source, agent_as, description)
+    def __init__(self, source: Source, **options: Unpack[ServeOptions]) -> None:
+        make = options.get("context") or Context
+        self.new_context = check_type(make, Callable, "context must be a function that gives a Context")
+        name, version, instructions = (
+            check_type(options.get(option), str | None, f"{option} must be text")
+            for option in ("name", "version", "instructions")
+        )
+        self.pool = WorkerPool(check_count("max_workers", options.get("max_workers", DEFAULT_SIZE)))
+        self._select = _selected(source, options.get("agent_as", "tool"), options.get("description"))
         for skill in self._select():
             if not _NAME.fullmatch(skill.name):
                 raise ValueError(
