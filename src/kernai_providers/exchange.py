@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 from kernai import LlmResponse, ProviderError, RunCancelledError
-from kernai_providers.failures import RetryPolicy, failure
+from kernai_providers.failures import Recipient, RetryPolicy, failure
 from kernai_providers.network import SLICE
 from kernai_providers.reader import CallText, Reader
 from kernai_providers.transport import AsyncResponse, BlockingResponse, Request, TransportError, finished
@@ -37,9 +37,7 @@ class Exchange:
     request: Request
     new_reader: Callable[[], Reader]
     retries: RetryPolicy
-    vendor: str
-    key_hint: str | None = None
-    secrets: tuple[str, ...] = ()
+    to: Recipient
 
 
 class Turn:
@@ -92,7 +90,7 @@ class Turn:
         raise RunCancelledError("the call was cancelled, or its time is up") from None
 
     async def _attempt(self, reader: Reader) -> LlmResponse:
-        began, vendor = time.monotonic(), self._exchange.vendor
+        began, vendor = time.monotonic(), self._exchange.to.vendor
         try:
             response = await self._unless_ended(self._open())
             if response.status != OK:
@@ -131,10 +129,7 @@ class Turn:
             while len(body) < MAX_ERROR_BODY and (data := await self._next()):
                 body += data
         await self.close(keep=True)
-        return failure(
-            response.status, response.headers, body[:MAX_ERROR_BODY], self._exchange.vendor, time.time(),
-            url=self._exchange.request.url, key_hint=self._exchange.key_hint, secrets=self._exchange.secrets,
-        )
+        return failure(response.status, response.headers, body[:MAX_ERROR_BODY], self._exchange.to, time.time())
 
     async def _read(self, reader: Reader) -> None:
         size, longest = 0, self._exchange.request.max_bytes

@@ -78,24 +78,24 @@ class _ErrorBody:
     request_id: str = ""
 
 
-def failure(
-    status: int,
-    headers: Mapping[str, str],
-    body: bytes,
-    vendor: str,
-    now: float,
-    *,
-    url: str = "",
-    key_hint: str | None = None,
-    secrets: Sequence[str] = (),
-) -> ProviderError:
+@dataclass(frozen=True, slots=True, repr=False)
+class Recipient:
+    """Whom a request goes to, as its errors need it."""
+
+    vendor: str
+    url: str = ""
+    #: the variables that should contain the key
+    key_hint: str | None = None
+    #: each is replaced by ``[hidden]``, however it is escaped, unless it has fewer than 6 characters
+    secrets: Sequence[str] = ()
+
+
+def failure(status: int, headers: Mapping[str, str], body: bytes, to: Recipient, now: float) -> ProviderError:
     """Returns the error for a response with a status other than 200. Never raises, whatever the body contains.
 
-    `now` is in seconds since 1970, for a `retry-after` that is a date. `url` is that of the request, and `key_hint` the
-    variable that should contain the key, for the advice after a 404, or after a 401 or 403. Each of `secrets` is
-    replaced by ``[hidden]``, however it is escaped, unless it has fewer than 6 characters.
+    `now` is in seconds since 1970, for a `retry-after` that is a date.
     """
-    redact = redactor(secrets)
+    redact, vendor = redactor(to.secrets), to.vendor
     given = {name.lower(): value for name, value in headers.items()}
     reason = _REASONS.get(status, "without an explanation")
     if 300 <= status < 400:  # noqa: PLR2004 - the redirects
@@ -120,7 +120,7 @@ def failure(
     named = f" {code}" if code and code != str(status) else ""
     said = f": {message or reason}" if message or named else f" {reason}"
     return ProviderError(
-        f"{vendor}: HTTP {status}{named}{said}{numbered}{one_line(_advice(status, error, url, key_hint), redact)}",
+        f"{vendor}: HTTP {status}{named}{said}{numbered}{one_line(_advice(status, error, to), redact)}",
         status=status, code=code, retryable=_retryable(status, error, given),
         retry_after=retry_after_of(given, data, now), vendor=vendor,
     )
@@ -214,14 +214,14 @@ def _raw_line(text: str, redact: Redactor) -> str:
     return one_line(text, redact, MAX_RAW)
 
 
-def _advice(status: int, error: _ErrorBody, url: str, key_hint: str | None) -> str:
-    where = key_hint or "api_key"
+def _advice(status: int, error: _ErrorBody, to: Recipient) -> str:
+    where = to.key_hint or "api_key"
     wrong_key = any(one.get("reason") == "API_KEY_INVALID" for one in error.details)
     if status == _UNAUTHORIZED or (status == _BAD_REQUEST and wrong_key):
         return f"; check that {where} holds a valid key for this address"
     if status == _FORBIDDEN:
         return f"; check that the key in {where} may use this model, project and region"
-    went_to = url and f": the request went to {url.partition('?')[0]}"
+    went_to = to.url and f": the request went to {to.url.partition('?')[0]}"
     return f"; check the model's name and base_url{went_to}" if status == _NOT_FOUND else ""
 
 

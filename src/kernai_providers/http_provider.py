@@ -12,7 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from kernai import GenerationOptions, LlmResponse, Media, Message, Model, Provider, Tools
@@ -20,9 +20,9 @@ from kernai._util.api import Closing, NotCopied, check_count, check_methods, che
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.values.message import Part
 from kernai_providers.exchange import Exchange, Turn, aperform, perform
-from kernai_providers.failures import RetryPolicy
+from kernai_providers.failures import Recipient, RetryPolicy
 from kernai_providers.http_transport import HttpTransport
-from kernai_providers.native import ANY_NAME, AssistantTurn, Toolbox, UserTurn, conversation, strict
+from kernai_providers.native import AssistantTurn, NativeRules, Toolbox, UserTurn, conversation
 from kernai_providers.reader import Reader, whole_characters
 from kernai_providers.request_checks import checked_base_url, checked_headers, key_from, merged, proxy_secrets, setting
 from kernai_providers.transport import AsyncTransport, Request, Timeouts, Transport
@@ -46,7 +46,7 @@ IMAGE_TYPES = tuple(IMAGE_STARTS.values())
 SVG = "image/svg+xml"
 
 
-class HttpProvider(Closing, NotCopied, Provider):
+class HttpProvider(Closing, NotCopied, NativeRules, Provider):
     """A vendor's models over HTTP. One instance serves many threads and runs at the same time.
 
     - `api_key`: by default the value of the vendor's environment variable, read now. If there is none, this raises
@@ -87,15 +87,8 @@ class HttpProvider(Closing, NotCopied, Provider):
     takes_media_of_assistant: bool = False
     #: whether the result of a native call may contain media
     takes_media_in_results: bool = False
-    #: the ids of native calls that the vendor accepts
-    call_ids: re.Pattern[str] = re.compile(r"[A-Za-z0-9_-]{1,40}")
-    #: the names of a tool's inputs that it accepts
-    input_names: re.Pattern[str] = ANY_NAME
     #: the body's field for the conversation
     conversation_field: str = "messages"
-    #: which schemas the vendor enforces: those of tools and answers without optional properties ("closed"); also those
-    #: of tools with optional properties, which may then be null ("nullable"); or only that of an answer without tools
-    enforces: Literal["closed", "nullable", "without tools"] | None = None
     #: the numbers of the version in a model's name, for adapters that ask for it
     versions: re.Pattern[str]
 
@@ -205,10 +198,6 @@ class HttpProvider(Closing, NotCopied, Provider):
         """Adds what the model may call, and the schema of its answer. For adapters that set `calls_natively`."""
         raise NotImplementedError
 
-    def closed(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Returns the schema for a strict mode without optional properties; None if that does not accept it."""
-        return strict(schema, nullable=False)
-
     def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:
         """Marks the end of the prompt for the vendor's cache, if it wants that."""
 
@@ -286,7 +275,7 @@ class HttpProvider(Closing, NotCopied, Provider):
             unset: dict[str, Any] = dict.fromkeys(refused)
             options = replace(options, **unset)
         tools: Tools | None = getattr(on_chunk, "tools", None) if self.calls_natively else None
-        box = None if tools is None else self._toolbox(tools)
+        box = None if tools is None else Toolbox(tools, self)
         if tools is None or box is None:
             body = self.body(messages, model, options)
         else:
@@ -309,11 +298,8 @@ class HttpProvider(Closing, NotCopied, Provider):
             return reader
 
         request = Request("POST", url, headers, _json(body), self._timeouts, self._max_response_bytes)
-        key_hint = " or ".join(self.key_variables) or None
-        return Exchange(request, new_reader, self._retries, self.vendor, key_hint, self.secrets)
-
-    def _toolbox(self, tools: Tools) -> Toolbox:
-        return Toolbox(tools, self.enforces, self.closed, ids=self.call_ids, inputs=self.input_names)
+        to = Recipient(self.vendor, url, " or ".join(self.key_variables) or None, self.secrets)
+        return Exchange(request, new_reader, self._retries, to)
 
     @property
     def secrets(self) -> tuple[str, ...]:

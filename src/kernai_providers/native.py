@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from kernai import Media, Message, NativeCall, Tool, Tools, parse
 from kernai.jsonio.json_data import loads
@@ -20,7 +20,6 @@ from kernai.values.message import Part
 
 #: names of tools that every vendor accepts
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-ANY_NAME: Final = re.compile(r"(?s).*")
 #: types of blocks whose content is the arguments of a call
 _BY_ARGUMENTS: Final = ("command", "plan", "final")
 _RUNTIME: Final = ('<block type="result"', '<block type="error"')
@@ -90,31 +89,40 @@ class UserTurn:
     parts: list[Part] = field(default_factory=list)
 
 
+class NativeRules:
+    """What a vendor accepts in native calls."""
+
+    #: which schemas it enforces: those of tools and answers without optional properties ("closed"); also those of tools
+    #: with optional properties, which may then be null ("nullable"); or only that of an answer without tools
+    enforces: Literal["closed", "nullable", "without tools"] | None = None
+    #: the ids of calls
+    call_ids: re.Pattern[str] = re.compile(r"[A-Za-z0-9_-]{1,40}")
+    #: the names of a tool's inputs
+    input_names: re.Pattern[str] = re.compile(r"(?s).*")
+
+    def closed(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Returns the schema for a strict mode without optional properties; None if that does not accept it."""
+        return strict(schema, nullable=False)
+
+
 class Toolbox:
-    """The tools of one model call, under names that the vendor accepts.
+    """The tools of one model call, under names that the vendor accepts."""
 
-    `enforces`, `closed`, `ids` and `inputs` are the vendor's `enforces`, `closed`, `call_ids` and `input_names` in
-    `HttpProvider`.
-    """
-
-    def __init__(
-        self, tools: Tools, enforces: str | None, closed: Callable[[Mapping[str, Any]], Mapping[str, Any] | None], *,
-        ids: re.Pattern[str], inputs: re.Pattern[str] = ANY_NAME,
-    ) -> None:
+    def __init__(self, tools: Tools, vendor: NativeRules) -> None:
         self.output = output = portable(root_of(tools.output))
         #: whether the answer is the `value` of an object, since every vendor requires an object for parameters
         self.wraps = output is not None and output.get("type") != "object"
         #: the schema of the answer, if the vendor enforces it; if not, the model answers with a tool named `final`
         self.answer: Mapping[str, Any] | None = None
         if output is not None and not self.wraps:
-            if enforces == "without tools":
+            if vendor.enforces == "without tools":
                 self.answer = None if tools.tools else output
-            elif enforces is not None:
-                self.answer = closed(output)
+            elif vendor.enforces is not None:
+                self.answer = vendor.closed(output)
         self.constrained = tools.constrained
         #: for a vendor whose reasoning belongs to one request: what to keep with it
         self.request: Mapping[str, str] = {}
-        self._ids = ids
+        self._ids = vendor.call_ids
         listed = list(tools.tools)
         if output is not None and self.answer is None:
             schema = output
@@ -133,14 +141,15 @@ class Toolbox:
             schema, renamed = portable(tool.schema), dict[str, str]()
             schema = {key: one for key, one in schema.items() if key not in _NOT_AT_ROOT}
             for own in schema.get("properties", ()):
-                if not inputs.fullmatch(own):
+                if not vendor.input_names.fullmatch(own):
                     renamed[own] = _free(own, [*schema["properties"], *renamed.values()])
             if renamed:
                 required = [renamed.get(one, one) for one in schema.get("required", ())]
                 schema = {**schema, "properties": _renamed(schema["properties"], renamed), "required": required}
             self._inputs[name], self.tools[name] = renamed, replace(tool, schema=schema)
         #: the schemas of the tools that are sent for the strict mode
-        self.strict = {name: strict(tool.schema) for name, tool in self.tools.items()} if enforces == "nullable" else {}
+        strict_tools = self.tools if vendor.enforces == "nullable" else {}
+        self.strict = {name: strict(tool.schema) for name, tool in strict_tools.items()}
 
     def name_of(self, block: Mapping[str, Any]) -> str | None:
         """Returns the vendor's name for the tool that a block calls; None for a block that is just text."""

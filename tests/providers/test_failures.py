@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import ProviderError
-from kernai_providers.failures import LONGEST_HINT, RetryPolicy, failure, failure_in_stream, retry_after_of
+from kernai_providers.failures import LONGEST_HINT, Recipient, RetryPolicy, failure, failure_in_stream, retry_after_of
 
 NOW = 1_772_366_400.0
 BUSY_QUOTA = "You exceeded your current quota, please check your plan and billing details."
@@ -20,7 +20,7 @@ BUSY_QUOTA = "You exceeded your current quota, please check your plan and billin
 
 def failed(status: int, body: object = b"", headers: dict[str, str] | None = None, **options: Any) -> ProviderError:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return failure(status, headers or {}, raw, "acme", NOW, **options)
+    return failure(status, headers or {}, raw, Recipient("acme", **options), NOW)
 
 
 def openai(code: str | None, kind: str | None, message: str = "no") -> dict[str, Any]:

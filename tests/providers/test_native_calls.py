@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, cast
 
 import pytest
@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, create_model
 import kernai
 from adapter_calls import ADAPTERS, bodies_to
 from kernai import Agent, Media, MemoryStore, Message, Model, Recorder, Tool, Tools, parse, skill
-from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, resolve
+from kernai_providers import MemoryReply, MemoryTransport, resolve
 from kernai_providers.native import AssistantTurn, Call, Toolbox, UserTurn, conversation, strict, without_nulls
 from vendor_wires import WIRES
 from wire_format import Called
@@ -270,7 +270,7 @@ def test_anthropic_gets_strict_tools_only_as_far_as_it_accepts_them() -> None:
 def test_alternatives_at_the_root_of_a_tools_schema_which_vendors_refuse_are_not_sent() -> None:
     schema, system = {"type": "object", "properties": {"a": {"enum": [1]}}}, Message("system", "")
     tool = Tool("edit", "", {**schema, "anyOf": [{"required": ["a"]}, {"not": {}}], "oneOf": [{}], "not": {"required": ["b"]}})
-    made = Toolbox(Tools((tool,), system, system), None, strict, ids=HttpProvider.call_ids)
+    made = Toolbox(Tools((tool,), system, system), ADAPTERS["ollama"]("k"))
     assert made.function("edit")["parameters"] == schema
 
 
@@ -544,13 +544,13 @@ def test_a_signature_and_reasoning_in_openais_format_go_back_with_their_call_and
 
 
 def box(*names: str, output: Any = None, nullable: bool = False) -> Toolbox:
-    tools = [Tool(name, "", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}) for name in names]
-    tools = [tool if tool.name != "/bare" else replace(tool, schema={"type": "object"}) for tool in tools]
+    inputs = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+    tools = [Tool(name, "", {"type": "object"} if name == "/bare" else inputs) for name in names]
     notes = Tool("notes", "", {"type": "object", "properties": {"name": {}, "content": {}}}, "notes")
     pair = Tool("pair", "", {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": ["string", "null"]}}})
     pairs = Tool("pairs", "", {"type": "object", "properties": {"all": {"type": "array", "items": pair.schema}}, "required": ["all"]})
     system, listed = Message("system", ""), (*tools, pair, pairs, notes)
-    return Toolbox(Tools(listed, system, system, output), "nullable" if nullable else None, lambda _: None, ids=HttpProvider.call_ids)
+    return Toolbox(Tools(listed, system, system, output), ADAPTERS["openai" if nullable else "ollama"]("k"))
 
 
 def test_names_that_vendors_refuse_are_mapped_both_ways_without_collisions() -> None:

@@ -11,7 +11,7 @@ import pytest
 import kernai
 from adapter_calls import ADAPTERS, bodies_to, replying
 from kernai import Agent, LlmResponse, Message, Model, ProviderError, Result, Tool, Tools, skill
-from kernai_providers import HttpProvider
+from kernai_providers.native import Toolbox
 from vendor_wires import WIRES, anthropic, gemini, ollama
 from wire_format import Called, sse
 from wire_openai import OpenAIWire, responses
@@ -30,7 +30,7 @@ def read(vendor: str, chunks: Iterable[bytes]) -> Outcome:
     """The text that was streamed, what was streamed of each call, and the response."""
     provider = ADAPTERS[vendor]("k")
     one = provider.reader()
-    one.box = provider._toolbox(TOOLS)
+    one.box = Toolbox(TOOLS, provider)
     one.begin({"content-type": WIRES[vendor].media_type})
     pieces = [piece for chunk in chunks if not one.complete for piece in one.feed(chunk)]
     pieces += [] if one.complete else one.feed(b"")
@@ -87,7 +87,7 @@ def wipe(everything: bool = True) -> str:
     return "wiped"
 
 
-def agent(provider: HttpProvider, generation: Any = None) -> Agent:
+def agent(provider: kernai.Provider, generation: Any = None) -> Agent:
     return Agent(
         instructions="x", provider=provider, model=Model("m"), skills=[search, wipe], calls="native",
         generation=generation)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from adapter_calls import ADAPTERS
 from kernai import LlmResponse, Message, ProviderError, Tools
 from kernai_providers import OpenAIProvider, openai
+from kernai_providers.native import Toolbox
 from kernai_providers.reader import Reader
 from vendor_wires import WIRES, anthropic, anthropic_text, gemini
 from wire_format import Called, Turn, data_of, sse
@@ -433,7 +434,7 @@ def test_media_that_a_model_made_are_text_in_their_place_but_not_in_an_answer_wi
     said, response = whole(vendor, b"".join(stream))
     assert said == response.content == "A cat: [image unavailable: image/png]."
     typed = new_reader(vendor)
-    typed.box = ADAPTERS[vendor]("k")._toolbox(Tools((), Message("system", ""), Message("system", ""), {"type": "object"}))
+    typed.box = Toolbox(Tools((), Message("system", ""), Message("system", ""), {"type": "object"}), ADAPTERS[vendor]("k"))
     assert read(typed, stream)[0] == "A cat: ."
 
 
