@@ -154,15 +154,14 @@ class HttpxResponse:
     async def aclose(self) -> None:
         """Closes the connection unless the body was read to its end; an iteration in progress gets an error."""
         self._closed = True
-        with suppress(httpx.HTTPError):
-            connection = _connection_of(self._stream)
-            # httpcore would take bytes after the response's end for the next response
-            has_more = connection is None or bool(connection._h11_state.trailing_data[0])  # noqa: SLF001 - as there
-            keep = self._ended and not has_more and ends_for_certain(self.status, self.headers)
-            below = connection or self._deadline.stream
-            if below is not None and not keep:  # nor does httpcore close it if a task is cancelled twice
-                await below.aclose()
-            await self._stream.aclose()
+        connection = _connection_of(self._stream)
+        # httpcore would take bytes after the response's end for the next response
+        has_more = connection is None or bool(connection._h11_state.trailing_data[0])  # noqa: SLF001 - as there
+        keep = self._ended and not has_more and ends_for_certain(self.status, self.headers)
+        below = connection or self._deadline.stream
+        if below is not None and not keep:  # nor does httpcore close it if a task is cancelled twice
+            await below.aclose()
+        await self._stream.aclose()
 
     async def _read(self) -> bytes:
         if self._closed and not self._ended:
