@@ -156,7 +156,7 @@ def test_without_a_token_only_this_machine_is_served(served: Any) -> None:
             Server(served.SKILLS, host=host, port=0)
     with Server(served.SKILLS, port=0) as server:
         assert server.url.startswith("http://127.0.0.1:")
-        assert server._address.listener.getsockname()[0] == "127.0.0.1"
+        assert server._listener.getsockname()[0] == "127.0.0.1"
 
 
 def test_with_a_token_every_address_and_host_name_is_served(served: Any) -> None:

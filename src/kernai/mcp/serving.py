@@ -48,7 +48,7 @@ from kernai.mcp.serving_tools import ServeOptions, Source, Tools
 GRACE = 2.0
 #: seconds between two checks for a signal where none ends a wait, as on Windows
 POLL_SECONDS = 1.0
-#: the options of `Address`
+#: the options that are only for HTTP
 HTTP_OPTIONS = ("host", "port", "path", "token", "allowed_hosts", "allowed_origins")
 
 
@@ -128,40 +128,6 @@ class Serving:
                 pass
         if self._served is not None and self._served.done():
             self._served.result()
-
-
-class Server(Serving):
-    """Serves over HTTP in a background thread: ``with Server(skills, port=0) as server: connect(server.url)``.
-
-    Takes the arguments of `serve`, except `transport` and `on_ready`. `stop`, or the end of the block, cancels running
-    calls, frees the port and ends the thread. A server can be started only once.
-    """
-
-    def __init__(self, source: Source, **options: Unpack[ServeOptions]) -> None:
-        check_options(options, ServeOptions)
-        self._address = Address(**options)
-        super().__init__(partial(serve_http, Tools(source, **options), self._address))
-
-    @property
-    def url(self) -> str:
-        """The URL that clients connect to. Raises `RuntimeError` before `start`."""
-        if self._address.url is None:
-            raise RuntimeError("the server has no URL before it is started: use it in a with block, or call start()")
-        return self._address.url
-
-    def start(self) -> Self:
-        """Listens, and starts the thread that serves. Raises `OSError` if the address cannot be used."""
-        if self._address.url is not None:
-            raise RuntimeError("a Server can be started only once; create another one")
-        self._address.listen()
-        return super().start()
-
-    def run(self, on_ready: Callable[[str], object]) -> None:
-        """Serves until Ctrl-C, SIGTERM, or `stop` in another thread. Calls `on_ready` with the URL."""
-        self.serve_to_end(lambda: on_ready(self.url))  # clients can connect already: the socket is listening
-
-    def __repr__(self) -> str:
-        return f"Server({self._address.url or 'not started'})"
 
 
 def _show(url: str) -> None:
@@ -298,14 +264,15 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d*)?")  # RFC 9110, se
 _TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header can contain; RFC 6750, section 2.1, allows even less
 
 
-class Address:
-    """Where a server listens, and which clients it accepts. Raises `TypeError` or `ValueError` for a wrong option."""
+class Server(Serving):
+    """Serves over HTTP in a background thread: ``with Server(skills, port=0) as server: connect(server.url)``.
 
-    listener: socket.socket
-    #: for a client on this machine; None until it listens
-    url: str | None = None
+    Takes the arguments of `serve`, except `transport` and `on_ready`. `stop`, or the end of the block, cancels running
+    calls, frees the port and ends the thread. A server can be started only once.
+    """
 
-    def __init__(self, **options: Unpack[ServeOptions]) -> None:
+    def __init__(self, source: Source, **options: Unpack[ServeOptions]) -> None:
+        check_options(options, ServeOptions)
         host, port, path = options.get("host", "127.0.0.1"), options.get("port", 8000), options.get("path", "/mcp")
         token = options.get("token")
         if not isinstance(host, str) or not host.strip():
@@ -314,43 +281,102 @@ class Address:
             raise ValueError(f"port must be an int from 0 (any free one) to {MAX_PORT}, got {port!r}")
         if not isinstance(path, str) or not _PATH.fullmatch(path):
             raise ValueError(f"path must start with '/' and be a plain path such as '/mcp', got {path!r}")
-        self.host = host.strip().lower()
-        if ":" in self.host and "[" not in self.host:
-            self.host = f"[{self.host}]"
-        self.port = port
-        self.path = path
-        self.verifier = None if token is None else _Verifier(token)
-        if token is None and not _is_loopback(self.host):
+        self._host = host.strip().lower()
+        if ":" in self._host and "[" not in self._host:
+            self._host = f"[{self._host}]"
+        self._port = port
+        self._path = path
+        self._verifier = None if token is None else _Verifier(token)
+        if token is None and not _is_loopback(self._host):
             raise ValueError(
                 f"host={host!r} can be reached from other machines, so it needs token=...; "
                 f"for this machine alone use host='127.0.0.1'"
             )
         hosts = [one.lower() for one in check_texts("allowed_hosts", options.get("allowed_hosts", ()))]
         origins = [one.lower() for one in check_texts("allowed_origins", options.get("allowed_origins", ()))]
-        found = [_HOST.fullmatch(one) for one in (*_LOOPBACK, self.host, *hosts)]
+        found = [_HOST.fullmatch(one) for one in (*_LOOPBACK, self._host, *hosts)]
         if not all(found):
             raise ValueError(f"allowed_hosts must hold names such as 'mcp.example.org', got {hosts!r}")
         for one in origins:
             if not _ORIGIN.fullmatch(one):
                 raise ValueError(f"allowed_origins must hold origins such as 'https://app.example.org', got {one!r}")
         names = [f"{one[1]}{port}" for one in found if one for port in ("", ":*")]
-        self.security = TransportSecuritySettings(
+        self._security = TransportSecuritySettings(
             # a server on all addresses does not know its names; there, only the token protects it
-            enable_dns_rebinding_protection=bool(hosts) or self.host not in ("0.0.0.0", "[::]"),  # noqa: S104 - not bound
+            enable_dns_rebinding_protection=bool(hosts) or self._host not in ("0.0.0.0", "[::]"),  # noqa: S104 - not bound
             allowed_hosts=names,
             allowed_origins=[*origins, *(f"{scheme}://{name}" for scheme in ("http", "https") for name in names)],
         )
+        self._url: str | None = None
+        self._tools = Tools(source, **options)
+        super().__init__(self._serve_http)
 
-    def listen(self) -> None:
-        """Opens `listener`, and sets `url`. Raises `OSError`, which names the address, if it cannot be used."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+    @property
+    def url(self) -> str:
+        """The URL that clients connect to. Raises `RuntimeError` before `start`."""
+        if self._url is None:
+            raise RuntimeError("the server has no URL before it is started: use it in a with block, or call start()")
+        return self._url
+
+    def start(self) -> Self:
+        """Listens, and starts the thread that serves. Raises `OSError` if the address cannot be used."""
+        if self._url is not None:
+            raise RuntimeError("a Server can be started only once; create another one")
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            self.listener = socket.create_server((self.host.strip("[]"), self.port), family=family, backlog=128)
+            self._listener = socket.create_server((self._host.strip("[]"), self._port), family=family, backlog=128)
         except OSError as error:
             reason = f"{error.strerror or error}; port=0 takes any free one"
-            raise OSError(error.errno, f"cannot listen on {self.host}, port {self.port}: {reason}") from error
-        host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(self.host, self.host)  # noqa: S104 - shown, not bound
-        self.url = f"http://{host}:{self.listener.getsockname()[1]}{self.path}"
+            raise OSError(error.errno, f"cannot listen on {self._host}, port {self._port}: {reason}") from error
+        host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(self._host, self._host)  # noqa: S104 - shown, not bound
+        self._url = f"http://{host}:{self._listener.getsockname()[1]}{self._path}"
+        return super().start()
+
+    def run(self, on_ready: Callable[[str], object]) -> None:
+        """Serves until Ctrl-C, SIGTERM, or `stop` in another thread. Calls `on_ready` with the URL."""
+        self.serve_to_end(lambda: on_ready(self.url))  # clients can connect already: the socket is listening
+
+    def __repr__(self) -> str:
+        return f"Server({self._url or 'not started'})"
+
+    async def _serve_http(self, stop: asyncio.Event) -> None:
+        """Serves until `stop` is set; then cancels the running calls."""
+        self._tools.ending = stop
+        auth = None if self._verifier is None else AuthSettings.model_validate(
+            {"issuer_url": self._url, "resource_server_url": None}
+        )
+        inner = self._tools.app.streamable_http_app(
+            streamable_http_path=self._path,
+            max_request_body_size=MAX_BODY,
+            transport_security=self._security,
+            auth=auth,
+            token_verifier=self._verifier,
+        )
+        # a browser asks first, and hides every answer from a page of another origin that is not named there
+        for_browsers = CORSMiddleware(
+            inner, allow_origins=self._security.allowed_origins, allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"], expose_headers=["Mcp-Session-Id"],
+        )
+
+        # the SDK's sessions end before uvicorn stops listening
+        ending = Response("the server is shutting down", status_code=503)
+
+        async def served(scope: Any, receive: Any, send: Any) -> None:
+            with suppress(ClientDisconnect):  # the client has left while it sent the request
+                await (ending if stop.is_set() else for_browsers)(scope, receive, send)
+
+        server = uvicorn.Server(uvicorn.Config(
+            served, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False,
+            proxy_headers=False, timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=math.ceil(GRACE),
+        ))
+        with self._listener:
+            # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
+            async with self._tools.app.session_manager.run():
+                serving = asyncio.ensure_future(server.serve(sockets=[self._listener]))
+                serving.add_done_callback(lambda _: stop.set())
+                await stop.wait()
+                server.should_exit = True
+            await serving
 
 
 class _Verifier:
@@ -372,43 +398,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-async def serve_http(tools: Tools, address: Address, stop: asyncio.Event) -> None:
-    """Serves at an address that listens, until `stop` is set; then cancels the running calls."""
-    tools.ending = stop
-    auth = None if address.verifier is None else AuthSettings.model_validate(
-        {"issuer_url": address.url, "resource_server_url": None}
-    )
-    inner = tools.app.streamable_http_app(
-        streamable_http_path=address.path,
-        max_request_body_size=MAX_BODY,
-        transport_security=address.security,
-        auth=auth,
-        token_verifier=address.verifier,
-    )
-    # a browser asks first, and hides every answer from a page of another origin that is not named there
-    for_browsers = CORSMiddleware(
-        inner, allow_origins=address.security.allowed_origins, allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["*"], expose_headers=["Mcp-Session-Id"],
-    )
-
-    # the SDK's sessions end before uvicorn stops listening
-    ending = Response("the server is shutting down", status_code=503)
-
-    async def served(scope: Any, receive: Any, send: Any) -> None:
-        with suppress(ClientDisconnect):  # the client has left while it sent the request
-            await (ending if stop.is_set() else for_browsers)(scope, receive, send)
-
-    server = uvicorn.Server(uvicorn.Config(
-        served, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE, timeout_graceful_shutdown=math.ceil(GRACE),
-    ))
-    with address.listener:
-        # leaving this block ends the SDK's sessions, before uvicorn waits for their streams
-        async with tools.app.session_manager.run():
-            serving = asyncio.ensure_future(server.serve(sockets=[address.listener]))
-            serving.add_done_callback(lambda _: stop.set())
-            await stop.wait()
-            server.should_exit = True
-        await serving
