@@ -216,15 +216,13 @@ async def aperform(turn: Turn) -> LlmResponse:
     next_look = loop.call_soon(look)
     try:
         async with scope:
-            try:
-                return await turn.perform()
-            finally:
-                next_look.cancel()
+            return await turn.perform()
     except TimeoutError:
         if not scope.expired():
             raise
         await turn.give_up()
     finally:
+        next_look.cancel()
         await asyncio.shield(turn.close())  # also if the task is cancelled once more
 
 
