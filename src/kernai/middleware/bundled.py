@@ -188,8 +188,7 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
             return cleaned((yield effect.replace(stream=False) if isinstance(effect, CallModel) else effect))
         except Stop as stop:
             ended = copied(stop)
-            ended.message = clean(stop.message)
-            ended.args = (stop.reason, ended.message)
+            ended.reason, ended.message = ended.args = stop.reason, clean(stop.message)
             raise ended from None
         except Pause as pause:
             waits = copied(pause)

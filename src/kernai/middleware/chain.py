@@ -107,23 +107,22 @@ def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
     outcome: Any = None
     error: BaseException | None = None
     is_begun = False
-    while True:
-        try:
+    try:
+        while True:
             effect = work.send(outcome) if error is None else work.throw(error)
-        except BaseException as ended:
-            if is_begun and run.result is not None:
-                _call_end_hooks(run, observers)
-            if isinstance(ended, StopIteration):
-                return ended.value
-            raise
-        if not is_begun and type(effect) is not Commit:  # a commit concerns only the store
-            is_begun = True
-            effect = _call_start_hooks(run, observers, effect) or effect
-        outcome = error = None
-        try:
-            outcome = yield from through(run, effect) if type(effect) in CALLS else alone(effect)
-        except BaseException as raised:  # noqa: BLE001 - thrown into the work, which decides
-            error = raised
+            if not is_begun and type(effect) is not Commit:  # a commit concerns only the store
+                is_begun = True
+                effect = _call_start_hooks(run, observers, effect) or effect
+            outcome = error = None
+            try:
+                outcome = yield from through(run, effect) if type(effect) in CALLS else alone(effect)
+            except BaseException as raised:  # noqa: BLE001 - thrown into the work, which decides
+                error = raised
+    except StopIteration as ended:
+        return ended.value
+    finally:
+        if is_begun and run.result is not None:
+            _call_end_hooks(run, observers)
 
 
 @calls_out
