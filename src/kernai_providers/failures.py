@@ -65,7 +65,6 @@ _TITLE = re.compile(r"<title[^>]*>([^<]*)", re.IGNORECASE)
 _MARKUP = re.compile(
     r"<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1[^>]*>?|\Z)|<[^>]*(?:>|\Z)", re.IGNORECASE | re.DOTALL
 )
-_SPACES = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +269,7 @@ def one_line(text: str, redact: Redactor, longest: int = MAX_MESSAGE) -> str:
     """Returns text from outside as one printable line of limited length, without secrets."""
     # redacted before it is cut, because a cut could leave half of a secret; and again, for a line break in a secret
     plain = "".join(char if char.isprintable() else " " for char in redact.text(text))
-    shown = redact.text(_SPACES.sub(" ", plain).strip())
+    shown = redact.text(" ".join(plain.split()))
     return shown if len(shown) <= longest else shown[: longest - 1].rstrip() + "…"
 
 

@@ -39,7 +39,6 @@ BLOCK: Final = 64 * 1024
 #: overhead in bytes: for each response, and for each byte of its content (a chunk of one byte takes six)
 OVERHEAD_PER_RESPONSE: Final = 256 * 1024
 OVERHEAD_PER_BYTE: Final = 8
-IN_PROGRESS: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 #: the first line of an interim response; 101 is a final one
 INTERIM: Final = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")
 BLANK: Final = (b"\r\n", b"\n")
@@ -243,7 +242,7 @@ def _reach(sock: socket.socket, address: Any, deadline: Deadline) -> int:
     """Returns the number of the error; 0 if there was none."""
     sock.setblocking(False)
     number, until = sock.connect_ex(address), deadline.until()
-    while number in IN_PROGRESS:
+    while number in (errno.EINPROGRESS, errno.EWOULDBLOCK):
         deadline.check()
         if _is_ready(sock, selectors.EVENT_WRITE, min(SLICE, deadline.seconds)):
             number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

@@ -325,7 +325,6 @@ def cache_key(messages: Sequence[Message], model: Model) -> str:
 
 # ---------------------------------------------------------------------------------------------------- the Responses API
 
-ENCRYPTED = "reasoning.encrypted_content"
 #: whether a message is commentary or the final answer: models stop early if it is not sent back with the message
 PHASE = "phase"
 NEVER_REASONS = re.compile(r"(?:.*/)?(?:ft:)?(?:chat)?gpt-[34]")
@@ -365,7 +364,7 @@ class ResponsesProvider(OpenAIProvider):
 
     def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:  # noqa: ARG002 - the base's parameter
         if REASONING_MODEL.match(model.id) or any(item.get("type") == "reasoning" for item in body["input"]):
-            body["include"] = [ENCRYPTED]
+            body["include"] = ["reasoning.encrypted_content"]
 
     def offer(self, box: Toolbox, body: dict[str, Any]) -> None:
         if box.tools:

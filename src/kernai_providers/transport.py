@@ -134,11 +134,8 @@ class AsyncTransport(Protocol):
 #: how long, and how many bytes, `finish` reads at most to keep a connection
 DRAIN_SECONDS: Final = 0.1
 DRAIN_BYTES: Final = 64 * 1024
-#: No Content, Not Modified
-BODILESS: Final = (204, 304)
 #: the largest decoded piece, in bytes
 PIECE: Final = 64 * 1024
-GZIP_START: Final = 0x1F
 
 
 def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -156,7 +153,8 @@ def ends_for_certain(status: int, headers: Mapping[str, str]) -> bool:
     None may follow a response with two lengths (RFC 9112 section 6.3), or one that must not have a body: some servers
     send a body anyway, which would be taken for the next response.
     """
-    return status not in BODILESS and not ("transfer-encoding" in headers and "content-length" in headers)
+    # No Content, Not Modified
+    return status not in (204, 304) and not ("transfer-encoding" in headers and "content-length" in headers)
 
 
 class BlockingResponse:
@@ -231,7 +229,7 @@ class ContentDecoder:
         data, self._start, piece = self._start + data, b"", b""
         while data or len(piece) == PIECE:  # after a full piece, zlib may hold back more although it has read all input
             if self._member is None:
-                if self._has_ended and not (is_gzip and data[0] == GZIP_START):
+                if self._has_ended and not (is_gzip and data.startswith(b"\x1f")):
                     return  # padding after the end
                 if not is_gzip and len(data) < 2:  # noqa: PLR2004 - a zlib header is two bytes
                     self._start = data

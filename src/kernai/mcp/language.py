@@ -43,8 +43,6 @@ _ALIASES = {
     "args": "arguments", "input": "arguments", "inputs": "arguments", "parameters": "arguments",
     "params": "arguments", "server_name": "server", "serverName": "server", "url": "uri", "resource": "uri",
 }
-#: keys of JSON-RPC's envelope, which are accepted
-_ENVELOPE = frozenset({"jsonrpc", "id", "method", "params"})
 
 
 class Request(NamedTuple):
@@ -116,7 +114,8 @@ def read_request(text: str) -> Request:
 
 
 def _misplaced(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key not in _ENVELOPE}
+    # the keys of JSON-RPC's envelope are accepted
+    return {key: value for key, value in found.items() if key not in ("jsonrpc", "id", "method", "params")}
 
 
 def _faults(found: Mapping[str, Any]) -> Iterator[str]:
