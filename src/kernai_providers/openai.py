@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from kernai import GenerationOptions, Media, Message, Model
+from kernai._util.api import check_type
 from kernai_providers.exchange import Exchange
 from kernai_providers.failures import at, failure_in_stream, objects
 from kernai_providers.http_provider import EMPTY, IMAGE_TYPES, PDF, SAMPLING, HttpProvider, known, link, one_text
@@ -79,7 +80,7 @@ class OpenAIProvider(HttpProvider):
 
     def __init__(self, api_key: str | None = None, *, done_marker: bool = True, **options: Any) -> None:
         super().__init__(api_key, **options)
-        self._done_marker = done_marker
+        self._done_marker = check_type(done_marker, bool, "done_marker must be True or False")
 
     def _exchange(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None

@@ -81,6 +81,7 @@ def test_a_run_is_found_by_the_value_of_its_tag() -> None:
     (lambda store: store.tenant("acme").append("r", 1, [{"event": "progress"}], [], claim=(7, 30.0)), TypeError, "worker must be a name, got int"),
     (lambda store: next(store.watch("r", timeout="1")), TypeError, "timeout must be a number of seconds, got str"),
     (lambda store: store.load_media("r", "abc"), TypeError, "ids must be a list of ids: write ids=['abc']"),
+    (lambda store: store.tenant("acme").request_cancel("r", 7), TypeError, "reason must be text, got int"),
     (lambda store: store.request_cancel("acme/r"), ValueError, "run_id must be 1 to 128 of the characters"),
 ])  # fmt: skip
 def test_an_argument_that_no_run_can_have_is_refused(act: Any, error: type[Exception], message: str, tmp_path: Path) -> None:

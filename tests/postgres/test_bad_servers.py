@@ -56,6 +56,7 @@ def test_a_server_that_is_down_at_the_start_is_an_error_at_once_which_shows_no_p
     ({"conninfo": "://no address"}, ValueError, "not the address of a database"),
     ({"conninfo": None}, TypeError, "conninfo must be the address of a database, got NoneType"),
     *[({"conninfo": "dbname=x", "pool_size": size}, ValueError, "pool_size must be a positive int, got") for size in (0, "9")],
+    ({"conninfo": "dbname=x", "create": "no"}, TypeError, "create must be True or False, got str"),
     *[({"conninfo": "dbname=x", "schema": name}, ValueError, "schema must be a name of at most 63 bytes") for name in ("", "ü" * 32, None)],
 ])
 def test_an_invalid_address_schema_or_pool_size_is_refused(given: dict[str, Any], error: Any, message: str) -> None:

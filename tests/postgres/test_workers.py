@@ -310,7 +310,7 @@ def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore
     ({"concurrency": 0}, ValueError, "concurrency must be a positive int, got 0"),
     ({"lease": 0}, ValueError, "lease must be a number of seconds above 0"),
     ({"grace": "x"}, ValueError, "grace must be a number of seconds above 0"),
-    *[({"queue": queue}, ValueError, "queue must be a name, got") for queue in (None, "", "a\0b")],
+    *[({"queue": queue}, ValueError, "queue must be a name, got") for queue in (None, "", "a\0b", "\ud800")],
 ])
 def test_invalid_arguments_of_workers_are_refused(store: PostgresStore, given: Any, kind: Any, why: str) -> None:
     with pytest.raises(kind, match=why):
@@ -326,10 +326,10 @@ def test_an_unknown_agent_cannot_be_submitted_and_an_unknown_run_has_no_result(
     own = Workers(store, {"clerk": acting(print)})
     with pytest.raises(KernaiError, match="this worker has no agent 'clark'; it has 'clerk'"):
         own.submit("clark", "go")
-    with pytest.raises(TypeError, match="tags must be a mapping of names to values, got str"):
-        own.submit("clerk", "go", tags="urgent")  # type: ignore[arg-type]  # the mistake
-    with pytest.raises(ValueError, match=r"tenant must be 1 to 128 of the characters .* got None"):
-        own.submit("clerk", "go", tenant=None)  # type: ignore[arg-type]  # the mistake
+    mistakes: list[tuple[str, Any]] = [("tags", "urgent"), ("tenant", None), *(("lock", lock) for lock in (7, "", "a\0b", "\ud800"))]
+    for argument, value in mistakes:
+        with pytest.raises((TypeError, ValueError), match=f"{argument} must be"):
+            own.submit("clerk", "go", **{argument: value})
     for look in (lambda: own.handle("r").result(0), lambda: next(own.handle("r").events())):
         with pytest.raises(KernaiError, match="the store has no run 'r'"):
             look()

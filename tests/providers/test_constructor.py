@@ -140,7 +140,7 @@ NAN, INF = float("nan"), float("inf")
         *({"timeout": one} for one in (0, -1, NAN, INF, None, True, "5", (), (1,), (1, 2, 3), (0, 1), (1, None), [1, 2], 1e10, 10**400, (1e12, 1))),
         *({"max_retries": one} for one in (-1, 1.5, True, None, "2", NAN)),
         *({"max_retry_wait": one} for one in (-1, NAN, INF, None, "60")),
-        *({"max_response_bytes": one} for one in (0, -1, 1.5, True, None, "64")),
+        *({"max_response_bytes": one} for one in (0, -1, 1.5, True, None, "64")), {"done_marker": "false"},
         *({"transport": one} for one in (5, "http", object(), HttpTransport, MemoryTransport)),
     ],
     ids=lambda arguments: re.sub(" at 0x[0-9a-f]+", "", repr(arguments)),  # which would differ between workers

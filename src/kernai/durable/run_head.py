@@ -223,7 +223,8 @@ class Head:
     def request_cancel(self, reason: str) -> None:
         self.unfinished()  # otherwise it would cancel the next input
         # PostgreSQL takes no NUL and no lone surrogates
-        self.cancel = printable(reason or "") or self.cancel or "somebody cancelled the run"
+        reason = printable(check_type(reason or "", str, "reason must be text"))
+        self.cancel = reason or self.cancel or "somebody cancelled the run"
 
     def why_cancelled(self) -> str | None:
         """Why its worker must end the run. If it was suspended, somebody else may have ended it."""

@@ -146,6 +146,7 @@ class PostgresStore(LeasedStore):
         if not isinstance(schema, str) or not 0 < len(schema.encode()) <= LONGEST_NAME:  # PostgreSQL would cut it off
             raise ValueError(f"schema must be a name of at most {LONGEST_NAME} bytes, got {schema!r}")
         check_codec(codec)
+        check_type(create, bool, "create must be True or False")
         check_type(conninfo, str, "conninfo must be the address of a database")
         if _UNESCAPED.match(conninfo):  # part of a password would be taken for the host, and shown
             raise ValueError("conninfo: write @ and / in a name or password as %40 or %2F")
