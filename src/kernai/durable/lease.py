@@ -250,7 +250,8 @@ class HeldRun:
         lease = self.lease
         self._drop()
         with suppress(Exception):  # the error that broke off the run is raised instead; the lease will expire
-            if lease is not None:
+            # otherwise it has expired, perhaps because the store is away: do not wait for it
+            if lease is not None and boottime() - self._sent < self.seconds:
                 self.store.release(lease)
                 _GONE.discard(self._worker)
 
