@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from kernai import ProviderError, __version__
-from kernai._util.api import check_type
+from kernai._util.api import check_texts, check_type
 from kernai._util.network import HEADER_NAME, proxy_url
 from kernai_providers.transport import Request, TransportError
 
@@ -50,6 +50,7 @@ def key_from(given: str | None, variables: Sequence[str], vendor: str, *, is_nee
     Without a key, returns None, or raises `MissingKeyError` if one is needed. White space around the key is stripped. A
     key that cannot be in a header raises a `ValueError` that does not show the key.
     """
+    check_texts("key_variables", variables, "names")  # the letters of a single text would be names, too
     key, where = setting(*variables) if given is None else (given, "api_key")
     if given is None and not key:
         if not is_needed or not variables:
