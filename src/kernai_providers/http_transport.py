@@ -19,7 +19,6 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from types import NoneType
 
 from kernai._util.api import ForkSafeLock, check_count, check_type
 from kernai_providers.network import BLOCK, Connection, Deadline, StreamedResponse, connection_class
@@ -40,7 +39,7 @@ class HttpTransport:
     def __init__(
         self, *, ssl_context: ssl.SSLContext | None = None, max_idle: int = 64, idle_seconds: float = 30.0
     ) -> None:
-        check_type(ssl_context, (ssl.SSLContext, NoneType), "ssl_context must be an ssl.SSLContext")
+        check_type(ssl_context, ssl.SSLContext | None, "ssl_context must be an ssl.SSLContext")
         if not isinstance(idle_seconds, (int, float)) or not idle_seconds >= 0:
             raise ValueError(f"idle_seconds must be a number of at least 0, got {idle_seconds!r}")
         self._ssl_context = ssl_context

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
-from types import NoneType
 from typing import Any, TypeAlias
 
 from kernai._util.api import check_type
@@ -172,7 +171,7 @@ class LlamaTransport:
             # checked here: for some other values the library ends the whole process
             if given is not None and (type(given) is not int or not 1 <= given <= most):
                 raise ValueError(f"{name} must be an int from 1 to {most}, got {given!r:.60}")
-        check_type(chat_template, (str, NoneType), "chat_template must be a template's text")
+        check_type(chat_template, str | None, "chat_template must be a template's text")
         self._options = path, context, threads or max(1, (os.cpu_count() or 2) // 2), chat_template or ""
         self.close()  # nothing is loaded yet
 
