@@ -170,8 +170,9 @@ def test_an_empty_answer_that_was_cut_off_is_a_failed_call(reason: str, content:
     (failed,) = recorder.for_event("model_failed")
     assert (failed.data["prompt_tokens"], failed.data["completion_tokens"]) == (10, 5)
     assert recorder.token_usage() == result.usage
-    refusing = said((content, reason), metadata={"refusal": "I cannot help with that."})
-    assert "I cannot help with that." in str(kernai.execute(Agent(instructions="Go.", provider=refusing), "Hi.").error)
+    refusing = Agent(instructions="", provider=said((content, reason), ("Half", reason), metadata={"refusal": "I cannot."}), on_truncated="fail")
+    for _ in range(2):
+        assert str(kernai.execute(refusing, "Hi.").error).endswith(": I cannot.")
 
 
 @pytest.mark.parametrize("answers,text", [

@@ -54,7 +54,8 @@ def is_continued(run: Run, answer: Answer, response: ParsedResponse) -> bool:
     """
     rule = run.gate.rules(run).on_truncated
     if rule == "fail":
-        raise ProviderError(f"the answer was cut off, because {_WHY[answer.cut]}", code=answer.cut)
+        why = _why_ended(response.answer)
+        raise ProviderError(f"the answer was cut off, because {_WHY[answer.cut]}{why and f': {why}'}", code=answer.cut)
     if rule != "continue" or answer.cut != "length":
         return False
     run.unfinished = response.content
