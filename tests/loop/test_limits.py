@@ -152,8 +152,8 @@ def test_the_time_runs_out_in_the_middle_of_a_response(swallows: bool) -> None:
 def test_without_reported_usage_limits_count_a_token_per_four_characters_and_warn_once() -> None:
     agent: dict[str, Any] = {"instructions": "12345678", "skills": None, "on_prose": "accept", "protocols": []}
     # the first call: system 8, input 4, response 20 characters, so 8 tokens
-    for most, calls in ((8, 1), (9, 2)):
-        provider = MockProvider("<final>12345".ljust(20))
+    for most, reported, calls in ((8, {}, 1), (9, {}, 2), (9, {"prompt_tokens": 9}, 1)):
+        provider = MockProvider("<final>12345".ljust(20)).with_token_counter(lambda *_, reported=reported: reported)
         hand = by_hand(provider=provider, limits=Limits(max_tokens=most), agent=agent)
         assert hand.run("Go!!").stop_reason == "max_tokens"
         assert provider.call_count == calls

@@ -227,10 +227,11 @@ class ModelStream:
                     self.spend(one[0], one[1].cost)
 
     def spend(self, answer: LlmResponse, cost: float | None) -> None:
-        """Counts an answer against the limits, by an estimate if the vendor reports no usage."""
+        """Counts an answer against the limits, by an estimate if the vendor reports no usage, or only a part of it."""
         run, root = self.run, self.run.root
         characters = run.characters() + len(run.system.message.text) + len(answer.content)
-        estimate = -(-characters // CHARACTERS_PER_TOKEN)
+        reported = (answer.prompt_tokens or 0) + (answer.completion_tokens or 0)
+        estimate = max(-(-characters // CHARACTERS_PER_TOKEN), reported)
         if root.budget.needs_tokens and root.budget.spend_tokens(answer.total_tokens, cost, run.model, estimate):
             root.warn("usage.estimated", model=run.model.id,
                       reason="the vendor reports no usage: limits count one token per four characters")
