@@ -159,7 +159,7 @@ class Toolbox:
 
     def block(self, name: str, text: str, id: str | None, *, is_cut: bool) -> NativeCall:
         """Returns a call's block. Arguments that are not JSON stay unchanged: the loop repairs or rejects them."""
-        data = _json(text) if text.strip() else {}
+        data = json_or_text(text) if text.strip() else {}
         is_open = is_cut and not (text.strip() and isinstance(data, dict))
         tool = self.tools.get(name)
         kind, named = ("command", name) if tool is None else (tool.type, None)
@@ -204,7 +204,7 @@ class Toolbox:
         kind, content = block["type"], str(block["content"])
         if kind not in _BY_ARGUMENTS:
             return {**({"name": block["name"]} if block.get("name") else {}), "content": content}
-        data = _json(content)
+        data = json_or_text(content)
         if kind == "final" and self.wraps:
             return {"value": data}
         name = self._names.get(_key(kind, str(block.get("name") or "")), "")
@@ -412,7 +412,7 @@ def root_of(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 # ------------------------------------------------------------------------------------------------------ names
 
 
-def _json(text: str) -> Any:
+def json_or_text(text: str) -> Any:
     """Returns the JSON in a text; the text itself if it is none."""
     try:
         return loads(text)
@@ -422,7 +422,7 @@ def _json(text: str) -> Any:
 
 def is_whole(text: str) -> bool:
     """Whether a call's arguments are complete, which is the case for an object."""
-    return text.rstrip().endswith("}") and isinstance(_json(text), dict)
+    return text.rstrip().endswith("}") and isinstance(json_or_text(text), dict)
 
 
 def _key(kind: str, name: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from kernai import GenerationOptions, Media, Message, Model
 from kernai.jsonio.json_data import loads
 from kernai_providers.failures import objects
 from kernai_providers.http_provider import SAMPLING, SVG, HttpProvider
-from kernai_providers.native import AssistantTurn, Toolbox, UserTurn
+from kernai_providers.native import AssistantTurn, Toolbox, UserTurn, json_or_text
 from kernai_providers.reader import LineReader, count_of
 from kernai_providers.request_checks import checked_base_url, setting
 
@@ -130,11 +130,7 @@ class OllamaReader(LineReader):
 
     def _read_json(self, text: str) -> None:
         """Reads a constrained model's JSON: a call or an answer. Other text, such as JSON cut off, is the answer."""
-        try:
-            data = loads(text)
-        except ValueError:
-            self.say(text)
-            return
+        data = json_or_text(text)
         if isinstance(data, dict) and "tool" in data:
             self._on_call({"name": data["tool"], "arguments": data.get("arguments")})
         elif isinstance(data, dict) and "answer" in data:
