@@ -159,8 +159,8 @@ def test_a_wrong_argument_of_a_transport_is_an_error_at_once_that_names_it(trans
 
 
 def test_a_compatible_provider_says_how_it_is_made_and_that_it_needs_an_address() -> None:
-    a_text: Any = "_"  # the shell's variable for the program
-    for vendor, why in (("groq", "resolve"), (kernai_providers.Vendor("acme", OpenAIProvider, a_text, "https://a"), r"write key_variables=\['_'\]")):
+    a_text = kernai_providers.Vendor("acme", OpenAIProvider, "_", "https://a")  # type: ignore[arg-type]  # the shell's variable for the program
+    for vendor, why in (("groq", "resolve"), (a_text, r"write key_variables=\['_'\]")):
         with pytest.raises(TypeError, match=why):
             kernai_providers.CompatibleProvider(vendor)  # type: ignore[arg-type]  # the subject
     with pytest.raises(kernai_providers.MissingSettingError, match=r"acme needs an address: give base_url='http://localhost:8000/v1'$"):
