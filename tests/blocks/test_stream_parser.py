@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai import Block, StreamParser
+from kernai import Block, StreamParser, arun
 from kernai.testing.contracts import at_once
 from tests.blocks.parser_cases import (
     CASES,
@@ -124,8 +124,9 @@ def test_only_text_that_can_become_a_tag_is_held_back(text: str) -> None:
 def test_a_wrong_argument_of_on_is_an_error_that_names_it() -> None:
     with pytest.raises(ValueError, match=f"event must be one of {', '.join(EVENTS)}, got 'blocks'"):
         StreamParser().on("blocks", print)
-    with pytest.raises(TypeError, match="fn must be a function of the event's data, got str"):
-        StreamParser().on("text_chunk", "print")  # type: ignore[arg-type]
+    for fn in ("print", arun):
+        with pytest.raises(TypeError, match=r"fn must be a plain function of the event's data, got ('print'|<function)"):
+            StreamParser().on("text_chunk", fn)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chunk", [b"a", b"<", None, 1])

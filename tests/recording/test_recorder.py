@@ -64,6 +64,8 @@ def test_events_can_be_read_by_type_by_step_and_all_together() -> None:
     assert recorder.for_event("nope") == recorder.for_step(7) == []
     with pytest.raises(ValueError, match="there is no event 'skil_error'; did you mean 'skill_error'"):
         recorder.for_event("skil_error")  # otherwise an assertion that there are no events would pass
+    with pytest.raises(TypeError, match="type must be text, got NoneType"):
+        recorder.for_event(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"record takes an Event, got dict: make one with Event\(type, data\)"):
         recorder.record(recorder.to_list()[0])  # type: ignore[arg-type]
     assert json.loads(recorder.to_json()) == recorder.to_list() == [event.to_dict() for event in recorder.entries]

@@ -121,8 +121,8 @@ def _folders_in(path: str) -> Iterator[Folder]:
     if not os.path.isfile(os.path.join(path, FILE)):
         try:
             inside = [os.path.join(path, one) for one in sorted(os.listdir(path))]
-        except OSError as error:
-            raise ValueError(f"know_how: cannot read {path!r}: {error.strerror}") from None
+        except (OSError, ValueError) as error:  # no name of a file
+            raise ValueError(f"know_how: cannot read {path!r}: {getattr(error, 'strerror', error)}") from None
         folders = [one for one in inside if os.path.isfile(os.path.join(one, FILE))]
         if not folders:
             raise ValueError(f"know_how: neither {path!r} nor a folder in it has a {FILE}")

@@ -19,6 +19,7 @@ import io
 from collections.abc import Callable
 from typing import Any, Literal
 
+from kernai._util.api import is_async, is_generator
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import OUTSIDE, Opening, find_change, find_close, find_opening
 from kernai.jsonio.json_pieces import BROKEN, JSON_BEGINS, JsonValue, may_end_in_a_string
@@ -70,12 +71,12 @@ class StreamParser:
     def on(self, event: str, fn: Listener) -> StreamParser:
         """Calls `fn` with the data of every `event`, after earlier listeners. Returns the parser.
 
-        Raises `ValueError` for an unknown event, `TypeError` if `fn` cannot be called.
+        Raises `ValueError` for an unknown event, `TypeError` if `fn` is not a plain function.
         """
         if event not in EVENTS:
             raise ValueError(f"event must be one of {', '.join(EVENTS)}, got {event!r}")
-        if not callable(fn):
-            raise TypeError(f"fn must be a function of the event's data, got {type(fn).__name__}")
+        if not callable(fn) or is_async(fn) or is_generator(fn):
+            raise TypeError(f"fn must be a plain function of the event's data, got {fn!r:.80}")
         earlier = self._listeners[event]
         self._listeners[event] = fn if earlier is None else _both(earlier, fn)
         self._prose = self._listeners["text_chunk"] or _drop

@@ -209,7 +209,7 @@ class Recorder:
     def for_event(self, type: str) -> list[Event]:
         """The events of one type. Raises `ValueError` if none was recorded and the type looks like a misspelled one."""
         found = [event for event in self.entries if event.type == type]
-        if not found and type not in KINDS and (meant := likely(type, KINDS)):
+        if not found and type not in KINDS and (meant := likely(check_type(type, str, "type must be text"), KINDS)):
             raise ValueError(f"there is no event {type!r}{meant}")
         return found
 

@@ -85,9 +85,9 @@ class LlmResponse(Value):
         check_type(self.model, str | None, "model must be a model's id or None")
         if not (self.ends_turn is None or isinstance(self.ends_turn, bool)):
             raise TypeError(f"ends_turn must be True, False or None, got {self.ends_turn!r}")
-        for block in self.blocks or ():
-            if not isinstance(getattr(block, "content", None), str):
-                raise TypeError(f"blocks must be blocks with text as content, got {block!r:.80}")
+        blocks = self.blocks or ()
+        if not (isinstance(blocks, Sequence) and all(isinstance(getattr(one, "content", None), str) for one in blocks)):
+            raise TypeError(f"blocks must be a list of blocks with text as content, got {blocks!r:.80}")
 
     def message(self) -> Message:
         """The turn as a message of the conversation, with reasoning that the vendor wants returned."""
