@@ -163,7 +163,7 @@ def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approv
     it = payer(paid, Skill("look", execute=str, inputs={}), middleware=[instead], parallel_skills=at_once)
     run = Stored(way, it, {"go": [command("look"), "<final>done</final>"]})
     [asked] = run.execute().pending
-    assert (asked.reason, paid) == ("skill 'pay' needs approval", [])
+    assert (asked.reason, asked.metadata, paid) == ("skill 'pay' needs approval", {"params": {"amount": 2}}, [])
     assert (run.resume(approvals={asked.call_id: True}).text, paid) == ("done", [2])
 
 

@@ -279,11 +279,12 @@ EACH_MISUSE = pytest.mark.parametrize("misuse, says", MISUSES.values(), ids=MISU
     (changing(model="small"), "model must be a Model, not text: write Model('small')"),
     (changing(provider=MockProvider), "provider must be an instance: write MockProvider(...)"),
     (changing(messages=[{"role": "user", "content": "Hi."}]), "messages must be a list of Messages, got dict"),
+    (changing(messages=5), "messages must be a list of Messages, got int"), (changing(timeout=float("nan")), "timeout must be a number of"),
 ])
 def test_a_mistake_at_a_model_call_ends_the_run_with_a_clear_error(way: Way, misuse: Any, says: str) -> None:
     result = way(agent_with(passing, misuse, passing))
     assert isinstance(result.error, ProviderError)
-    assert str(result.error).startswith("a middleware raised TypeError: ")
+    assert str(result.error).startswith(("a middleware raised TypeError: ", "a middleware raised ValueError: "))
     assert says in str(result.error)
 
 
@@ -339,7 +340,7 @@ def test_a_middleware_that_swallows_the_error_of_a_call_must_return_an_outcome(w
     ({"arguments": {"amuont": 9}}, "'amuont' is not an input of pay; did you mean 'amount'?"),
     ({"skill": "refund", "arguments": {"number": 1}}, None),
     ({"skill": "refund", "arguments": {"number": 1, "amount": 7}}, "'amount' is not an input of refund"),
-    ({"skill": "refund", "arguments": {}}, "number: required"),
+    ({"skill": "refund", "arguments": {}}, "number: required"), ({"arguments": 5}, "arguments must be a mapping of input names, got int"),
 ])
 def test_arguments_changed_by_a_middleware_are_validated_and_the_others_stay(
     way: Way, change: dict[str, Any], fault: str | None

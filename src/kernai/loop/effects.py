@@ -26,7 +26,7 @@ The loop never yields `Sleep` or `Raise`. They are for middleware, as are some f
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from kernai._util.api import check_seconds, check_type
@@ -147,12 +147,14 @@ class CallModel(Effect):
         self.tools = tools
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with some fields changed. Raises `TypeError` for wrong `messages`, `model` or `provider`."""
+        """Returns a copy with some fields changed. Raises `TypeError` or `ValueError` for a wrong value."""
         check_model(changes.get("model", self.model))
         check_provider(changes.get("provider"))
+        if changes.get("timeout") is not None:
+            check_seconds("timeout", changes["timeout"])
         if "messages" in changes:
-            wanted = "messages must be a list of Messages"
-            changes["messages"] = [check_type(one, Message, wanted) for one in changes["messages"]]
+            given = check_type(changes["messages"], Iterable, wanted := "messages must be a list of Messages")
+            changes["messages"] = [check_type(one, Message, wanted) for one in given]
         return super().replace(**changes)
 
     @property
@@ -178,7 +180,8 @@ class CallSkill(Effect):
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed. Unless the skill changes, `arguments` are merged."""
         if "arguments" in changes and changes.get("skill", self.skill) == self.skill:
-            changes["arguments"] = {**self.arguments, **changes["arguments"]}
+            new = check_type(changes["arguments"], Mapping, "arguments must be a mapping of input names")
+            changes["arguments"] = {**self.arguments, **new}
         return super().replace(**changes)
 
 
