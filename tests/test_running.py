@@ -48,7 +48,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "provider class": ({"provider": MockProvider}, TypeError, "provider must be an instance: write MockProvider"),
     "model text": ({"model": "gpt-4o"}, TypeError, r"write Model\('gpt-4o'\)"),
     "history text": ({"history": "hello"}, TypeError, "history must be a list of messages"),
-    "history entry": ({"history": ["hello"]}, TypeError, r"history\[0\]: must be a Message or a dict"),
+    "history entry": ({"history": ["hello"]}, TypeError, r"history\[0\]: a message must be a dict, got str"),
     "history media": ({"history": [{"role": "user", "content": [{"id": "x"}]}]}, TypeError, r"history\[0\]: content may hold"),
     "history no role": ({"history": [{"role": ["user"], "content": "x"}]}, ValueError, r"history\[0\].*role"),
     "history system": ({"history": [Message("system", "x")]}, ValueError, r"history\[0\] is a system message"),

@@ -126,7 +126,9 @@ def test_any_json_results_in_a_valid_plan_or_a_reason(raw: Any) -> None:
 def test_a_task_depends_on_one_id_or_a_list_of_them(given: Any, ids: tuple[str, ...]) -> None:
     task, same = Task("a", "y", depends_on=given), Task("a", "y", depends_on=ids)
     assert (task, task.depends_on, hash(task)) == (same, ids, hash(same))
-    assert hash(Plan((task,))) == hash(Plan((same,)))
+    assert hash(Plan((task,))) == hash(Plan([same]))  # type: ignore[arg-type]  # any iterable will do
+    with pytest.raises(TypeError, match="tasks must be Task objects, got dict"):
+        Plan((same.to_dict(),))  # type: ignore[arg-type]  # the point
     with pytest.raises(AttributeError):
         task.id = "b"  # type: ignore[misc]  # frozen
     with pytest.raises(TypeError, match="depends_on must be a list of ids, got 5"):

@@ -126,8 +126,7 @@ def test_media_that_a_history_has_lost_are_warned_of(way: Any, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("data, error, complaint", [
-    ({"role": "user"}, ValueError, "needs 'role' and 'content'"),
-    ({"content": "x"}, ValueError, "needs 'role' and 'content'"),
+    *((data, ValueError, "needs 'role' and 'content'") for data in ({"role": "user"}, {"content": "x"})), (5, TypeError, "a message must be a dict"),
     ({"role": "user", "content": [5]}, TypeError, "not int"),
     ({"role": "user", "content": [{**IMAGE.to_dict(inline=True), "base64": "YQ==!"}]}, ValueError, "is not base64"),
     ({"role": "user", "content": ["a", "b"], "outside": [2]}, ValueError, "outside must be indexes of parts of the content"),

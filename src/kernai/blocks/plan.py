@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
-from kernai._util.api import Value, check_texts
+from kernai._util.api import Value, check_texts, check_type
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.jsonio.json_data import jsonable, loads
 from kernai.values.limits import MAX_TASKS
@@ -52,6 +52,10 @@ class Plan(Value):
     tasks: tuple[Task, ...]
     goal: str = ""
     strategy: str = "mixed"
+
+    def __post_init__(self) -> None:
+        given = self.tasks if isinstance(self.tasks, Iterable) else [self.tasks]
+        object.__setattr__(self, "tasks", tuple([check_type(one, Task, "tasks must be Task objects") for one in given]))
 
     def to_dict(self) -> dict[str, Any]:
         return {"goal": self.goal, "strategy": self.strategy, "tasks": [task.to_dict() for task in self.tasks]}

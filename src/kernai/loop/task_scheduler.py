@@ -38,10 +38,8 @@ class TaskScheduler:
     def __init__(
         self, plan: Plan | Iterable[Task], strategy: str | None = None, *, max_running: int = MAX_RUNNING
     ) -> None:
-        tasks = plan.tasks if isinstance(plan, Plan) else tuple(plan)
-        if not all(isinstance(task, Task) for task in tasks):
-            raise TypeError("tasks must be Task objects, or a Plan")
-        chosen = strategy if strategy is not None else plan.strategy if isinstance(plan, Plan) else "mixed"
+        plan = plan if isinstance(plan, Plan) else Plan(plan)  # type: ignore[arg-type]  # it makes a tuple
+        tasks, chosen = plan.tasks, plan.strategy if strategy is None else strategy
         if chosen not in STRATEGIES:
             raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {chosen!r}")
         self.tasks = tasks

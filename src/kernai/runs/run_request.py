@@ -259,8 +259,8 @@ class RunRequest:
         messages = []
         for at, given in enumerate(history):
             try:
-                message = given if isinstance(given, Message) else Message.from_dict(
-                    check_type(given, Mapping, "must be a Message or a dict"), self._context.media_store, on_lost=lost)
+                is_made = isinstance(given, Message)
+                message = given if is_made else Message.from_dict(given, self._context.media_store, on_lost=lost)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"history[{at}]: {error}") from error
             if message.role == "system":

@@ -178,7 +178,7 @@ class Message(Replaceable):
         it returns, or else a placeholder, takes its place. Raises `ValueError` for a wrong role or invalid base64,
         `TypeError` for content that is neither text nor a list of parts.
         """
-        if "role" not in data or "content" not in data:
+        if "role" not in check_type(data, Mapping, "a message must be a dict") or "content" not in data:
             raise ValueError("a message needs 'role' and 'content'")
         content: Any = data["content"]
         role: Role = data["role"]  # type: ignore[assignment]  # the constructor checks it
