@@ -39,18 +39,16 @@ class TaskScheduler:
         self, plan: Plan | Iterable[Task], strategy: str | None = None, *, max_running: int = MAX_RUNNING
     ) -> None:
         plan = plan if isinstance(plan, Plan) else Plan(plan)  # type: ignore[arg-type]  # it makes a tuple
-        tasks, chosen = plan.tasks, plan.strategy if strategy is None else strategy
-        if chosen not in STRATEGIES:
-            raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {chosen!r}")
-        self.tasks = tasks
-        self.strategy = chosen
+        self.tasks, self.strategy = plan.tasks, plan.strategy if strategy is None else strategy
+        if self.strategy not in STRATEGIES:
+            raise ValueError(f"strategy must be one of {', '.join(STRATEGIES)}, got {self.strategy!r}")
         self.results: dict[str, Any] = {}
         self.running: dict[str, Task] = {}
         self._max_running = check_count("max_running", max_running)
-        self._order = {task.id: at for at, task in enumerate(tasks)}
-        if len(self._order) < len(tasks):
+        self._order = {task.id: at for at, task in enumerate(self.tasks)}
+        if len(self._order) < len(self.tasks):
             raise ValueError("two tasks have the same id")
-        self._sorter = TopologicalSorter({task.id: task.depends_on for task in tasks})
+        self._sorter = TopologicalSorter({task.id: task.depends_on for task in self.tasks})
         with suppress(CycleError):  # tasks outside of the cycle can run
             self._sorter.prepare()
         # two queues, ordered by place in the plan: tasks that may run concurrently, and tasks that run one at a time
