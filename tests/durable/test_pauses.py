@@ -155,15 +155,18 @@ def test_a_middleware_sees_the_parameters_that_a_decision_changed(way: Way) -> N
 
 @EACH_WAY
 @AT_ONCE
-def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approval(way: Way, at_once: bool) -> None:
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approval(way: Way, at_once: bool, decided: bool) -> None:
     def instead(effect: Any) -> Any:
         return (yield effect.replace(skill="pay", arguments={"amount": 2}) if isinstance(effect, CallSkill) else effect)
 
     paid: list[int] = []
-    it = payer(paid, Skill("look", execute=str, inputs={}), middleware=[instead], parallel_skills=at_once)
+    it = payer(paid, Skill("look", execute=str, inputs={}, approval=decided), middleware=[instead], parallel_skills=at_once)
     run = Stored(way, it, {"go": [command("look"), "<final>done</final>"]})
     [asked] = run.execute().pending
-    assert (asked.reason, asked.metadata, paid) == ("skill 'pay' needs approval", {"params": {"amount": 2}}, [])
+    if decided:  # a decision on the other one's call is none on this
+        [asked] = run.resume(approvals={asked.call_id: True}).pending
+    assert (asked.reason, asked.metadata, paid) == ("skill 'pay' needs approval", {"skill": "pay", "params": {"amount": 2}}, [])
     assert (run.resume(approvals={asked.call_id: True}).text, paid) == ("done", [2])
 
 

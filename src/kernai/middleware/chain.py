@@ -92,7 +92,12 @@ def _checked(run: Run, call: Effect, first: Effect) -> Effect:
     known = first.arguments if isinstance(first, CallSkill) and is_same else {}
     changes = {name: value for name, value in call.arguments.items() if name not in known or known[name] is not value}
     arguments = skill.rebind(known, changes, store, repair=repair)
-    return call.replace(arguments=arguments if is_same else skill.bind(arguments, store, repair=repair))
+    if is_same:
+        return call.replace(arguments=arguments)
+    approval, needs_two = call.approval, isinstance(first, CallSkill) and run.held_skill(first.skill).approval
+    if needs_two and skill.approval and approval and approval.asked is not None:
+        approval = approval if approval.asked.get("skill") == call.skill else None  # a person has decided on the other
+    return call.replace(arguments=skill.bind(arguments, store, repair=repair), approval=approval)
 
 
 def _name(middleware: Middleware) -> str:
