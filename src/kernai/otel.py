@@ -38,7 +38,8 @@ except ImportError as error:
 
 __all__ = ["SpanSink"]
 
-#: run id, kind of span, and scope or call id
+_RUN, _CHAT, _CALL, _WORKFLOW = "invoke_agent", "chat", "execute_tool", "invoke_workflow"
+#: run id, operation, and scope or call id
 _Place = tuple[str, str, str]
 
 
@@ -111,37 +112,31 @@ class SpanSink(Closing):
 
     def _start_run(self, event: Event, data: Mapping[str, Any]) -> None:
         self._end_below(event)  # the run was resumed under the same id
-        agent, model = data.get("agent"), data.get("model")
-        name = "invoke_agent" if agent is None else f"invoke_agent {agent}"
-        self._start((event.run_id, "run", event.scope), name, SpanKind.INTERNAL, event, self._around(event), {
-            "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, "gen_ai.request.model": model,
+        agent, model, above = data.get("agent"), data.get("model"), event.scope.rpartition("/")[0]
+        # the call, workflow or run that started it
+        around = [(_CALL, event.scope), (_WORKFLOW, above), (_RUN, above)] if event.scope else []
+        parent = next(filter(None, (self._open.get((event.run_id, *place)) for place in around)), None)
+        self._start(event, _RUN, event.scope, agent, parent, {
+            "gen_ai.agent.name": agent, "gen_ai.request.model": model,
             "kernai.run_id": event.run_id, "kernai.scope": event.scope, "kernai.task_id": event.task_id,
             "gen_ai.input.messages": self._messages([{"role": "user", "content": data.get("input")}]),
         }, model)
 
     def _run(self, event: Event) -> _Open:
         """The span of the event's run; started now if the sink never got its `run_start`, or had its `result`."""
-        place = (event.run_id, "run", event.scope)
+        place = (event.run_id, _RUN, event.scope)
         if place not in self._open:
             self._start_run(event, event.row.fields() if isinstance(event.row, events.RunResumedRow) else {})
         return self._open[place]
 
-    def _around(self, event: Event) -> _Open | None:
-        """The parent of a run's span: the call, workflow or run that started it."""
-        above = event.scope.rpartition("/")[0]
-        places = [("call", event.scope), ("workflow", above), ("run", above)] if event.scope else []
-        return next(filter(None, (self._open.get((event.run_id, *place)) for place in places)), None)
-
     def _end_run(self, event: Event, data: Mapping[str, Any]) -> None:
-        span = self._run(event).span
-        raw = data.get("usage")
+        raw, reason = data.get("usage"), data.get("stop_reason")
         usage: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
-        span.set_attributes(_known({
-            **_tokens(usage), "kernai.stop_reason": data.get("stop_reason"), "kernai.cost": usage.get("cost"),
+        is_failed = data.get("error") is not None and reason != StopReason.INTERRUPT
+        self._conclude(self._run(event).span, data, str(reason) if is_failed else None, {
+            **_tokens(usage), "kernai.stop_reason": reason, "kernai.cost": usage.get("cost"),
             "gen_ai.output.messages": self._answer(data.get("text"), "length" if data.get("truncated") else "stop"),
-        }))
-        if data.get("error") is not None and data.get("stop_reason") != StopReason.INTERRUPT:
-            self._fail(span, str(data.get("stop_reason")), data)
+        })
         self._end_below(event)
 
     def _end_below(self, event: Event) -> None:
@@ -149,24 +144,23 @@ class SpanSink(Closing):
         scope = event.scope
         with ExitStack() as ending:  # ends them in reverse order, all of them even if an exporter raises
             for place in list(self._open):
-                run_id, kind, where = place
+                run_id, operation, where = place
                 is_below = not scope or where.startswith(f"{scope}/")
                 # the call that started this run has the same scope as its id, and ends with its own event
-                if run_id == event.run_id and (is_below or (where == scope and kind != "call")):
+                if run_id == event.run_id and (is_below or (where == scope and operation != _CALL)):
                     ending.callback(self._open.pop(place).span.end, _nanoseconds(event))
 
     # ------------------------------------------------------------------------------------------------ calls
 
     def _start_chat(self, event: Event, _: Mapping[str, Any]) -> None:
         run = self._run(event)
-        name = f"chat {run.model}" if run.model else "chat"
-        self._start((event.run_id, "chat", event.scope), name, SpanKind.CLIENT, event, run, {
-            **self._call_attributes(run.model), "kernai.step": event.step,
+        self._start(event, _CHAT, event.scope, run.model or None, run, {
+            "gen_ai.provider.name": self._provider_name, "gen_ai.request.model": run.model, "kernai.step": event.step,
             "gen_ai.input.messages": self._messages(event.row.fields()),
         }, run.model)
 
     def _end_chat(self, event: Event, data: Mapping[str, Any]) -> None:
-        place = (event.run_id, "chat", event.scope)
+        place = (event.run_id, _CHAT, event.scope)
         is_whole = place in self._open
         if not is_whole:
             self._start_chat(event, data)  # the request was recorded before the run was resumed
@@ -177,15 +171,16 @@ class SpanSink(Closing):
         answered = metadata if isinstance(metadata, Mapping) else {}
         answered_by = _text(answered.get("model")) or data.get("model")
         failed = (data.get("exception") or "cancelled") if event.type == events.ModelFailedRow.type else None
-        span.set_attributes(_known({
+        self._conclude(span, data, failed, {
             **_tokens(counted), "kernai.cost": counted.get("cost"),
             "gen_ai.response.id": _text(answered.get("response_id")), "gen_ai.response.model": answered_by,
             "gen_ai.response.finish_reasons": None if reason is None else (str(reason),),
             "gen_ai.output.messages": self._answer(data.get("content"), "error" if failed else reason),
-        }))
-        if failed is not None:
-            self._fail(span, failed, data)
-        about = self._call_attributes(model) | {"gen_ai.response.model": answered_by}
+        })
+        about = {
+            "gen_ai.operation.name": _CHAT, "gen_ai.provider.name": self._provider_name, "gen_ai.request.model": model,
+            "gen_ai.response.model": answered_by,
+        }
         if is_whole:
             self._duration.record((_nanoseconds(event) - begun) / 1e9, _known({**about, "error.type": failed}))
         for kind, name in (("input", "prompt_tokens"), ("output", "completion_tokens")):
@@ -193,60 +188,58 @@ class SpanSink(Closing):
                 self._usage.record(counted[name], _known({**about, "gen_ai.token.type": kind}))
         span.end(_nanoseconds(event))
 
-    def _call_attributes(self, model: str | None) -> dict[str, str | None]:
-        return {
-            "gen_ai.operation.name": "chat", "gen_ai.provider.name": self._provider_name, "gen_ai.request.model": model,
-        }
-
     def _start_call(self, event: Event, data: Mapping[str, Any]) -> None:
-        name = str(data.get("skill") or data.get("protocol") or "unknown")
-        self._start(_call(event, data), f"execute_tool {name}", SpanKind.INTERNAL, event, self._run(event), {
-            "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name,
-            "gen_ai.tool.call.id": str(data.get("call_id")),
+        name, call_id = str(data.get("skill") or data.get("protocol") or "unknown"), str(data.get("call_id"))
+        self._start(event, _CALL, call_id, name, self._run(event), {
+            "gen_ai.tool.name": name, "gen_ai.tool.call.id": call_id,
             "gen_ai.tool.type": "function" if "skill" in data else "extension",
             "gen_ai.tool.call.arguments": self._content_json(data.get("params", data.get("request"))),
         })
 
     def _end_call(self, event: Event, data: Mapping[str, Any]) -> None:
-        if _call(event, data) not in self._open:
+        place = (event.run_id, _CALL, str(data.get("call_id")))
+        if place not in self._open:
             self._start_call(event, data)  # the call was refused, or started before the run was resumed
-        span = self._open.pop(_call(event, data)).span
+        span, failed = self._open.pop(place).span, None
         if "error" in data:
             broken_off = next((word for word in ("interrupted", "not_run") if data.get(word)), "refused")
-            self._fail(span, data.get("exception") or broken_off, data)
-        else:
-            span.set_attributes(_known({"gen_ai.tool.call.result": self._content_json(data.get("result"))}))
+            failed = data.get("exception") or broken_off
+        self._conclude(span, data, failed, {"gen_ai.tool.call.result": self._content_json(data.get("result"))})
         span.end(_nanoseconds(event))
 
     def _start_workflow(self, event: Event, data: Mapping[str, Any]) -> None:
-        place = (event.run_id, "workflow", event.scope)
-        self._start(place, "invoke_workflow", SpanKind.INTERNAL, event, self._run(event), {
-            "gen_ai.operation.name": "invoke_workflow", "kernai.strategy": data.get("strategy"),
+        self._start(event, _WORKFLOW, event.scope, None, self._run(event), {
+            "kernai.strategy": data.get("strategy"),
             "gen_ai.workflow.name": data.get("goal") if self._content else None,
         })
 
     def _end_workflow(self, event: Event, data: Mapping[str, Any]) -> None:
-        opened = self._open.pop((event.run_id, "workflow", event.scope), None)
-        if opened is not None:
-            if "error" in data:
-                self._fail(opened.span, events.WorkflowErrorRow.type, data)
+        if (opened := self._open.pop((event.run_id, _WORKFLOW, event.scope), None)) is not None:
+            self._conclude(opened.span, data, events.WorkflowErrorRow.type if "error" in data else None, {})
             opened.span.end(_nanoseconds(event))
 
     # ------------------------------------------------------------------------------------------------ spans
 
     def _start(
-        self, place: _Place, name: str, kind: SpanKind, event: Event, parent: _Open | None,
+        self, event: Event, operation: str, where: str, of: object, parent: _Open | None,
         attributes: Mapping[str, Any], model: Any = None,
     ) -> None:
-        around = None if parent is None else set_span_in_context(parent.span)  # None means the thread's current span
         begun = _nanoseconds(event)
-        span = self._tracer.start_span(name, around, kind=kind, attributes=_known(attributes), start_time=begun)
-        self._open[place] = _Open(span, _text(model), begun)
+        span = self._tracer.start_span(
+            operation if of is None else f"{operation} {of}",
+            None if parent is None else set_span_in_context(parent.span),  # None means the thread's current span
+            kind=SpanKind.CLIENT if operation == _CHAT else SpanKind.INTERNAL, start_time=begun,
+            attributes=_known({"gen_ai.operation.name": operation, **attributes}),
+        )
+        self._open[event.run_id, operation, where] = _Open(span, _text(model), begun)
 
-    def _fail(self, span: Span, kind: str, data: Mapping[str, Any]) -> None:
-        """Marks the span as failed. The error's text may quote a message, so it counts as content."""
-        span.set_attribute("error.type", kind)
-        span.set_status(Status(StatusCode.ERROR, str(data.get("error")) if self._content else None))
+    def _conclude(
+        self, span: Span, data: Mapping[str, Any], failed: str | None, attributes: Mapping[str, Any]
+    ) -> None:
+        """Adds the outcome. The text of an error may quote a message, so it counts as content."""
+        span.set_attributes(_known({**attributes, "error.type": failed}))
+        if failed is not None:
+            span.set_status(Status(StatusCode.ERROR, str(data.get("error")) if self._content else None))
 
     def _content_json(self, value: Any) -> str | None:
         return dumps(value) if self._content and value is not None else None
@@ -261,10 +254,6 @@ class SpanSink(Closing):
 
     def _answer(self, content: Any, reason: object) -> str | None:
         return self._messages([{"role": "assistant", "content": content}], finish_reason=str(reason or "unknown"))
-
-
-def _call(event: Event, data: Mapping[str, Any]) -> _Place:
-    return event.run_id, "call", str(data.get("call_id"))
 
 
 def _tokens(data: Mapping[str, Any]) -> dict[str, Any]:
