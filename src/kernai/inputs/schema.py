@@ -398,11 +398,16 @@ def sample_of(schema: Any, inside: tuple[Definition, ...] = ()) -> Any:
     if found.get("anyOf"):
         members = sorted(alternatives(found), key=lambda one: isinstance(one, dict) and one.get("type") == "null")
         return next((one for member in members if (one := sample_of(member, inside)) is not NO_VALUE), NO_VALUE)
-    if found.get("type") == "object" or "properties" in found:
+    kind = found.get("type")
+    if kind == "object" or "properties" in found:
         return _object(found, inside)
-    if found.get("type") == "array":
+    if kind == "array":
         return _list(found, inside)
-    return _scalar(found)
+    if kind in ("integer", "number"):
+        return _number(found, whole=kind == "integer")
+    if kind in ("boolean", "null"):
+        return True if kind == "boolean" else None
+    return _FORMS.get(str(found.get("format"))) or "." * _count(found, "Length", 3, ".")
 
 
 def _object(found: Schema, inside: tuple[Definition, ...]) -> Any:
@@ -437,15 +442,6 @@ def _list(found: Schema, inside: tuple[Definition, ...]) -> Any:
         elif isinstance(item, str) and "format" not in item_schema:
             rest = [item[: -len(str(at))] + str(at) for at in range(more)]
     return [*first, *rest]
-
-
-def _scalar(found: Schema) -> Any:
-    kind = found.get("type")
-    if kind in ("integer", "number"):
-        return _number(found, whole=kind == "integer")
-    if kind in ("boolean", "null"):
-        return True if kind == "boolean" else None
-    return _FORMS.get(str(found.get("format"))) or "." * _count(found, "Length", 3, ".")
 
 
 def _number(found: Schema, *, whole: bool) -> int | float:

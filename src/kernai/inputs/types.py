@@ -295,27 +295,19 @@ class ChoiceType(InputType):
     A member of an enum is found by its value, else by its name, one of `members`. The member itself is accepted too.
     """
 
-    def __init__(self, choices: Iterable[object], members: Mapping[str, Enum]) -> None:
-        self._results: dict[tuple[type, object], object] = {}
-        offered: dict[tuple[type, object], object] = {}  # by type and value: True equals 1
-        for choice in choices:
-            value = choice.value if isinstance(choice, Enum) else choice
-            if is_scalar(value):
-                self._add(value, choice)
-                offered[type(value), value] = value
-            elif isinstance(choice, Enum):
-                offered[str, choice.name] = choice.name
+    def __init__(self, choices: Iterable[Any], members: Mapping[str, Enum]) -> None:
+        pairs = [(one.value if isinstance(one, Enum) else one, one) for one in choices]
+        accepted: list[tuple[Any, Any]] = [*(pair for pair in pairs if is_scalar(pair[0])), *members.items()]
+        # JSON writers drop the ".0"
+        accepted += [(int(one), choice) for one, choice in accepted if isinstance(one, float) and one.is_integer()]
+        # by type and value, since True equals 1; the first of several counts
+        self._results = {(type(value), value): choice for value, choice in reversed(accepted)}
         self._members = tuple(members.values())
-        for name, member in members.items():
-            self._add(name, member)
         self.natural = frozenset(kind for kind, _ in self._results)
-        kinds = {PLAIN[type(one)].label for one in offered.values()}
-        self.schema = {"enum": [*offered.values()], **({"type": kinds.pop()} if len(kinds) == 1 else {})}
-
-    def _add(self, value: object, choice: object) -> None:
-        self._results.setdefault((type(value), value), choice)
-        if isinstance(value, float) and value.is_integer():
-            self._results.setdefault((int, int(value)), choice)  # JSON writers drop the ".0"
+        written = (value if is_scalar(value) else choice.name for value, choice in pairs)
+        offered = {(type(one), one): one for one in written}.values()
+        kinds = {PLAIN[type(one)].label for one in offered}
+        self.schema = {"enum": [*offered], **({"type": kinds.pop()} if len(kinds) == 1 else {})}
 
     def convert(self, value: object, validation: Validation) -> Any:
         if type(value) in self.natural:

@@ -266,28 +266,27 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
+        server = self.server
         path, _, query = self.path.partition("?")
-        if self.headers.get_all("Host") is None or not set(self.headers.get_all("Host", [])) <= self.server.hosts:
-            self._send(403, "text/plain", b"This server is not known by that Host.\n")
-            return
         root, _, token_and_rest = path.partition("/")
         token, slash, rest = token_and_rest.partition("/")
-        is_opening = hmac.compare_digest(token.encode(), self.server.opening_token.encode())
-        if is_opening and not self.server.is_followed:
-            self._send(302, "text/plain", b"", ("Location", f"/{self.server.token}/"))
-            return
-        if root or not slash or not hmac.compare_digest(token.encode(), self.server.token.encode()):
+        hosts = self.headers.get_all("Host")
+        if hosts is None or not set(hosts) <= server.hosts:
+            self._send(403, "text/plain", b"This server is not known by that Host.\n")
+        elif hmac.compare_digest(token.encode(), server.opening_token.encode()) and not server.is_followed:
+            self._send(302, "text/plain", b"", ("Location", f"/{server.token}/"))
+        elif root or not slash or not hmac.compare_digest(token.encode(), server.token.encode()):
             self._send(404, "text/plain", b"There is nothing here. The address needs its token.\n")
-            return
-        self.server.know(self.connection)
-        if rest == "":
-            self._send(200, "text/html", self.server.page)
-        elif rest == "events":
-            self.server.is_followed = True
-            news = self.server.feed.news(parse_qs(query).get("seen", [""])[0])
-            self._send(200, "application/json", news.encode("ascii"))
         else:
-            self._send(404, "text/plain", b"There is nothing here.\n")
+            server.know(self.connection)
+            if rest == "events":
+                server.is_followed = True
+                news = server.feed.news(parse_qs(query).get("seen", [""])[0])
+                self._send(200, "application/json", news.encode("ascii"))
+            elif rest:
+                self._send(404, "text/plain", b"There is nothing here.\n")
+            else:
+                self._send(200, "text/html", server.page)
 
     def _send(self, status: int, kind: str, body: bytes, *more: tuple[str, str]) -> None:
         self.send_response(status)
