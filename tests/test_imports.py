@@ -21,7 +21,7 @@ PACKAGE = SRC / "kernai"
 ORDER = (
     "errors", "interrupts", "_util", "jsonio", "values", "events", "blocks", "recording", "inputs", "registry", "grammars",
     "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "testing", "mock", "mcp", "otel", "viewer", "postgres",
-    "command_line", "__main__",
+    "", "command_line", "__main__",  # "" is kernai/__init__.py: only the public names
 )
 STANDARD = {*sys.stdlib_module_names, "annotationlib"}  # which came with Python 3.14
 #: the adapters, and the third-party packages that each may import; each adapter has its own extra
@@ -39,7 +39,6 @@ FOREIGN = {
     # no extra: they are in the same wheel
     "command_line": {"kernai_providers"},
 }
-FACADE = ""  # kernai/__init__.py: only the public names; the top layer
 PROVIDERS = SRC / "kernai_providers"
 #: the same for the modules of `kernai_providers`: each layer may import itself and those above it in this list
 PROVIDER_LAYERS = (
@@ -58,8 +57,6 @@ UPWARD = {
     ("agents.agent", "runs.run_request"): "the error for an option of a run that an agent does not have",
     ("mcp.adapter", ""): "the version that it sends to servers has one source",
     ("mcp.serving_tools", ""): "likewise",
-    ("command_line.setup_command", ""): "likewise, for `kernai doctor`",
-    ("command_line.program", ""): "likewise, for `kernai --version`",
 }
 
 # Slow or large modules, imported inside the functions that need them. `inspect` is an exception: `dataclasses` loads
@@ -193,15 +190,14 @@ def package_of(module: str) -> str:
 
 
 def test_every_package_and_top_level_module_has_a_place_in_the_order_of_layers() -> None:
-    assert {package_of(module) for module in MODULES} - {FACADE} == set(ORDER)
+    assert {package_of(module) for module in MODULES} == set(ORDER)
 
 
 def test_each_package_imports_only_itself_and_those_before_it() -> None:
-    rank = {FACADE: len(ORDER), **{package: at for at, package in enumerate(ORDER)}}
+    rank = {package: at for at, package in enumerate(ORDER)}
     upward = {
         (module, name): f"{module}:{line} imports {name}, which is a layer above it"
         for module in MODULES
-        if module != FACADE
         for name, line in own_imports(module)
         if rank[package_of(name)] > rank[package_of(module)]
     }

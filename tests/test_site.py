@@ -110,7 +110,7 @@ def anchors(page: Path) -> set[str]:
 def test_the_table_of_layers_has_a_row_for_each_package_and_module_in_order() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     layers = text[text.index("## Layers") : text.index("## kernai_providers")]
-    assert re.findall(r"^\| `(\w+)` \|", layers, re.MULTILINE) == list(ORDER)
+    assert re.findall(r"^\| `(\w+)` \|", layers, re.MULTILINE) == [one or "__init__" for one in ORDER]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -12,27 +12,17 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import kernai
 from kernai._util.private_file import write_private
-from kernai.agents.agent import Agent
 from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, Narrator, TurnView, failure_of, summary, write_answer
 from kernai.command_line.output import INTERRUPTED, OK, CommandError, failing
 from kernai.command_line.program import Command, explained
 from kernai.command_line.recording import Recording
-from kernai.durable.approvals import Decision
 from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
-from kernai.errors import InFlightError, KernaiError
 from kernai.interrupts import INTERRUPTS
-from kernai.recording.recorder import Recorder
 from kernai.runs.resume_request import recorded_result
 from kernai.runs.run_request import UserInput
-from kernai.runs.running import stream
-from kernai.values.context import Context
-from kernai.values.limits import Limits
-from kernai.values.media import Media, MediaStore
-from kernai.values.message import Message
-from kernai.values.pending_calls import PendingCall
-from kernai.values.result import Result, StopReason
 
 
 def run(options: Namespace) -> int:
@@ -41,7 +31,7 @@ def run(options: Namespace) -> int:
     if options.run_id is None:
         options.run_id = stores.new_run_id()
     stores.check_id(options.run_id)
-    media = MediaStore()
+    media = kernai.MediaStore()
     # first: a wrong file name must not leave an empty store
     record = nullcontext() if options.record is None else Recording(options.record, media, quiet=options.quiet)
     kept = nullcontext() if options.store is None else stores.StoreAt(options.store, make=True)
@@ -114,13 +104,13 @@ _QUESTIONS: Mapping[Asked, tuple[str, str]] = {
 }
 
 
-def decided(what: Asked, call: PendingCall, text: str) -> Decision | str | None:
+def decided(what: Asked, call: kernai.PendingCall, text: str) -> kernai.Decision | str | None:
     """Reads the answer to the question about a call. None if the question must be asked again."""
     word = text.lower()
     if what == "in_flight" or not word:
         return word if word in ("skip", "retry") else None
     said: bool | str = {"y": True, "yes": True, "n": False, "no": False}.get(word, text)
-    decision = Decision(said, by=stores.login_name())
+    decision = kernai.Decision(said, by=stores.login_name())
     with suppress(ValueError):  # such as "ok", which neither approves nor refuses
         decision.check_for(call.params)
         return decision
@@ -134,18 +124,18 @@ class ChatSession:
     With a `store`, it is the run `options.run_id`, and each turn continues the run.
     """
 
-    agent: Agent[Any]
-    limits: Limits
+    agent: kernai.Agent[Any]
+    limits: kernai.Limits
     options: Namespace
-    media: MediaStore
+    media: kernai.MediaStore
     store: stores.StoreAt | None = None
-    recorder: Recorder | None = None
+    recorder: kernai.Recorder | None = None
     #: whether Ctrl-C has cancelled a turn
     was_interrupted: bool = False
     #: if the next line must be a decision: which kind, the calls that need one, and the answers so far
-    asks: tuple[Asked, Sequence[PendingCall], dict[str, Any]] | None = None
-    _history: tuple[Message, ...] = ()
-    _attached: list[Media] = field(default_factory=list)
+    asks: tuple[Asked, Sequence[kernai.PendingCall], dict[str, Any]] | None = None
+    _history: tuple[kernai.Message, ...] = ()
+    _attached: list[kernai.Media] = field(default_factory=list)
     _saved: set[str] = field(default_factory=set)
 
     def again(self, command: str = "chat") -> str:
@@ -164,7 +154,7 @@ class ChatSession:
             self._turn(None)
             return
         with self._continuing():
-            result = recorded_result(self.agent, run_id, store.store, Context(media_store=self.media))
+            result = recorded_result(self.agent, run_id, store.store, kernai.Context(media_store=self.media))
         self._history = () if result is None else result.messages
         output.note(f"(the conversation continues; {len(self._history)} messages so far)")
 
@@ -191,7 +181,7 @@ class ChatSession:
             self._turn([said, *self._attached] if self._attached else said)
         return True
 
-    def _ask(self, what: Asked, calls: Sequence[PendingCall], answers: dict[str, Any]) -> None:
+    def _ask(self, what: Asked, calls: Sequence[kernai.PendingCall], answers: dict[str, Any]) -> None:
         """Asks about the first call without an answer. Once all have one, continues the turn."""
         if len(answers) == len(calls):
             self.asks = None
@@ -244,7 +234,7 @@ class ChatSession:
     def _turn(self, content: UserInput | None, **more: Any) -> None:
         """Runs a turn of the conversation; without content, continues one that was interrupted or waited."""
         started = time.monotonic()
-        more |= {"context": Context(media_store=self.media), "limits": self.limits, "recorder": self.recorder}
+        more |= {"context": kernai.Context(media_store=self.media), "limits": self.limits, "recorder": self.recorder}
         if self.store is None:
             more["history"] = self._history
         else:
@@ -252,8 +242,8 @@ class ChatSession:
             more |= {"store": self.store.store, "run_id": run_id, "resume": self.store.info(run_id) is not None}
         try:
             with self._continuing():
-                events = stream(self.agent, content, **more)
-        except InFlightError as error:
+                events = kernai.stream(self.agent, content, **more)
+        except kernai.InFlightError as error:
             self._ask("in_flight", error.calls, {})
             return
         kind = TurnView if output.is_terminal(sys.stdout) else Narrator
@@ -273,8 +263,8 @@ class ChatSession:
         if self.was_interrupted:
             with suppress(KeyboardInterrupt):  # a second press was meant for this turn, too
                 INTERRUPTS.look()
-        result: Result[Any] | None = None
-        with suppress(KernaiError):  # it has no result if it was interrupted before it began
+        result: kernai.Result[Any] | None = None
+        with suppress(kernai.KernaiError):  # it has no result if it was interrupted before it began
             result = events.result
         if result is not None:
             new = result.messages[len(self._history):]
@@ -287,10 +277,10 @@ class ChatSession:
             raise explained(failure) from failure
         self._conclude(result, view)
 
-    def _conclude(self, result: Result[Any] | None, view: Narrator) -> None:
+    def _conclude(self, result: kernai.Result[Any] | None, view: Narrator) -> None:
         if result is not None and result.pending:
             self._ask("approvals", result.pending, {})
-        elif result is None or result.stop_reason is StopReason.CANCELLED:
+        elif result is None or result.stop_reason is kernai.StopReason.CANCELLED:
             kept = self.store is not None or (result is not None and result.messages == self._history)
             output.note("(cancelled)" if kept else "(cancelled; as if you had not asked)", "yellow")
         elif not result.ok:

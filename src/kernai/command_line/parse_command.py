@@ -7,20 +7,18 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, get_args
 
+import kernai
 from kernai._util.redaction import one_line
-from kernai.agents.agent import Agent, OnProse
+from kernai.agents.agent import OnProse
 from kernai.agents.definition import Rules
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.blocks.parser import parts_of
-from kernai.blocks.plan import Plan
 from kernai.command_line import output
 from kernai.command_line.program import Command, argument
 from kernai.loop import decision as loop
 from kernai.loop.calls import MAX_CALLS
 from kernai.loop.model_stream import ParsedResponse
-from kernai.registry.protocol_registry import Protocol
 from kernai.values.limits import MODEL_MAX_TASKS
-from kernai.values.llm_response import LlmResponse
 
 RULES = {
     "workflow": "1. a valid plan: sub-agents run its tasks",
@@ -39,7 +37,7 @@ _WIDTH = 70
 
 def _protocol(name: str) -> str:
     try:
-        return Protocol(name, lambda *_: "").name
+        return kernai.Protocol(name, lambda *_: "").name
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
 
@@ -89,11 +87,11 @@ def judge(
     text: str, protocols: frozenset[str] = frozenset(), on_prose: OnProse = "correct_once", *, may_plan: bool = True
 ) -> Verdict:
     """Returns what the loop would do with the response, for an agent that has skills or protocols to call."""
-    response = ParsedResponse(LlmResponse(text))
-    rules = Rules.of(Agent(instructions="", on_prose=on_prose))
+    response = ParsedResponse(kernai.LlmResponse(text))
+    rules = Rules.of(kernai.Agent(instructions="", on_prose=on_prose))
     decision = loop.decide(response, rules, protocols, may_plan=may_plan, can_call=True)
     remarks = list(_remarks(decision, response, protocols))
-    plans = [(Plan.validate(block.content, MODEL_MAX_TASKS).reason or "valid") if may_plan else loop.NESTED
+    plans = [(kernai.Plan.validate(block.content, MODEL_MAX_TASKS).reason or "valid") if may_plan else loop.NESTED
              for block in response.blocks if block.type == "plan"]
     answer: str | None = None
     if isinstance(decision, loop.Answer):

@@ -7,21 +7,15 @@ from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from contextlib import nullcontext
 from typing import Any
 
+import kernai
 from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, carried_out
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, failing
 from kernai.command_line.program import Command, argument, group, valid_text
 from kernai.command_line.recording import FORMS, Recording, Source, source
-from kernai.durable.approvals import Decision
 from kernai.durable.durable_run import IN_FLIGHT
-from kernai.errors import KernaiError, ReplayDivergenceError, ReplayLoosenedError, RunDamagedError, error_text
-from kernai.runs.resume_request import Replay
+from kernai.errors import error_text
 from kernai.runs.run_request import UserInput
-from kernai.runs.running import execute, replay, resume
-from kernai.values.context import Context
-from kernai.values.media import MediaStore
-from kernai.values.model import Model
-from kernai.values.pending_calls import PendingCall
 
 
 def _run(options: Namespace) -> int:
@@ -36,7 +30,7 @@ def _run(options: Namespace) -> int:
         raise CommandError("--run-id is empty", "leave it out for a random one")
     elif options.run_id is not None and options.record is None and not options.quiet:
         output.note("note: --run-id without --store or --record: the run is not kept", "yellow")
-    media = MediaStore()
+    media = kernai.MediaStore()
     # first: a wrong file name must not leave an empty store
     record = nullcontext() if options.record is None else Recording(options.record, media, quiet=options.quiet)
     kept = nullcontext() if options.store is None else stores.StoreAt(options.store, make=True)
@@ -48,9 +42,9 @@ def _run(options: Namespace) -> int:
             again = None if store is None else _checked(store, options, run_id)
             with record as recorder:
                 return carried_out(
-                    lambda view: execute(
-                        agent, given, context=Context(media_store=media), limits=limits, on_event=view, run_id=run_id,
-                        recorder=recorder, store=None if store is None else store.store,
+                    lambda view: kernai.execute(
+                        agent, given, context=kernai.Context(media_store=media), limits=limits, on_event=view,
+                        run_id=run_id, recorder=recorder, store=None if store is None else store.store,
                     ),
                     options, again=again, is_kept=lambda: store is None or store.keeps(run_id),
                 )
@@ -108,23 +102,25 @@ def _resume(options: Namespace) -> int:
         words = [] if options.agent is not None or agents.is_made(options) else ["--system", agents.INSTRUCTIONS]
         words += agents.same_agent(options, ("system", "skills", "model", "model_capabilities", "max_steps"))
         return carried_out(
-            lambda view: resume(agent, options.run, store=store.store, on_event=view, **more),
+            lambda view: kernai.resume(agent, options.run, store=store.store, on_event=view, **more),
             options, again=again, replay=stores.command("replay", *words, store.path, options.run),
         )
 
 
-def _decisions(options: Namespace, store: stores.StoreAt) -> tuple[dict[str, Decision], list[PendingCall]]:
+def _decisions(
+    options: Namespace, store: stores.StoreAt
+) -> tuple[dict[str, kernai.Decision], list[kernai.PendingCall]]:
     """The user's decisions by call id, and the calls without any. Raises `CommandError` for one that does not wait."""
     info = store.existing(options.run)
     waiting = {call.call_id: call for call in info.not_in_flight()}
-    decisions: dict[str, Decision] = {}
+    decisions: dict[str, kernai.Decision] = {}
     refused = [(call, why or False) for call, _, why in (one.partition("=") for one in options.refuse)]
     for call, value in [*((call, True) for call in options.approve), *refused]:
         if call in decisions:
             raise CommandError(f"there are two decisions on call {call!r}", "give one --approve or --refuse per call")
         if call not in waiting:
             raise stores.not_waiting(call, options.run, waiting)
-        decisions[call] = Decision(value, by=stores.login_name() if options.by is None else options.by)
+        decisions[call] = kernai.Decision(value, by=stores.login_name() if options.by is None else options.by)
         with failing(f"--refuse {call}", f"say why, or write --approve {call}", ValueError):
             decisions[call].check_for(waiting[call].params)
     known = {*decisions, *info.decisions, *info.due}
@@ -152,12 +148,12 @@ def _replay(options: Namespace) -> int:
         data |= {"same": not (options.strict and found.changes), "changes": list(found.changes)}
         lines = [("the same" if found.result is not None else "the same, as far as the recording goes", None)]
         lines += [(f"- {change}", "red" if options.strict else "dim") for change in found.changes]
-    except ReplayLoosenedError as error:
+    except kernai.ReplayLoosenedError as error:
         data["loosened"] = error.loosened
         lines = [("the agent decides the same, but has lost protections since the recording:", "bold")]
         for key, lost in error.loosened.items():
             lines += [(f"- {lost}", "red"), (f"  to accept it: --accept {key}", None)]
-    except ReplayDivergenceError as error:
+    except kernai.ReplayDivergenceError as error:
         data["divergence"] = {"seq": error.seq, "event": error.event, "recorded": error.expected, "now": error.got}
         agent = stores.command(*agents.same_agent(options, ("system", "skills"))).removeprefix("kernai ")
         lines = [(f"--- {recording}", "bold"), (f"+++ {agent}, now", "bold")]
@@ -172,14 +168,14 @@ def _replay(options: Namespace) -> int:
     return OK if data["same"] else NO
 
 
-def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
+def _replayed(options: Namespace, recording: Source) -> kernai.Replay[Any]:
     model, recorded_with = None, "name the one that made the recording, as VENDOR/NAME"
     if options.model is not None:
         from kernai_providers.vendors import capabilities_of
 
         name = options.model.partition("/")[2] or options.model
         with failing("--model", recorded_with, ValueError):
-            model = Model(name, options.model_capabilities or capabilities_of(name))
+            model = kernai.Model(name, options.model_capabilities or capabilities_of(name))
     elif options.model_capabilities is not None:
         raise CommandError("--model-capabilities is for a --model, and there is none", recorded_with)
     with nullcontext() if recording.run_id is None else stores.StoreAt(recording.path) as store:
@@ -192,10 +188,10 @@ def _replayed(options: Namespace, recording: Source) -> Replay[Any]:
             given["store"] = store.store
         with agents.agent_of(options) as agent, output.stdout_is_stderr():
             try:
-                return replay(agent, run_id, model=model, accept=options.accept, **given)
-            except (ReplayDivergenceError, RunDamagedError):
+                return kernai.replay(agent, run_id, model=model, accept=options.accept, **given)
+            except (kernai.ReplayDivergenceError, kernai.RunDamagedError):
                 raise
-            except KernaiError as error:
+            except kernai.KernaiError as error:
                 has_several = len({str(entry.get("run_id")) for entry in given.get("recording", ())}) > 1
                 hint = "--run-id says which run of a recording with several" if has_several else DEBUG_HINT
                 raise CommandError(error_text(error), hint) from error
