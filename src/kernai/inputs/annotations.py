@@ -17,19 +17,8 @@ from enum import Enum
 from typing import Any
 
 from kernai._util.api import Once, called_by, inside_partials, signature_of
+from kernai.inputs import containers
 from kernai.inputs.constraints import constrained, description_of, is_field
-from kernai.inputs.containers import (
-    SETS,
-    DictType,
-    Field,
-    ListType,
-    ModelType,
-    RecordType,
-    ReferenceType,
-    TupleType,
-    UnionType,
-    check_default,
-)
 from kernai.inputs.schema import NO_VALUE, REQUIRED
 from kernai.inputs.types import ANY, MEDIA, NULL, PLAIN, ChoiceType, InputType, text_types
 from kernai.values.media import Media
@@ -143,24 +132,24 @@ class TypeBuilder:
     def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> InputType:
         plain = origin or annotation
         if plain in _UNIONS and arguments:
-            return UnionType([self._type(one) for one in arguments])
+            return containers.UnionType([self._type(one) for one in arguments])
         if plain is typing.Literal:
             return _literal(arguments)
         if plain is tuple and any(getattr(one, "__unpacked__", False) for one in arguments):
             raise TypeError(f"{_shown(annotation)} unpacks a tuple, which is not supported; write list[T], say")
         if plain is tuple and arguments[1:] != (...,) and annotation not in (tuple, typing.Tuple):  # noqa: UP006 - both exist
-            return TupleType([self._type(one) for one in arguments])
-        if plain in (tuple, list, Sequence, *SETS) and arguments[1:] in ((), (...,)):
+            return containers.TupleType([self._type(one) for one in arguments])
+        if plain in (tuple, list, Sequence, *containers.SETS) and arguments[1:] in ((), (...,)):
             item = arguments[0] if arguments else Any
-            if plain in SETS and not _is_hashable(item):
+            if plain in containers.SETS and not _is_hashable(item):
                 raise TypeError(f"{_shown(annotation)} is not possible: a {_shown(item)} cannot be in a set")
-            return ListType(self._type(item), list if plain is Sequence else plain)
+            return containers.ListType(self._type(item), list if plain is Sequence else plain)
         if plain in (dict, Mapping) and len(arguments) in (0, 2):
             key, item = arguments or (str, Any)
             if self._type(key) is not PLAIN[str]:
                 what = "mark or constrain the whole dict, or write a TypedDict for known keys"
                 raise TypeError(f"{_shown(annotation)}: keys must be plain str; {what}")
-            return DictType(self._type(item))
+            return containers.DictType(self._type(item))
         if isinstance(plain, type) and (origin is None or hasattr(plain, "__parameters__")):
             return self._class(annotation, plain)
         raise _unsupported(annotation)
@@ -177,10 +166,10 @@ class TypeBuilder:
         """The type that `find` returns for a name. Inside itself, it is a reference."""
         known = self._named.get(key)
         if known is not None:
-            if isinstance(known, ReferenceType):
+            if isinstance(known, containers.ReferenceType):
                 known.is_used = True
             return known
-        reference = self._named[key] = ReferenceType(name)
+        reference = self._named[key] = containers.ReferenceType(name)
         try:
             found = find()
         except Exception as error:
@@ -213,11 +202,11 @@ class TypeBuilder:
         if known is not None:
             return known
         if callable(getattr(plain, "model_validate", None)) and hasattr(plain, "model_json_schema"):
-            return self._named.setdefault(annotation, ModelType(plain))
+            return self._named.setdefault(annotation, containers.ModelType(plain))
         if _is_typed_dict(plain):
-            node = RecordType(plain.__name__, dict)
+            node = containers.RecordType(plain.__name__, dict)
         elif dataclasses.is_dataclass(plain) or (issubclass(plain, tuple) and hasattr(plain, "_field_defaults")):
-            node = RecordType(plain.__name__, plain)
+            node = containers.RecordType(plain.__name__, plain)
         else:
             raise _unsupported(annotation)
         self._named[annotation], self.has_records = node, True
@@ -229,13 +218,13 @@ class TypeBuilder:
             node.set_fields([self._field(plain, *one) for one in _fields(plain, hints)])
         return node
 
-    def _field(self, record: type, name: str, annotation: object, default: object, about: str = "") -> Field:
+    def _field(self, record: type, name: str, annotation: object, default: object, about: str = "") -> containers.Field:
         try:
-            check_default(default)
+            containers.check_default(default)
             made, description = self.build(defaulted(annotation, default))
         except TypeError as error:
             raise TypeError(f"field {name!r} of {record.__name__}: {error}") from error
-        return Field(name, made, default, description or about)
+        return containers.Field(name, made, default, description or about)
 
 
 def _is_typed_dict(record: type) -> bool:
