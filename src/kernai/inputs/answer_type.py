@@ -11,7 +11,7 @@ from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.containers import ModelType, unknown_fields, ways_of
-from kernai.inputs.schema import NO_VALUE, Schema, json_in_block, marks_of, outline_of, published, sample_of
+from kernai.inputs.schema import NO_VALUE, Schema, json_in_block, marks_of, outline_of, published
 from kernai.inputs.table import MOST_UNKNOWN, Repair, read_json
 from kernai.inputs.types import PLAIN, AnyType, Fault, dotted, input_error, shown, underlying
 from kernai.jsonio.json_data import JsonSyntaxError, quoted
@@ -115,7 +115,7 @@ class AnswerType:
 
     def usage(self) -> str:
         """A correct answer as a block; empty if none is known."""
-        sample = sample_of(self.whole)
+        sample = self._type.sample()
         for value in ("ANSWER", str(sample)) if self.is_text else (sample,):
             if value is not NO_VALUE and (self._has_media or self._type.takes(value)):
                 return str(Block("final", None, value if self.is_text else json_in_block(value)))

@@ -325,19 +325,19 @@ def outline_of(schema: Any, path: str, seen: set[Definition] | None = None) -> I
         yield from outline_of(one, place, seen)
     for key, part in found.get("properties", {}).items():
         place = f"{path}.{key}" if path else key
-        yield line_of(place, part, required=key in found.get("required", ()))
-        yield from outline_of(part, place, seen)
+        yield from lines_of(place, part, required=key in found.get("required", ()), seen=seen)
 
 
-def line_of(path: str, schema: Any, *, required: bool) -> str:
-    """One line of a listing: ``limit (integer, default 10): how many``."""
+def lines_of(path: str, schema: Any, *, required: bool, seen: set[Definition] | None = None) -> Iterator[str]:
+    """The line of a field in a listing, ``limit (integer, default 10): how many``, then its `outline_of`."""
     found: Schema = schema if isinstance(schema, dict) else {}
     need = "required" if required else "optional"
     if not required and "default" in found:
         default = json.dumps(found["default"], ensure_ascii=False)
         need = f"default {default}" if len(default) <= _LONGEST_DEFAULT else need
     about = " ".join(str(found.get("description", "")).split())
-    return f"{path} ({label_of(schema)}, {need})" + (f": {about}" if about else "")
+    yield f"{path} ({label_of(schema)}, {need})" + (f": {about}" if about else "")
+    yield from outline_of(schema, path, seen)
 
 
 def takes_whole(schema: Schema, value: dict[str, Any] | list[Any]) -> bool:

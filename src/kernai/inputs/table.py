@@ -21,18 +21,7 @@ from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
 from kernai.inputs.containers import Field, RecordType, check_default, object_schema, unknown_fields
-from kernai.inputs.schema import (
-    NO_VALUE,
-    REQUIRED,
-    Schema,
-    json_in_block,
-    line_of,
-    marks_of,
-    outline_of,
-    published,
-    sample_of,
-    takes_whole,
-)
+from kernai.inputs.schema import NO_VALUE, REQUIRED, Schema, json_in_block, lines_of, marks_of, published, takes_whole
 from kernai.inputs.types import Fault, dotted, input_error
 from kernai.jsonio.json_data import JSON_SPACE, JsonRefusedError, JsonSyntaxError, copy_of, loads, loads_flat, quoted
 from kernai.values.media import MediaStore
@@ -294,7 +283,7 @@ class InputTable:
         """The parameters of a correct call."""
         found = {}
         for one in self._fields:
-            sample = sample_of(one.type.schema) if one.required else one.json_default()
+            sample = one.type.sample() if one.required else one.json_default()
             if sample is not NO_VALUE and (one.required or len(json.dumps(sample)) <= _LONGEST_DEFAULT):
                 found[one.name] = sample
         return found
@@ -302,10 +291,8 @@ class InputTable:
     def describe(self) -> Iterator[str]:
         """A line for each input, indented ones for nested fields."""
         for one in self._fields:
-            schema = one.schema()
-            yield "- " + line_of(one.name, schema, required=one.required)
-            for line in outline_of(schema, one.name):
-                yield "  - " + line
+            first, *inside = lines_of(one.name, one.schema(), required=one.required)
+            yield from [f"- {first}", *(f"  - {line}" for line in inside)]
 
     @Once
     def whole(self) -> Schema:

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from kernai._util.api import Once
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
-from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of
+from kernai.inputs.schema import NO_VALUE, WORDS, Schema, label_of, sample_of
 from kernai.jsonio.json_data import LONGEST_QUOTED, copy_of, is_scalar, quoted, value_in
 from kernai.values.media import Media, MediaStore
 
@@ -141,6 +141,10 @@ class InputType:
     def label(self) -> str:
         """The type in words, for the model."""
         return label_of(self.schema)
+
+    def sample(self) -> Any:
+        """A JSON value of the type, as `sample_of` makes it."""
+        return sample_of(self.schema)
 
     def checked(
         self, value: object, media_store: MediaStore | None = None, *, repair: bool = False
