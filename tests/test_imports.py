@@ -20,8 +20,9 @@ PACKAGE = SRC / "kernai"
 # The packages and top-level modules of kernai. Each may import itself and those before it, never those after it.
 ORDER = (
     "errors", "interrupts", "_util", "jsonio", "values", "events", "blocks", "recording", "inputs", "registry", "grammars",
-    "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "testing", "mock", "mcp", "otel", "viewer", "postgres",
-    "", "command_line", "__main__",  # "" is kernai/__init__.py: only the public names
+    "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "testing", "mock",
+    "",  # kernai/__init__.py: only the public names
+    "mcp", "otel", "viewer", "postgres", "command_line", "__main__",
 )
 STANDARD = {*sys.stdlib_module_names, "annotationlib"}  # which came with Python 3.14
 #: the adapters, and the third-party packages that each may import; each adapter has its own extra
@@ -55,8 +56,6 @@ PROVIDERS_FOREIGN = {"httpx_transport": {"httpx", "httpcore"}, "prices": {"genai
 UPWARD = {
     ("agents.agent", "runs.running"): "an agent's skill that is called outside of a run starts one",
     ("agents.agent", "runs.run_request"): "the error for an option of a run that an agent does not have",
-    ("mcp.adapter", ""): "the version that it sends to servers has one source",
-    ("mcp.serving_tools", ""): "likewise",
 }
 
 # Slow or large modules, imported inside the functions that need them. `inspect` is an exception: `dataclasses` loads

@@ -22,11 +22,10 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from kernai import events
+from kernai import Event, StopReason, events
 from kernai._util.api import Closing, ForkSafeLock
-from kernai.events import KINDS, Event
+from kernai.events import KINDS
 from kernai.jsonio.json_data import dumps
-from kernai.values.result import StopReason
 
 try:
     from opentelemetry.metrics import MeterProvider, get_meter

@@ -23,15 +23,14 @@ from importlib import resources
 from itertools import count, islice
 from typing import Any
 
+from kernai import KernaiError, Media
 from kernai._util.api import check_type
 from kernai._util.private_file import open_regular, write_private
 from kernai._util.redaction import printable
 from kernai.blocks.parser import parts_of
-from kernai.errors import KernaiError
 from kernai.events import KINDS, LlmResponseRow, ProgressRow, Row
 from kernai.jsonio.json_data import dumps, dumps_data, jsonable
 from kernai.recording.recorder import Shortening
-from kernai.values.media import Media
 
 # an integer with more than fifteen digits, which a browser may round (or a text that looks like one)
 _MANY_DIGITS = re.compile(r"[:\[,]-?\d{16,}[,\]}]")
