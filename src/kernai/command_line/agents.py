@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import kernai
+from kernai import Agent, KernaiError, Limits, Media, Model, Skill, config
 from kernai.command_line import output
 from kernai.command_line.output import DEBUG_HINT, NO, OK, CommandError, Terminated, failing
 from kernai.command_line.program import Command, argument, group, number, valid_text
@@ -49,13 +49,13 @@ def capabilities(given: str) -> tuple[str, ...]:
     return words
 
 
-def media_at(given: str) -> kernai.Media:
+def media_at(given: str) -> Media:
     """An argparse type: media at a URL, or in a file. It is read now: the agent's code may change the folder."""
     if given.lower().startswith(("https://", "http://", "data:")):
-        return kernai.Media.from_url(given)
+        return Media.from_url(given)
     hint = "give a file, or a URL that begins with https://"
-    with failing("", hint, (kernai.KernaiError, ValueError)):
-        found = kernai.Media.from_file(given)
+    with failing("", hint, (KernaiError, ValueError)):
+        found = Media.from_file(given)
         return replace(found, payload=found.read_bytes())
 
 
@@ -102,7 +102,7 @@ def same_agent(options: Namespace, names: Sequence[str] = _AGENT_OPTIONS) -> tup
 
 
 @contextmanager
-def prepared(options: Namespace) -> Iterator[tuple[kernai.Agent[Any], kernai.Limits]]:
+def prepared(options: Namespace) -> Iterator[tuple[Agent[Any], Limits]]:
     """Yields the agent with the model and limits of the command line. Connections close at the end of the block.
 
     Raises `CommandError` if there is no model, or if ``--max-cost`` cannot be enforced because the model's price is
@@ -116,14 +116,14 @@ def prepared(options: Namespace) -> Iterator[tuple[kernai.Agent[Any], kernai.Lim
             given = {"capabilities": options.model_capabilities, "cost": options.price}
             if options.base_url is not None:  # models in this process take none
                 given["base_url"] = options.base_url
-            with failing("--model", WHICH_MODEL, (kernai.KernaiError, ValueError, TypeError)):
+            with failing("--model", WHICH_MODEL, (KernaiError, ValueError, TypeError)):
                 provider, model = resolve(options.model, **given)
             agent = found.replace(provider=opened.enter_context(provider), model=model)
         else:
             for option in ("base_url", "model_capabilities", "price"):
                 if getattr(options, option) is not None:
                     raise CommandError(f"--{option.replace('_', '-')} is for a --model, and there is none", A_MODEL)
-            if agent.provider is None and kernai.config.default_provider is None:
+            if agent.provider is None and config.default_provider is None:
                 raise CommandError("the agent has no provider", A_MODEL)
         if options.max_cost is not None and agent.model.cost is None:
             raise CommandError(
@@ -134,10 +134,10 @@ def prepared(options: Namespace) -> Iterator[tuple[kernai.Agent[Any], kernai.Lim
             output.note(f"note: no {kind} {unknown!r} is registered{close and f'; similar: {close}'}", "yellow")
         limits = {name: getattr(options, name) for name in ("max_tokens", "max_cost", "max_calls", "timeout")}
         # None is not the same as not given: without max_calls, each input may make 500
-        yield agent, kernai.Limits(**{name: value for name, value in limits.items() if value is not None})
+        yield agent, Limits(**{name: value for name, value in limits.items() if value is not None})
 
 
-def note_unseen(media: Sequence[kernai.Media], model: kernai.Model) -> None:
+def note_unseen(media: Sequence[Media], model: Model) -> None:
     """Prints a note about media that the model may get only as a placeholder."""
     for needed, kind in MEDIA_INPUTS.items():
         if not model.supports(needed) and any(one.kind == kind for one in media):
@@ -153,7 +153,7 @@ def is_made(options: Namespace) -> bool:
 
 
 @contextmanager
-def agent_of(options: Namespace) -> Iterator[kernai.Agent]:
+def agent_of(options: Namespace) -> Iterator[Agent]:
     """Yields the agent in a file, or the one that `--system` and `--skills` define, with the steps of the command line.
 
     Modules of `--skills` are forgotten at the end of the block.
@@ -166,7 +166,7 @@ def agent_of(options: Namespace) -> Iterator[kernai.Agent]:
             raise CommandError(f"--skills: {fault}", DEBUG_HINT, NO) from fault.error
         if options.skills and not skills:
             raise CommandError(f"--skills: there is no skill in {', '.join(options.skills)}", "make one with @skill")
-        agent = kernai.Agent(
+        agent = Agent(
             instructions=INSTRUCTIONS if options.system is None else options.system,
             skills=[one.skill for one in skills.values()] or None, protocols=[], list_skills=True,
             name="run",  # of `kernai chat` too: for a replay, another name would be another agent
@@ -191,7 +191,7 @@ def place_of(target: str | None) -> tuple[str, str]:
     return place, name
 
 
-def _find_agent(target: str) -> kernai.Agent[Any]:
+def _find_agent(target: str) -> Agent[Any]:
     """Finds the agent at `target`. This executes the code of the file or module."""
     place, name = place_of(target)
     module = _load(place)
@@ -199,7 +199,7 @@ def _find_agent(target: str) -> kernai.Agent[Any]:
         named: object = module
         for part in name.split("."):
             named = getattr(named, part, None)
-        if isinstance(named, kernai.Agent):
+        if isinstance(named, Agent):
             return named
         wrong = f"{name!r} must be an Agent, got {type(named).__name__}" if named is not None else f"no {name!r}"
         raise CommandError(f"{target}: {wrong}", f"agents there: {', '.join(_agents(module, place))}")
@@ -210,15 +210,15 @@ def _find_agent(target: str) -> kernai.Agent[Any]:
     return found.get(USUAL_NAME, found[first])
 
 
-def agents_in(target: str) -> dict[str, kernai.Agent[Any]]:
+def agents_in(target: str) -> dict[str, Agent[Any]]:
     """The agents at the top level of a file or module, by variable name."""
     if not _is_file(target) and not _MODULE.fullmatch(target):
         raise CommandError(f"no file or module {target!r}", "name one as FILE.py or MODULE; all agents in it are used")
     return _agents(_load(target), target)
 
 
-def _agents(module: ModuleType, target: str) -> dict[str, kernai.Agent[Any]]:
-    found = {name: one for name, one in vars(module).items() if isinstance(one, kernai.Agent)}
+def _agents(module: ModuleType, target: str) -> dict[str, Agent[Any]]:
+    found = {name: one for name, one in vars(module).items() if isinstance(one, Agent)}
     if not found:
         raise CommandError(f"{target} holds no agent", f"make one at its top level: {USUAL_NAME} = kernai.Agent(...)")
     return found
@@ -265,7 +265,7 @@ def _load(place: str) -> ModuleType:
 class FoundSkill(NamedTuple):
     """A skill, its file, and whether the file registers it."""
 
-    skill: kernai.Skill
+    skill: Skill
     file: str
     registered: bool
 
@@ -291,7 +291,7 @@ def skills_in(files: list[str]) -> Iterator[tuple[dict[str, FoundSkill], list[sk
                 faults.append(skill_registry.fault_of(error, path, path))
                 continue
             loaded.append(file)
-            values = [one for one in vars(sys.modules[file.module]).values() if isinstance(one, kernai.Skill)]
+            values = [one for one in vars(sys.modules[file.module]).values() if isinstance(one, Skill)]
             for skill in dict.fromkeys([*file.skills, *values]):
                 earlier = skills.get(skill.name)
                 if skill in file.skills or not any(skill is one.skill for one in skills.values()):
@@ -308,13 +308,13 @@ def _matching(given: str) -> list[str]:
         return [given]
     try:
         return skill_registry.find_files(given)
-    except kernai.KernaiError as error:
+    except KernaiError as error:
         hint = "name a Python file, or those in a folder by a pattern in quotes, such as 'skills/*.py'"
         raise CommandError(f"no file {given!r}", hint) from error
 
 
 def _skills(options: Namespace) -> int:
-    model = options.model_capabilities and kernai.Model("the model", options.model_capabilities)
+    model = options.model_capabilities and Model("the model", options.model_capabilities)
     with skills_in(options.files) as (found, faults):
         skills = [one.skill for one in found.values()]
         listed = [skill for skill in skills if model is None or model.supports(*skill.requires)]
@@ -336,7 +336,7 @@ def _skills(options: Namespace) -> int:
     return NO if faults else OK
 
 
-def _data(skill: kernai.Skill, file: str, registered: bool, *, listed: bool) -> dict[str, Any]:
+def _data(skill: Skill, file: str, registered: bool, *, listed: bool) -> dict[str, Any]:
     return {
         "name": skill.name,
         "file": file,

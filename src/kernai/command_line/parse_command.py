@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, get_args
 
-import kernai
+from kernai import Agent, LlmResponse, Plan, Protocol
 from kernai._util.redaction import one_line
 from kernai.agents.agent import OnProse
 from kernai.agents.definition import Rules
@@ -37,7 +37,7 @@ _WIDTH = 70
 
 def _protocol(name: str) -> str:
     try:
-        return kernai.Protocol(name, lambda *_: "").name
+        return Protocol(name, lambda *_: "").name
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
 
@@ -87,11 +87,11 @@ def judge(
     text: str, protocols: frozenset[str] = frozenset(), on_prose: OnProse = "correct_once", *, may_plan: bool = True
 ) -> Verdict:
     """Returns what the loop would do with the response, for an agent that has skills or protocols to call."""
-    response = ParsedResponse(kernai.LlmResponse(text))
-    rules = Rules.of(kernai.Agent(instructions="", on_prose=on_prose))
+    response = ParsedResponse(LlmResponse(text))
+    rules = Rules.of(Agent(instructions="", on_prose=on_prose))
     decision = loop.decide(response, rules, protocols, may_plan=may_plan, can_call=True)
     remarks = list(_remarks(decision, response, protocols))
-    plans = [(kernai.Plan.validate(block.content, MODEL_MAX_TASKS).reason or "valid") if may_plan else loop.NESTED
+    plans = [(Plan.validate(block.content, MODEL_MAX_TASKS).reason or "valid") if may_plan else loop.NESTED
              for block in response.blocks if block.type == "plan"]
     answer: str | None = None
     if isinstance(decision, loop.Answer):

@@ -8,7 +8,7 @@ from argparse import SUPPRESS, ArgumentTypeError, Namespace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import kernai
+from kernai import Decision, KernaiError, StopReason
 from kernai._util.api import closest
 from kernai._util.redaction import one_line
 from kernai.command_line import output, stores
@@ -30,7 +30,7 @@ _LONGEST_AGE = timedelta(days=365_000)  # no date is before the year 1
 def _status(text: str) -> str:
     """An argparse type. On its own, argparse would list all eighteen choices on one line for an unknown status."""
     if text not in STATUSES:
-        close = "waiting" if text == kernai.StopReason.INTERRUPT else closest(text, STATUSES)
+        close = "waiting" if text == StopReason.INTERRUPT else closest(text, STATUSES)
         known = f"it is {', '.join(UNFINISHED)} or a stop reason, such as final"
         raise ArgumentTypeError(f"no status {text!r}; {f'did you mean {close}?' if close else known}")
     return text
@@ -93,7 +93,7 @@ def _input(store: stores.StoreAt, run_id: str) -> Any:
     """The run's input; None if its first entry is damaged."""
     try:
         (first,) = map(row_of, store.store.load(run_id, limit=1))
-    except (kernai.KernaiError, ValueError):  # a damaged run must not prevent the listing of the others
+    except (KernaiError, ValueError):  # a damaged run must not prevent the listing of the others
         return None
     return first.input if isinstance(first, RunStartRow) else None
 
@@ -123,7 +123,7 @@ def _approve(options: Namespace) -> int:
         said = True if options.no is None else options.no or False
         by = stores.login_name() if options.by is None else options.by
         with failing("--no", "say why, or leave it out to approve", ValueError):
-            store.store.decide(options.run, options.call, kernai.Decision(said, by=by))
+            store.store.decide(options.run, options.call, Decision(said, by=by))
         verdict = "approved" if options.no is None else "refused"
         output.write(f"{verdict}: {options.call} {stores.call_line(waiting[options.call])}")
         if (earlier := info.decisions.get(options.call)) is not None:
@@ -138,7 +138,7 @@ def _approve(options: Namespace) -> int:
 
 def _cancel(options: Namespace) -> int:
     with stores.StoreAt(options.store) as store:
-        if (info := store.existing(options.run)).status in (kernai.StopReason.FINAL, kernai.StopReason.CLOSED):
+        if (info := store.existing(options.run)).status in (StopReason.FINAL, StopReason.CLOSED):
             raise CommandError(f"run {options.run!r} has ended already: {info.status}", "nothing is left to cancel", NO)
         is_closed = end_run(store.store, options.run, options.reason)
     output.write("closed" if is_closed else "the process that is working on it was asked to stop")
