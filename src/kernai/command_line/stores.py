@@ -20,9 +20,8 @@ from kernai.jsonio.json_data import jsonable
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
-    from kernai.durable.sqlite_store import SqliteStore
+    from kernai import PendingCall, SqliteStore
     from kernai.postgres import PostgresStore
-    from kernai.values.pending_calls import PendingCall
 
 MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
 
