@@ -164,12 +164,11 @@ def constrained(kind: InputType, metadata: Sequence[Any]) -> InputType:
             label = " or ".join(member.label for member in members)
             raise TypeError(f"the constraint {name}={value!r} does not apply to {label}")
     examples = [plain(one) for given in metadata if is_field(given) for one in given.examples or ()]
-    if not isinstance(kind, UnionType):
-        return _with(kind, found, examples)
-    # each member of a union gets the constraints that apply to it: ``int | None`` with ``ge=1`` still accepts None
-    own = [one for one in found if one[0] not in _PREDICATES]
-    union = UnionType([_with(member, own, examples) for member in members])
-    return _with(union, [one for one in found if one[0] in _PREDICATES], examples)
+    if isinstance(kind, UnionType):
+        # each member gets the constraints that apply to it: ``int | None`` with ``ge=1`` still accepts None
+        own = [one for one in found if one[0] not in _PREDICATES]
+        kind = UnionType([_with(member, own, examples) for member in members])
+    return _with(kind, found, examples)
 
 
 def _with(kind: InputType, found: Iterable[tuple[str, Any]], examples: Sequence[Any]) -> InputType:
