@@ -35,8 +35,6 @@ class ListType(InputType):
             return validation.refuse(self.label, value)
         item, exact, before = self.item, self.item.exact, len(validation.faults)
         made = [one if type(one) is exact else validation.inside(at, item, one) for at, one in enumerate(value)]
-        if self._build is list:
-            return made
         if self._is_set and len(validation.faults) == before:
             self._refuse_duplicates(made, value, validation)
         return None if validation.faults else self._build(made)
