@@ -20,9 +20,9 @@ PACKAGE = SRC / "kernai"
 # The packages and top-level modules of kernai. Each may import itself and those before it, never those after it.
 ORDER = (
     "errors", "interrupts", "_util", "jsonio", "values", "events", "blocks", "recording", "inputs", "registry", "grammars",
-    "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs", "testing", "mock",
+    "agents", "loop", "middleware", "durable", "drivers", "recording_file", "runs",
     "",  # kernai/__init__.py: only the public names
-    "mcp", "otel", "viewer", "postgres", "command_line", "__main__",
+    "testing", "mock", "mcp", "otel", "viewer", "postgres", "command_line", "__main__",
 )
 STANDARD = {*sys.stdlib_module_names, "annotationlib"}  # which came with Python 3.14
 #: the adapters, and the third-party packages that each may import; each adapter has its own extra

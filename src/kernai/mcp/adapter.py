@@ -23,12 +23,11 @@ from mcp.client.session import ClientResponse
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 
-import kernai
+from kernai import Block, KernaiError, Protocol, RunCancelledError, Skill, SkillContext, __version__
 from kernai._util.api import check_texts, check_type, is_async, likely
 from kernai._util.worker_pool import WorkerPool, in_worker, outcome_of
-from kernai.blocks.block import Block
 from kernai.drivers.background_loop import BackgroundLoop
-from kernai.errors import Control, KernaiError, RunCancelledError
+from kernai.errors import Control
 from kernai.loop.effects import Cancelled
 from kernai.mcp.configuration import ServerConfig, read_file, read_servers
 from kernai.mcp.connection import CLOSING_SECONDS, Connection, Session
@@ -38,9 +37,7 @@ from kernai.mcp.interaction import TasksExtension
 from kernai.mcp.language import Returned, documentation
 from kernai.mcp.tool_skills import tool_skill
 from kernai.mcp.transports import transport_of, watched
-from kernai.registry.protocol_registry import REGISTRY, Protocol
-from kernai.registry.skill_context import SkillContext
-from kernai.registry.skill_definition import Skill
+from kernai.registry.protocol_registry import REGISTRY
 
 #: What `client=` may have for a server: an in-memory server of the SDK, a client that has not been entered, or a
 #: function without arguments that makes one of these, or a transport, each time the server is started.
@@ -315,7 +312,7 @@ def _new_client(
     # a `Connection` keeps the listing of tools; servers of revision 2026-07-28 send logs only to clients that ask
     client = found if isinstance(found, Client) else Client(
         found, mode=session.mode, cache=None, log_level="info",
-        client_info=mcp_types.Implementation(name="kernai", version=kernai.__version__),
+        client_info=mcp_types.Implementation(name="kernai", version=__version__),
     )
     ours = {
         **callbacks, "extensions": (TasksExtension(),), "list_roots_callback": list_roots if config.roots else None,

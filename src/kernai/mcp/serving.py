@@ -37,10 +37,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from kernai import KernaiError
 from kernai._util.api import check_texts, check_type
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.drivers.background_loop import BackgroundLoop
-from kernai.errors import KernaiError
 from kernai.mcp.errors import check_options
 from kernai.mcp.serving_tools import ServeOptions, Source, Tools
 

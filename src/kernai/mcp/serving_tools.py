@@ -30,11 +30,9 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-import kernai
+from kernai import Agent, Context, Media, SkillContext, __version__, arun, config, parse
 from kernai._util.api import check_count, check_type, close_matches
 from kernai._util.worker_pool import DEFAULT_SIZE, WorkerPool, in_worker, outcome_of
-from kernai.agents.agent import Agent
-from kernai.blocks.parser import parse
 from kernai.errors import SkillInputError, as_failure, described, error_text
 from kernai.events import Event, ProgressRow, SkillExecuteRow
 from kernai.inputs.annotations import Namespace, TypeBuilder
@@ -42,13 +40,8 @@ from kernai.inputs.schema import WORDS
 from kernai.inputs.table import InputTable
 from kernai.inputs.types import InputType, Validation
 from kernai.jsonio.json_data import quoted
-from kernai.registry.configuration import config
-from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.registry.skill_registry import REGISTRY, SkillRegistry
-from kernai.runs.running import arun
-from kernai.values.context import Context
-from kernai.values.media import Media
 from kernai.values.message import Part
 from kernai.values.skill_result import SkillResult, is_data, plain
 
@@ -150,7 +143,7 @@ class Tools:
         self.ending = asyncio.Event()
         agent_name = source.name if isinstance(source, Agent) else None
         self.app: Server[Any] = Server(
-            name or agent_name or "kernai", version=version or kernai.__version__, instructions=instructions,
+            name or agent_name or "kernai", version=version or __version__, instructions=instructions,
             on_list_tools=self.list, on_call_tool=self._call,
         )
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from mcp_types import Tool
 
+from kernai import Input, Skill, SkillContext, neutralize
 from kernai._util.api import likely
-from kernai.blocks.block import neutralize
 from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.schema import NO_VALUE, REQUIRED, Schema, alternatives, label_of
-from kernai.inputs.table import Input, InputTable
+from kernai.inputs.table import InputTable
 from kernai.inputs.trusted import marked
 from kernai.inputs.types import ANY, PLAIN, Fault, InputType, Validation
 from kernai.jsonio.json_data import copy_of
@@ -24,8 +24,6 @@ from kernai.mcp.dispatch import is_repeatable
 from kernai.mcp.errors import McpConfigError
 from kernai.mcp.language import Returned
 from kernai.mcp.schemas import example, found_faults, inputs_of, value_faults, written_out
-from kernai.registry.skill_context import SkillContext
-from kernai.registry.skill_definition import Skill
 
 #: the class of a JSON value that the core's type for it takes without conversion
 _CLASSES = {one.schema["type"]: kind for kind, one in PLAIN.items()} | {"object": dict, "array": list}

@@ -28,33 +28,21 @@ import psycopg
 from procrastinate.exceptions import ConnectorException
 from psycopg import sql
 
+from kernai import Agent, KernaiError, MediaStore, Message, Result, RunBusyError, RunConflictError, StopReason, resume
 from kernai._util.api import check_count, check_function, check_seconds, check_texts, check_type
 from kernai._util.redaction import printable
 from kernai._util.worker_pool import WorkerPool, in_worker
-from kernai.agents.agent import Agent
 from kernai.durable.lease import end_run
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.run_head import TIMEOUT, Head
 from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, WAITING, Entry, RunInfo, check_load
-from kernai.errors import (
-    InFlightError,
-    KernaiError,
-    ReplayDivergenceError,
-    RunBusyError,
-    RunConflictError,
-    described,
-    error_text,
-)
+from kernai.errors import InFlightError, ReplayDivergenceError, described, error_text
 from kernai.events import Event, ResultRow, RunResumedRow
 from kernai.postgres.server import RECONNECT
 from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, head_of
 from kernai.recording.recorder import expand
 from kernai.runs.resume_request import recorded_result
 from kernai.runs.run_request import LEASE, ResumeOptions, RunRequest, UserInput
-from kernai.runs.running import resume
-from kernai.values.media import MediaStore
-from kernai.values.message import Message
-from kernai.values.result import Result, StopReason
 
 _LOG = logging.getLogger("kernai.workers")
 #: seconds between two rounds of the reaper, and between two checks for changes without a notification, such as a job

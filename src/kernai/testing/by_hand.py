@@ -12,8 +12,8 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
+from kernai import Agent, Context, Media, ProtocolRegistry, Result, SkillRegistry, config
 from kernai._util.api import check_type
-from kernai.agents.agent import Agent
 from kernai.drivers.driver import Stack
 from kernai.drivers.threads import ThreadsDriver
 from kernai.events import Event, Row
@@ -22,18 +22,12 @@ from kernai.loop.kernel import run_loop
 from kernai.loop.root import Cancellation, Clock, Outbox, Root
 from kernai.loop.run_state import Run
 from kernai.middleware.chain import wrap
-from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
-from kernai.registry.protocol_registry import ProtocolRegistry
 from kernai.registry.provider import Provider, check_provider
 from kernai.registry.skill_registry import REGISTRY as SKILLS
-from kernai.registry.skill_registry import SkillRegistry
 from kernai.runs.run_request import checked_context
-from kernai.values.context import Context
 from kernai.values.limits import Budget, Limits
-from kernai.values.media import Media
 from kernai.values.message import INPUT_PARTS, Message, as_parts
-from kernai.values.result import Result
 
 Order = Callable[[Sequence[Any]], Any]
 

@@ -8,17 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from kernai import events
-from kernai.agents.agent import Agent
+from kernai import Agent, Context, LlmResponse, Media, Message, MockProvider, Provider, events
 from kernai.errors import ReplayDivergenceError, RunCancelledError, described
 from kernai.recording.recorder import CompositeSink, Recorder, Sink
-from kernai.registry.provider import Provider
 from kernai.runs.running import aexecute, execute, replay
-from kernai.testing.mock_provider import MockProvider
-from kernai.values.context import Context
-from kernai.values.llm_response import LlmResponse
-from kernai.values.media import Media
-from kernai.values.message import Message
 from kernai.values.model import GenerationOptions, Model, Models
 from kernai.values.result import Output_co, Result
 

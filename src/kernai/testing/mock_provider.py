@@ -9,15 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
+from kernai import GenerationOptions, LlmResponse, Message, Model, NativeCall, Provider, ProviderError, Tools, parse
 from kernai._util.api import ForkSafeLock, NotCopied, check_count, check_function, check_type
-from kernai.agents.native_tools import Tools
-from kernai.blocks.block import NativeCall
-from kernai.blocks.parser import parse
-from kernai.errors import ProviderError, copied
-from kernai.registry.provider import Provider
-from kernai.values.llm_response import LlmResponse, written
-from kernai.values.message import Message
-from kernai.values.model import GenerationOptions, Model
+from kernai.errors import copied
+from kernai.values.llm_response import written
 
 LONGEST_SHOWN = 300
 Answer = Callable[[Sequence[Message], Model], str | LlmResponse]

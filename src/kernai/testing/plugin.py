@@ -16,17 +16,13 @@ from typing import Any
 
 import pytest
 
+from kernai import Agent, JsonlSink, Message, MockProvider, Recorder, Result, execute
 from kernai._util.redaction import one_line, printable
-from kernai.agents.agent import Agent
 from kernai.events import RunStartRow
 from kernai.loop.run_state import recorded_parts
-from kernai.recording.recorder import JsonlSink, Recorder
 from kernai.runs.run_request import RunOptions, check_options
-from kernai.runs.running import execute
 from kernai.testing.contracts import assert_replays
-from kernai.testing.mock_provider import MockProvider
-from kernai.values.message import INPUT_PARTS, Message, as_parts
-from kernai.values.result import Result
+from kernai.values.message import INPUT_PARTS, as_parts
 
 LONGEST_SHOWN = 100
 _PASSED = pytest.StashKey[bool]()

@@ -19,12 +19,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from kernai import KernaiError, Media, RunConflictError, Store
 from kernai._util.redaction import one_line
-from kernai.durable.store import Entry, Store
-from kernai.errors import KernaiError, RunConflictError
+from kernai.durable.store import Entry
 from kernai.events import ProgressRow, ResultRow, RunResumedRow, RunStartRow
 from kernai.testing.contracts import at_once
-from kernai.values.media import Media
 
 Raised = TypeVar("Raised", bound=Exception)
 WORKERS = 8
