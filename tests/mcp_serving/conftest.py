@@ -28,7 +28,7 @@ PATIENCE = 60  # seconds; everything takes milliseconds, so only a hang fails
 
 @contextmanager
 def loaded() -> Iterator[ModuleType]:
-    """Load the module of skills again; after the test, none of its skills may still run in a thread."""
+    """Load the module of skills again; after the test, no thread of its skills or its server may be left."""
     before = set(threading.enumerate())
     spec = importlib.util.spec_from_file_location("kernai_served", PROGRAM)
     assert spec is not None
@@ -38,9 +38,9 @@ def loaded() -> Iterator[ModuleType]:
     yield module
     module.OVER.set()
     for thread in set(threading.enumerate()) - before:
-        if thread.name == "kernai-worker":
+        if thread.name in ("kernai-worker", "kernai-mcp-server"):
             thread.join(20)
-            assert not thread.is_alive(), "a skill is still running after its test"
+            assert not thread.is_alive(), f"{thread.name} is still running after its test"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -203,11 +204,10 @@ def stuck(ctx: SkillContext[Any]) -> str:
 async def stuck_later(ctx: SkillContext[Any]) -> str:
     """Never end, and take no notice of cancellation."""
     ctx.emit("stuck")
-    while True:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            pass
+    while not OVER.is_set():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
+    return "never"
 
 
 @skill(register=False)

@@ -117,7 +117,7 @@ def test_a_stdio_server_shuts_down_cleanly_whatever_its_skills_do(
 
 
 def test_a_second_signal_ends_a_server_whose_skill_is_stuck(python: WarmPython, environment: dict[str, str]) -> None:
-    with running(python, environment) as server:
+    with running(python, {**environment, "KERNAI_TEST_PATIENCE": "600"}) as server:
         server.initialize()
         server.begin("stuck_later")
         interrupt(server, "SIGTERM")
