@@ -22,7 +22,7 @@ from mcp_types import HEADER_MISMATCH, CallToolResult, ElicitResult, EmptyResult
 import kernai
 from kernai import Agent, MockProvider
 from kernai.mcp import McpConfigError, connection, setup
-from tests.mcp.support import ask, call, raw, raw_transport, sdk_server, text_result
+from tests.mcp.support import ask, call, hurry, raw, raw_transport, sdk_server, text_result
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 SDK = 'ImportError: kernai.mcp needs the official MCP SDK, version 2 or later: pip install "kernai[mcp]"'
@@ -185,7 +185,6 @@ def test_a_call_that_lacks_headers_is_sent_again_after_its_tool_was_listed_again
 @pytest.mark.parametrize("has_own_client", [False, True])
 def test_a_callback_may_run_an_agent_that_uses_the_same_server_and_may_take_longer_than_a_request(has_own_client: bool) -> None:
     answers: list[Any] = []
-    timeout = 3.0 if has_own_client else 0.5  # a client of one's own is started only once
 
     def elicitation(context: Any, params: Any) -> ElicitResult:
         provider = MockProvider('<block type="mcp">{"method": "tools/call", "params": {"name": "hang"}}</block>', "<final>me</final>")
@@ -198,14 +197,14 @@ def test_a_callback_may_run_an_agent_that_uses_the_same_server_and_may_take_long
 
     if has_own_client:
         client = Client(raw_transport(), elicitation_callback=in_thread)
-        adapter = setup({"servers": {"raw": {"timeout": timeout}}}, {"raw": client}, register=False)
+        adapter = setup({}, {"raw": client}, register=False)
     else:
-        adapter = setup(raw(timeout=timeout), register=False, elicitation=elicitation)
+        adapter = setup(raw(), register=False, elicitation=elicitation)
     with adapter:
-        while not has_own_client and call(adapter, "pid").error:  # a busy machine may take longer to start the server
-            pass
-        assert '"decline"' in call(adapter, "elicit").text
-    assert f"did not answer tools/call of 'hang' within {timeout:g} s" in answers[0].messages[-2].text
+        call(adapter, "pid")
+        hurry(adapter, 0.5)
+        assert any('"decline"' in call(adapter, "elicit").text for _ in range(20))  # on a busy machine, not the first
+    assert "did not answer tools/call of 'hang' within 0.5 s" in answers[0].messages[-2].text
 
 
 def test_a_request_from_the_adapters_own_thread_is_an_error_instead_of_a_deadlock() -> None:

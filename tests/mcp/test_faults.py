@@ -28,7 +28,7 @@ from kernai import Block, Skill, SkillContext
 from kernai.mcp import Adapter, McpClosedError, McpConfigError, connection, setup
 from kernai.mcp.interaction import Interaction
 from kernai.mcp.serving import Server
-from tests.mcp.support import answering, ask, call, raw, raw_adapter, raw_transport, silent_transport
+from tests.mcp.support import answering, ask, call, error_with, hurry, raw, raw_adapter, raw_transport, silent_transport
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
@@ -74,17 +74,19 @@ def test_a_call_restarts_a_server_only_once(was_dead: bool) -> None:
 
 
 def test_a_call_without_a_whole_answer_ends_at_its_timeout_and_the_server_still_works() -> None:
-    with raw_adapter(timeout=1, env={"TOKEN": "s3cret-value"}) as adapter:
-        while not (process := call(adapter, "pid").text):  # a busy machine may take longer to start the server
-            pass
+    with raw_adapter(env={"TOKEN": "s3cret-value"}) as adapter:
+        process = call(adapter, "pid").text
+        hurry(adapter, 1)
         hung = str(call(adapter, "hang").error)
         assert "did not answer tools/call of 'hang' within 1 s. Nobody knows whether this call took effect" in hung
-        half = str(call(adapter, "hang_safely", prints='{"jsonrpc": "2.0", "result": "s3cret-value cut in the midd').error)
-        assert "did not answer tools/call of 'hang_safely' within 1 s; it printed something other than a JSON-RPC message" in half
+        late = "did not answer tools/call of 'hang_safely' within 1 s; it printed something other than a JSON-RPC message"
+        half = error_with(late, adapter, "hang_safely", prints='{"jsonrpc": "2.0", "result": "s3cret-value cut in the midd')
         assert "[env TOKEN] cut in the midd" in half
         assert "took effect" not in half  # it may be repeated
         unnamed = '{"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": "no s3cret-value"}}'
-        assert "it sent an error that names no request: 'no [env TOKEN]'" in str(call(adapter, "hang", prints=unnamed).error)
+        named = "it sent an error that names no request: 'no [env TOKEN]'"
+        assert named in error_with(named, adapter, "hang", prints=unnamed)
+        hurry(adapter, 60)
         assert call(adapter, "pid").text == process
 
 
@@ -100,15 +102,15 @@ def test_all_calls_that_wait_for_a_silent_server_fail_at_its_timeout() -> None:
 
 
 def test_a_server_that_never_prints_a_message_is_reported_with_what_it_printed() -> None:
-    with raw_adapter("--only-garbage", timeout=2) as adapter:
-        error = str(call(adapter, "echo", text="x").error)
-    assert error.startswith("server 'raw' cannot be reached: it did not answer within 2 s; it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'")
+    with raw_adapter("--only-garbage", timeout=1) as adapter:
+        error = error_with("it printed something", adapter, "echo")
+    assert error.startswith("server 'raw' cannot be reached: it did not answer within 1 s; it printed something other than a JSON-RPC message to standard output: 'Welcome to the raw server!'")
 
 
 @pytest.mark.parametrize("kind", ["--strict", "--deaf"])
 def test_a_server_that_ends_or_is_silent_if_the_first_request_is_not_to_initialize_is_usable(kind: str) -> None:
-    with raw_adapter(kind, timeout=3) as adapter:
-        assert call(adapter, "echo", text="x").text == "x"
+    with raw_adapter(kind, timeout=1) as adapter:
+        assert "x" in (call(adapter, "echo", server="raw", text="x").text for _ in range(20))  # more than one if it is slow to start
 
 
 @pytest.mark.parametrize("entry, message", [
