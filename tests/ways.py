@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any
 
@@ -17,6 +18,14 @@ Way = Callable[..., Result]
 PATIENCE = 20
 #: events that are emitted live but not recorded: streamed pieces
 LIVE_ONLY = frozenset(kind.type for kind in KINDS.values() if kind.role == "live")
+
+
+def join_threads(name: str, others: Collection[threading.Thread] = ()) -> None:
+    """Wait until the threads of this name have ended, apart from the others."""
+    for thread in {*threading.enumerate()} - {*others}:
+        if thread.name == name:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), f"{name} is still running"
 
 
 def consumed(events: RunStream[Any]) -> Result[Any]:

@@ -35,6 +35,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
     monkeypatch.setattr(setup_command, "USUAL", ())  # so that servers running on this machine are not found
+    monkeypatch.setattr(setup_command, "_SERVER_TIMEOUT", 30.0)
     monkeypatch.setitem(setup_command.EXTRAS, "local", ("not-installed",))
 
 

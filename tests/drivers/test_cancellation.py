@@ -43,7 +43,7 @@ from kernai import (
 from kernai.drivers.driver import POLL
 from tests import ways
 from tests.scripted import AsyncScripted, OnChunk, Script, Scripted
-from tests.ways import PATIENCE, SYNC_WAYS, as_async, by_aexecute, by_execute, by_stream
+from tests.ways import PATIENCE, SYNC_WAYS, as_async, by_aexecute, by_execute, by_stream, join_threads
 from tests.written import command, final, plan
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -719,13 +719,11 @@ def test_a_call_that_waited_for_a_worker_when_the_run_was_stopped_is_not_made(wa
     )
     leave.set()
     errors = [event.data for event in recorder.entries if event.type == "skill_error"]
-    for thread in threading.enumerate():
-        if thread.name == "kernai-worker":
-            thread.join(PATIENCE)
+    join_threads("kernai-worker")
     assert result.stop_reason == "cancelled"
     assert len(begun) == 32
-    assert sum(data.get("not_run", False) for data in errors) == 8
-    assert sum(data.get("interrupted", False) for data in errors) == 32
+    # a call counts as interrupted, too, if it just gets a worker as the others are abandoned
+    assert 1 <= sum(data.get("not_run", False) for data in errors) == 40 - sum(data.get("interrupted", False) for data in errors) <= 8
 
 
 @pytest.mark.parametrize("how", ["timeout", "aclose"])

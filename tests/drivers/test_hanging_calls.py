@@ -11,8 +11,9 @@ import pytest
 
 import kernai
 from kernai import Agent, Limits, MockProvider, Model, Recorder, Skill, execute, skill, stream
+from kernai.runs import run_request
 from tests.loop.loop_cases import command, plan, task
-from tests.ways import ALL, PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
+from tests.ways import ALL, PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream, join_threads
 
 pytestmark = pytest.mark.slow
 
@@ -31,14 +32,10 @@ class Hang:
 
 
 @pytest.fixture
-def hang() -> Iterator[Hang]:
+def hang(no_thread_is_left: None) -> Iterator[Hang]:
     made = Hang()
-    before = set(threading.enumerate())
     yield made
     made.leave.set()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE)
-        assert not thread.is_alive(), f"{thread.name} is left"
 
 
 def agents(hang: Hang) -> dict[str, Agent]:
@@ -96,9 +93,7 @@ def test_a_closed_stream_has_its_result_at_once(hang: Hang) -> None:
     assert recorder.entries[-1].type == "result"
     count = len(recorder.entries)
     hang.leave.set()
-    for thread in threading.enumerate():
-        if thread.name == "kernai-stream":
-            thread.join(PATIENCE)
+    join_threads("kernai-stream")
     assert len(recorder.entries) == count  # the outcome of the abandoned call is dropped
 
 
@@ -122,14 +117,18 @@ def test_an_async_skill_that_ignores_cancellation_is_abandoned_too(way: Way, han
 
 @WAYS
 @pytest.mark.parametrize("reason", ["timeout", "cancelled"])
-def test_neither_an_async_skill_nor_its_work_in_a_thread_is_waited_for(way: Way, reason: str, hang: Hang) -> None:
+def test_neither_an_async_skill_nor_its_work_in_a_thread_is_waited_for(
+    way: Way, reason: str, hang: Hang, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @skill(register=False)
     async def hand_on() -> str:
         return await asyncio.to_thread(hang)
 
     provider, recorder = MockProvider(command("hand_on"), "<final>done</final>"), Recorder()
-    # long enough for the skill to begin on a busy machine
-    stop: dict[str, Any] = {"limits": Limits(timeout=0.5)} if reason == "timeout" else {"cancel": hang.entered}
+    stop: dict[str, Any] = {"cancel": hang.entered}
+    if reason == "timeout":  # no time passes before the skill has begun
+        stop = {"limits": Limits(timeout=0.05)}
+        monkeypatch.setattr(run_request._CLOCK, "monotonic", hang.entered.is_set)
     agent = Agent(instructions="x", skills=[hand_on], provider=provider)
     if way in (by_aexecute, by_astream):
         # `asyncio.run` itself waits for its threads, so the end of the run lets them go

@@ -383,7 +383,7 @@ def test_another_signals_handler_that_raises_just_as_a_call_or_run_ends_hangs_no
     lost: list[object] = []
     ended, caller = threading.Event(), threading.Thread(target=go, daemon=True)
     caller.start()
-    assert ended.wait(PATIENCE / 4)
+    assert ended.wait(PATIENCE)
 
 
 def test_a_run_in_another_thread_leaves_ctrl_c_to_the_main_one() -> None:

@@ -206,7 +206,7 @@ def test_the_callback_has_each_event_before_the_consumer_and_so_has_the_recorder
     for event in events:
         assert event in heard
         assert event.type in STREAMED or event in recorder.entries
-        if event.type in ("run_start", "messages_sent", *STREAMED):
+        if event.type in ("run_start", "messages_sent", *STREAMED[:-1]):  # the run may end as its last piece is taken
             with pytest.raises(KernaiError, match="not ended"):
                 _ = events.result
     assert events.result.text == "done"
@@ -578,7 +578,7 @@ def test_a_channel_may_be_closed_during_any_of_its_own_calls_in_the_same_thread(
         channel = Channel()
         thread = threading.Thread(target=work, args=(channel, line), daemon=True)
         thread.start()
-        thread.join(PATIENCE / 4)
+        thread.join(PATIENCE)
         assert not thread.is_alive(), f"it hangs when left at line {line} of its work"
     assert line > 8
     assert all(ended)

@@ -29,7 +29,7 @@ from kernai import (
     stream,
 )
 from kernai.testing.contracts import at_once
-from tests.ways import PATIENCE, SYNC_WAYS, WAYS, Way, by_aexecute, by_execute
+from tests.ways import PATIENCE, SYNC_WAYS, WAYS, Way, by_aexecute, by_execute, join_threads
 from tests.written import command, final, plan
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
@@ -121,18 +121,21 @@ def test_a_run_is_freed_at_its_end_and_does_not_wait_for_the_garbage_collector(w
         provider = MockProvider(command("look"), command("fail"), "<final>done</final>")
         assert way(Agent(instructions="x", skills=skills, provider=provider)).ok
 
+    def garbage() -> int:
+        gc.collect()
+        run_once()
+        return gc.collect()
+
     run_once()
-    gc.collect()
     gc.disable()
     try:
-        run_once()
-        assert gc.collect() == 0
+        assert 0 in (garbage() for _ in range(3))  # not always the first: threads of earlier tests may be ending
     finally:
         gc.enable()
 
 
 def test_a_late_coroutine_of_a_worker_starts_no_event_loop_after_the_run() -> None:
-    entered, leave = threading.Event(), threading.Event()
+    entered, leave, others = threading.Event(), threading.Event(), set(threading.enumerate())
 
     async def later() -> str:
         return "too late"
@@ -150,14 +153,11 @@ def test_a_late_coroutine_of_a_worker_starts_no_event_loop_after_the_run() -> No
     events = stream(agent_with(late, other, parallel_skills=True), "go")
     next(event for event in events if event.type == "skill_result")
     assert entered.wait(PATIENCE)
-    before = [thread for thread in threading.enumerate() if thread.name == "kernai-worker"]
     del events
     gc.collect()
     leave.set()
-    for thread in before:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-    assert not [thread for thread in threading.enumerate() if thread.name == "kernai-async"]
+    join_threads("kernai-worker", others)
+    assert not [thread for thread in {*threading.enumerate()} - others if thread.name == "kernai-async"]
 
 
 # ------------------------------------------------------------------------------------------- callbacks
@@ -228,7 +228,7 @@ def note() -> str:
 async def later() -> str:
     token = USER.set("later")
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.sleep(0)
     assert USER.get() == "later"
     USER.reset(token)

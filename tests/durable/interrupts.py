@@ -161,7 +161,7 @@ class Trials:
         self.faults.append(f"{kind}: {what}")
 
     def _look_at_threads(self, kind: str) -> None:
-        until = time.monotonic() + 2
+        until = time.monotonic() + PATIENCE / 2
         while len(left := threads()) > 1 and time.monotonic() < until:
             time.sleep(0.001)
         if len(left) > 1:

@@ -18,6 +18,7 @@ from kernai.loop.run_state import Run
 from kernai.middleware import redact
 from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Appends, Performed, Stored, Way, command, payer
 from tests.loop.loop_cases import plan, task
+from tests.ways import join_threads
 
 pytestmark = pytest.mark.slow
 
@@ -480,9 +481,7 @@ def test_the_usage_of_agents_that_wait_is_counted_when_the_run_is_stopped(way: W
 
 
 def runs_left() -> int:
-    for thread in threading.enumerate():
-        if thread.name == "kernai-worker":  # a worker thread refers to its last job until it ends
-            thread.join(20)
+    join_threads("kernai-worker")  # each refers to its last job until it ends
     for _ in range(3):  # objects that the end of a generator releases are found by the next collection
         gc.collect()
     return sum(isinstance(one, Run) for one in gc.get_objects())

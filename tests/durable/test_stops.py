@@ -178,7 +178,7 @@ def test_a_call_that_began_beside_others_is_never_recorded_as_not_run(way: Way) 
 
     def look(ctx: Ctx) -> str:
         calls.append(ctx.call_id)
-        begun.wait(5)
+        begun.wait(20)
         return "seen"
 
     def interrupted(effect: Any) -> Any:

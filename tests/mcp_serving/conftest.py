@@ -19,6 +19,7 @@ from mcp import Client, StdioServerParameters
 from kernai import MappingResolver, configure
 from kernai.mcp.serving import Server
 from tests.warm_python import WarmPython
+from tests.ways import join_threads
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "served.py"
@@ -37,10 +38,8 @@ def loaded() -> Iterator[ModuleType]:
     spec.loader.exec_module(module)
     yield module
     module.OVER.set()
-    for thread in set(threading.enumerate()) - before:
-        if thread.name in ("kernai-worker", "kernai-mcp-server"):
-            thread.join(20)
-            assert not thread.is_alive(), f"{thread.name} is still running after its test"
+    for name in ("kernai-worker", "kernai-mcp-server"):
+        join_threads(name, before)
 
 
 @pytest.fixture

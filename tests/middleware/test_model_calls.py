@@ -18,7 +18,7 @@ from kernai_providers import MemoryReply, MemoryTransport, OpenAIProvider
 from tests.durable.durable_cases import replayed
 from tests.loop.loop_cases import plan, task
 from tests.middleware.asking import BOTH, FINAL, RETRYABLE, Script, agent_with, data_of, types
-from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream
+from tests.ways import PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute, by_stream, join_threads
 
 
 def changed(**changes: Any) -> Callable[[Effect], Flow]:
@@ -257,9 +257,7 @@ def foreign() -> Iterator[Foreign]:
     made = Foreign()
     yield made
     made.leave.set()
-    for thread in threading.enumerate():
-        if thread.name == "kernai-worker":
-            thread.join(PATIENCE)
+    join_threads("kernai-worker")
 
 
 @pytest.mark.parametrize("way", [by_aexecute, by_astream])
@@ -274,9 +272,7 @@ def test_under_asyncio_an_unresponsive_provider_is_abandoned_and_its_late_text_i
             return (yield effect.replace(provider=Script(FINAL)))
 
     assert way(agent_with(foreign, other), on_event=live.append).text == "done"
-    for thread in threading.enumerate():
-        if thread.name == "kernai-worker":
-            thread.join(PATIENCE)
+    join_threads("kernai-worker")
     # to the provider, a run that has ended meanwhile counts as cancelled
     assert not foreign.entered.is_set() or isinstance(foreign.refused, (ProviderError, kernai.RunCancelledError))
     assert "late" not in [one.data for one in live]
