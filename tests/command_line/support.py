@@ -57,14 +57,9 @@ def kernai(
 ) -> subprocess.CompletedProcess[str]:
     """Run the program to its end. Both outputs are decoded, with invalid bytes as surrogates."""
     done = subprocess.run(
-        [sys.executable, "-m", "kernai", *arguments],
-        cwd=cwd,
-        env=environment() if env is None else env,
-        input=input if isinstance(input, bytes) else input.encode(),
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+        [sys.executable, "-m", "kernai", *arguments], cwd=cwd, env=environment() if env is None else env,
+        input=input if isinstance(input, bytes) else input.encode(), capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
     shown = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))
     return subprocess.CompletedProcess(done.args, done.returncode, *shown)
 

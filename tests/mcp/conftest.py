@@ -126,15 +126,16 @@ class Served:
 
 def serve_everything(servers: NodeServers, transport: str, port: int = 0) -> Served:
     """Start server-everything, on a free port unless one is given, and wait until it listens."""
-    if not port:
+    for _ in range(5):  # another process may take the port first
         with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [servers.node, servers.script("everything"), transport],
-        env={**os.environ, "PORT": str(port)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if re.search(r"(listening|running) on port", line):
-            return Served(process, port)
-    raise AssertionError(f"server-everything has ended: {process.wait()}")
+            chosen = port or free.getsockname()[1]
+        process = subprocess.Popen(
+            [servers.node, servers.script("everything"), transport],
+            env={**os.environ, "PORT": str(chosen)}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        assert process.stderr is not None
+        for line in process.stderr:
+            if re.search(r"(listening|running) on port", line):
+                return Served(process, chosen)
+        process.communicate()
+    raise AssertionError("server-everything ends before it listens")

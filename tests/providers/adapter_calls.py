@@ -152,12 +152,7 @@ class Caller:
         return self.ask_often(1, server, watch, then, **options)[0]
 
     def ask_often(
-        self,
-        times: int,
-        server: WireServer | str,
-        watch: Watch | None = None,
-        then: Callable[[], Any] | None = None,
-        **options: Any,
+        self, times: int, server: WireServer | str, watch: Watch | None = None, then: Callable[[], Any] | None = None, **options: Any
     ) -> list[Outcome]:
         """Calls one after the other, with one provider. `then` is called after each, while the provider is open."""
 

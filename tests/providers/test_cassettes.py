@@ -49,11 +49,8 @@ def cassette(name: str, address: str) -> Iterator[Any]:
             f"VCR_RECORD=all python3 dev.py test tests/providers/test_cassettes.py -k {name.partition('-')[0]}"
         )
     recorder = vcr.VCR(
-        record_mode=vcr.mode.ALL if RECORDING else vcr.mode.NONE,
-        match_on=("method", "uri", "body"),
-        filter_headers=list(KEY_HEADERS),
-        before_record_request=lambda request: _addressed(request, address),
-        before_record_response=_plain,
+        record_mode=vcr.mode.ALL if RECORDING else vcr.mode.NONE, match_on=("method", "uri", "body"), filter_headers=list(KEY_HEADERS),
+        before_record_request=lambda request: _addressed(request, address), before_record_response=_plain,
     )
     with recorder.use_cassette(str(path)) as played:
         yield played

@@ -345,11 +345,7 @@ def bodies_of(vendor: str, steps: list[str], history: list[Message], parallel: b
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vendor", PLACES)
-@given(
-    steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=6),
-    talked=st.booleans(),
-    parallel=st.booleans(),
-)
+@given(steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=6), talked=st.booleans(), parallel=st.booleans())
 def test_every_request_of_a_scope_extends_the_one_before_exactly(
     vendor: str, steps: list[str], talked: bool, parallel: bool
 ) -> None:

@@ -143,11 +143,7 @@ class Wire(ABC):
         return self.reply(self.stream(pieces, usage))
 
     def error(
-        self,
-        status: int,
-        message: str = "no luck",
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, status: int, message: str = "no luck", code: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
         """An error before any stream."""
         named = {self.request_id_header: "req_011"} if self.request_id_header else {}
