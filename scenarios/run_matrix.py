@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -128,10 +128,11 @@ def _results(cells: Sequence[Cell], options: argparse.Namespace, view: View) -> 
 
 
 def _follow(running: Sequence[Future[CellResult | None]], view: View) -> None:
+    left = set(running)
     with view.progress(len(running)) as progress:
-        for future in as_completed(running):
-            result = future.result()
-            if result is not None:
+        while left:  # in steps, since a signal that comes just before an endless wait does not end it
+            ended, left = wait(left, 1.0, FIRST_COMPLETED)
+            for result in filter(None, (future.result() for future in ended)):
                 progress.done(*cell_line(result), is_bad=not result.passed)
 
 

@@ -179,7 +179,7 @@ def test_tasks_have_bars_while_they_run(waiting: Demo) -> None:
     assert re.search(r"slow \[red\] +━+ running, 1 step, \d+\.\d s", shown)
     assert re.search(r"after +━+ waiting", shown)
     assert re.search(r"\d+\.\d s \| step 0 \| tokens [\d,]+ in, [\d,]+ out \| cost unknown \| \d calls, 0 errors", shown)
-    release(waiting)
+    os.close(os.open(waiting.file.parent / "pipe", os.O_WRONLY))  # waits until the task has opened it
     assert terminal.end() == 0
     assert "━ running" not in terminal.everything  # the progress display was removed when the run ended
     assert "│ slow [red] │ waited │" in terminal.everything
