@@ -334,9 +334,9 @@ def test_a_signal_handler_does_not_end_the_append_that_it_interrupts(store: Sqli
 @pytest.mark.slow
 def test_ctrl_c_ends_the_wait_for_a_lock(store: SqliteStore, path: Path) -> None:
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
         with locked(path), pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
             store.append("r", 0, [entry()], [])
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -273,7 +273,7 @@ def test_a_forked_child_shows_a_schema_although_a_thread_of_its_parent_was_compu
         if not child:
             status = 1
             try:
-                signal.alarm(5)  # ends a child that waits forever
+                signal.alarm(30)  # ends a child that waits forever
                 status = schema_of(table_of(Duck))["required"] != ["it"]
             finally:
                 os._exit(status)

@@ -24,6 +24,7 @@ import kernai
 from kernai import Agent, KernaiError, Media, MockProvider, Pause, RunConflictError, Skill, SkillContext, resume
 from kernai.postgres import PostgresStore, RunHandle, Workers, workers
 from kernai.postgres.workers import submit_again
+from kernai.runs import run_request
 from kernai.testing.contracts import at_once
 from tests.durable.durable_cases import command, provider
 from tests.postgres.server import Server
@@ -184,9 +185,13 @@ def test_runs_are_cancelled_from_elsewhere_and_the_worker_asks_for_all_of_them_a
     assert [(one.stop_reason, str(one.error)) for one in results] == [("cancelled", "the run was cancelled: the customer has left")] * 2
 
 
+SLEEPS = threading.Event()
+
+
 def waits_or_sleeps(ctx: SkillContext) -> None:
     if ctx.call_id == "0.0":
         raise Pause("later", until=datetime.now(UTC))
+    SLEEPS.set()
     while not ctx.cancelled:
         threading.Event().wait(0.01)
 
@@ -197,8 +202,9 @@ def waits_or_sleeps(ctx: SkillContext) -> None:
     ("twice", waits_or_sleeps, {"timeout": 0.4}, ("timeout", kernai.LimitReachedError, "timeout=0.4 s has passed", 2)),
 ])
 def test_a_run_that_an_exit_or_a_limit_ends_has_a_result_whatever_its_agent_is_now(
-    store: PostgresStore, given: str, act: Any, limits: Any, ends: Any
+    store: PostgresStore, given: str, act: Any, limits: Any, ends: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(run_request._CLOCK, "monotonic", SLEEPS.is_set)  # no time passes before a call sleeps
     own = Workers(store, {"clerk": acting(act).replace(parallel_skills=True)}, options=lambda _: {"limits": kernai.Limits(**limits)})
     handle = own.submit("clerk", given)
     own.run(wait=False)

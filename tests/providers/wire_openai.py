@@ -78,12 +78,8 @@ class OpenAIWire(Wire):
         del bare["choices"]
         filters = {"prompt_filter_results": [{"prompt_index": 0, "content_filter_results": {}}]}
         return [
-            self._chunk(None, turn),
-            self._chunk([], turn, **filters),
-            sse(bare),
-            self._delta({"content": None}, turn),
-            self._chunk([{"index": 0, "delta": None, "finish_reason": None}], turn),
-            self._chunk([{"index": 0, "finish_reason": None}], turn),
+            self._chunk(None, turn), self._chunk([], turn, **filters), sse(bare), self._delta({"content": None}, turn),
+            *(self._chunk([{"index": 0, **no_delta, "finish_reason": None}], turn) for no_delta in ({"delta": None}, {})),
         ]
 
     def errors(self) -> dict[str, list[bytes]]:
