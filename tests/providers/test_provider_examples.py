@@ -216,9 +216,9 @@ def test_a_failure_is_one_line_after_what_was_shown(program: str, broken: str) -
 
 
 def test_the_custom_provider_sends_what_generation_extra_holds_and_takes_a_wrong_finish_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Used as a module, as somebody would who copies it."""
     wire = WIRES["openai"]
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.syspath_prepend(EXAMPLES)  # used as a module, as somebody would who copies it
     with WireServer(wire.reply(wire.stream(["Hi", "!"], (3, 4), "eos"))) as server:
         chat = runpy.run_path(str(EXAMPLES / "custom_provider.py"))["ChatProvider"](wire.base_url(server.url))
         result = execute(Agent(instructions="", provider=chat, generation={"extra": {"seed": 7}}), "Hi")
