@@ -20,7 +20,7 @@ from operator import attrgetter
 from time import monotonic, sleep, time
 from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
 
-from kernai._util.api import Closing, NotCopied, check_seconds, check_texts, check_type
+from kernai._util.api import Closing, NotCopied, check_methods, check_seconds, check_texts, check_type
 from kernai._util.redaction import printable
 from kernai.durable.approvals import Decision
 from kernai.durable.lease import Lease, busy, is_dead, new_worker, shown_worker
@@ -251,7 +251,12 @@ class LeasedStore(Closing, NotCopied, RunStore):
 
     _HOLDS = "locks and connections; open another store, or copy a run with fork"
     _tenant = ""
-    _codec: Codec | None = None
+
+    def __init__(self, codec: Codec | None = None) -> None:
+        """Raises `TypeError` for an object that is no `Codec`, such as a cipher with other methods."""
+        if codec is not None:
+            check_methods(codec, "codec must be an object with encode(data) and decode(data)", "encode", "decode")
+        self._codec = codec
 
     def _sealed(self, entries: Iterable[object]) -> list[str]:
         """The JSON text of each entry, as it is stored. With a codec, that is base64 after an ``=``."""
@@ -429,6 +434,7 @@ class MemoryStore(LeasedStore):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
         self._runs: dict[tuple[str, str], _Run] = {}
 

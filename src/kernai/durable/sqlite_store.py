@@ -29,18 +29,7 @@ from weakref import WeakSet, finalize
 from kernai._util.api import check_texts, check_type
 from kernai.durable.lease import Lease
 from kernai.durable.run_head import Head, LeasedStore
-from kernai.durable.store import (
-    ABANDONED,
-    RUNNING,
-    Codec,
-    Entry,
-    RunFilter,
-    RunInfo,
-    Terms,
-    check_codec,
-    check_load,
-    check_run_id,
-)
+from kernai.durable.store import ABANDONED, RUNNING, Codec, Entry, RunFilter, RunInfo, Terms, check_load, check_run_id
 from kernai.errors import KernaiError, RunDamagedError
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
@@ -136,14 +125,13 @@ class SqliteStore(LeasedStore):
     ) -> None:
         if durability not in _PRAGMAS:
             raise ValueError(f"durability must be 'power' or 'process', got {durability!r}")
-        check_codec(codec)
+        super().__init__(codec)
         text = os.fsdecode(check_type(path, str | os.PathLike, "path must be text or a Path"))
         if text in ("", ":memory:"):
             raise ValueError(f"path must name a file, got {text!r}: runs in memory are kept by MemoryStore")
         # SQLite's other files are where the file is, not where a link to it is; not relative to the working directory
         self.path = os.path.realpath(text)
         self.durability = durability
-        self._codec = codec
         self._file = _File(self.path, durability)
         self._file.perform("open the store", lambda _: None, "BEGIN")
 

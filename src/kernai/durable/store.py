@@ -405,12 +405,6 @@ class RunStore(Store, Protocol):
         """A view of this store with only one tenant's runs. Their idempotency keys include the tenant's name."""
 
 
-def check_codec(codec: object) -> None:
-    """Raises `TypeError` for an object that is no `Codec`, such as a cipher with other methods."""
-    if codec is not None:
-        check_methods(codec, "codec must be an object with encode(data) and decode(data)", "encode", "decode")
-
-
 def check_load(run_id: str, from_seq: int) -> None:
     """Raises `ValueError` unless these can be the id of a run and the number of an entry."""
     check_run_id(run_id)

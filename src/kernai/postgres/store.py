@@ -28,19 +28,7 @@ from psycopg_pool import PoolTimeout
 from kernai._util.api import check_count, check_texts, check_type
 from kernai.durable.lease import Lease, new_worker
 from kernai.durable.run_head import Head, LeasedStore
-from kernai.durable.store import (
-    ABANDONED,
-    PAGE,
-    RUNNING,
-    Codec,
-    Entry,
-    RunFilter,
-    RunInfo,
-    Terms,
-    check_codec,
-    check_load,
-    check_run_id,
-)
+from kernai.durable.store import ABANDONED, RUNNING, Codec, Entry, RunFilter, RunInfo, Terms, check_load, check_run_id
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
@@ -145,7 +133,7 @@ class PostgresStore(LeasedStore):
         check_count("pool_size", pool_size)
         if not isinstance(schema, str) or not 0 < len(schema.encode()) <= LONGEST_NAME:  # PostgreSQL would cut it off
             raise ValueError(f"schema must be a name of at most {LONGEST_NAME} bytes, got {schema!r}")
-        check_codec(codec)
+        super().__init__(codec)
         check_type(create, bool, "create must be True or False")
         check_type(conninfo, str, "conninfo must be the address of a database")
         if _UNESCAPED.match(conninfo):  # part of a password would be taken for the host, and shown
@@ -160,7 +148,7 @@ class PostgresStore(LeasedStore):
         #: set when this process must leave its runs to other workers
         self.stopping: threading.Event | None = None
         self.name = f"{known.get('host') or ''}/{known.get('dbname') or ''} ({schema})"
-        self.pool_size, self._codec = pool_size, codec
+        self.pool_size = pool_size
         self._server = Server(self.conninfo, schema, pool_size)
         try:
             with self._server.connect() as connection:
@@ -330,7 +318,7 @@ class PostgresStore(LeasedStore):
             # the query cannot tell whether a holder is alive, so fetch more in place of the runs that did not match
             if len(found) >= limit or len(listed) < size:
                 return found[:limit]
-            after, size = listed[-1], PAGE
+            after, size = listed[-1], min(2 * size, 1000)
 
     def _page(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
         depends_on_lease = wanted.status in (RUNNING, ABANDONED)
