@@ -28,7 +28,7 @@ from kernai import (
     Skill,
 )
 from kernai.blocks import block
-from kernai.durable import replay_cursor
+from kernai.durable import history
 from kernai.jsonio.json_data import jsonable
 from kernai.loop import calls, corrections, workflow
 from kernai.runs.run_request import RunRequest
@@ -215,7 +215,7 @@ def test_a_replay_of_a_list_compares_each_message_once(monkeypatch: pytest.Monke
     compared, recorder, count = list[Any](), Recorder(), 20
     it = Agent(instructions="x", skills=[Skill("look", execute=lambda: "seen")], max_steps=count)
     kernai.execute(it, "go", provider=MockProvider(*[command("look")] * (count - 1), "<final>x</final>"), recorder=recorder)
-    monkeypatch.setattr(replay_cursor, "jsonable", lambda given: compared.append(given) or jsonable(given))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(history, "jsonable", lambda given: compared.append(given) or jsonable(given))  # type: ignore[func-returns-value]
     assert kernai.replay(it, recording=recorder.to_list()).result
     assert len(compared) == 2 * count - 1
 

@@ -13,11 +13,10 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from kernai.durable.approvals import Call, Decision, called, edited
-from kernai.durable.history import History
+from kernai.durable.history import History, divergence
 from kernai.durable.host_state import HostState, restore
 from kernai.durable.outcomes import RecordedError, RecordedExit
 from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of, reading
-from kernai.durable.replay_cursor import divergence
 from kernai.durable.scope import DurableScope
 from kernai.errors import InFlightError, KernaiError, RunConflictError, RunStoppedError, Stop, StoreNeededError
 from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, Row, RunResumedRow, RunStartRow

@@ -51,6 +51,23 @@ class Recorded(NamedTuple):
             return task_scope(self.scope, self.step, self.row.task_id)
         return getattr(self.row, "call_id", "")
 
+    @property
+    def model_call(self) -> str:
+        """The id of the model call in whose step the row was written."""
+        return f"{self.scope}/{self.step}" if self.scope else str(self.step)
+
+    @property
+    def system(self) -> Mapping[str, Any] | None:
+        """The system message in the row, if any. A row with only new messages has it only if it changed."""
+        first = next(iter(self.row.messages), None) if isinstance(self.row, events.MessagesSentRow) else None
+        return first if first is not None and first.get("role") == "system" else None
+
+    @property
+    def messages(self) -> Sequence[Any]:
+        """The messages in the row without the system message."""
+        assert isinstance(self.row, events.MessagesSentRow)
+        return self.row.messages if self.system is None else self.row.messages[1:]
+
 
 Resumes = Sequence[tuple[Recorded, events.RunResumedRow]]
 
@@ -91,7 +108,7 @@ class Facts:
         if isinstance(row, (events.CallEndedRow, events.LlmResponseRow, events.ModelFailedRow)):
             if not isinstance(row, events.LlmResponseRow) and row.is_broken_off:
                 return  # the call may be made again under its decision, or still waits for one
-            call = row.call_id if isinstance(row, events.CallEndedRow) else model_call(one)
+            call = row.call_id if isinstance(row, events.CallEndedRow) else one.model_call
             for known in (self.waiting, self.approvals, self.in_flight):
                 known.pop(call, None)
         elif isinstance(row, events.ApprovalRequestedRow):
@@ -271,7 +288,7 @@ class RecordedRun:
         sent: dict[str, tuple[int, Any, object]] = {}
         for scope, rows in self.scopes.items():
             if messages := sent_messages(rows):
-                systems = (found for one in reversed(rows) if (found := system_in(one.row)) is not None)
+                systems = (one.system for one in reversed(rows) if one.system is not None)
                 sent[scope] = len(messages) + 1, next(systems, None), None
         return {self.run_id: sent}
 
@@ -328,21 +345,10 @@ def sent_messages(rows: Iterable[Recorded]) -> list[tuple[Recorded, Mapping[str,
             added = one
         elif isinstance(one.row, events.MessagesSentRow):
             del found[max((one.row.since or 0) - 1, 0):]
-            found += [(one, message) for message in without_system(one.row)]
+            found += [(one, message) for message in one.messages]
             if added is not None and found:
                 found[-1], added = (added, found[-1][1]), None
     return found
-
-
-def without_system(row: events.MessagesSentRow) -> Sequence[Any]:
-    """The row's messages without the system message."""
-    return row.messages if system_in(row) is None else row.messages[1:]
-
-
-def system_in(row: events.Row) -> Mapping[str, Any] | None:
-    """The system message in the row, if any. A row with only new messages has it only if it changed."""
-    first = next(iter(row.messages), None) if isinstance(row, events.MessagesSentRow) else None
-    return first if first is not None and first.get("role") == "system" else None
 
 
 _PERHAPS_RUNTIME = ('<block type="error"', *(f'<block type="result" name="{name}"' for name in sorted(LISTINGS)))
@@ -370,8 +376,3 @@ def _signature(
 def parts_of(one: Recorded, given: str | Sequence[Any], media: MediaStore) -> tuple[InputPart, ...]:
     """Parses a recorded input."""
     return (given,) if isinstance(given, str) else reading(one, parts, given, media)
-
-
-def model_call(one: Recorded) -> str:
-    """The id of the model call in whose step a row was written."""
-    return f"{one.scope}/{one.step}" if one.scope else str(one.step)

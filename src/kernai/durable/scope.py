@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from kernai import events
 from kernai.durable import outcomes
 from kernai.durable.approvals import Call, ask, decided, pending_call
+from kernai.durable.history import ReplayCursor, divergence
 from kernai.durable.recorded_run import Recorded, reading
-from kernai.durable.replay_cursor import ReplayCursor, divergence
 from kernai.errors import Control, LimitReachedError, Pause, Stop
 from kernai.loop import effects
 from kernai.loop.effects import CallModel, Cancelled, Completion, Effect, NotPerformed, Parked, Spawn, SubRun

@@ -122,7 +122,7 @@ class Cancellation:
 class Gate:
     """What a run asks before it acts: whether it must stop, whether a limit is used up, which rules apply.
 
-    For live runs, the `Root` is the gate. A scope that is being replayed has a `durable.replay_cursor.ReplayCursor` of
+    For live runs, the `Root` is the gate. A scope that is being replayed has a `durable.history.ReplayCursor` of
     its own, which answers from the recording.
     """
 

@@ -18,11 +18,10 @@ from kernai.drivers.background_loop import BackgroundLoop
 from kernai.drivers.delivery import ThreadsDelivery
 from kernai.durable.approvals import WOKEN, Decision
 from kernai.durable.durable_run import IN_FLIGHT, DurableRun, InFlight
-from kernai.durable.history import NOT_DECIDED, History
+from kernai.durable.history import NOT_DECIDED, History, divergence, shown
 from kernai.durable.host_state import restore
 from kernai.durable.lease import busy, key_of
 from kernai.durable.recorded_run import Recorded, RecordedRun, reading
-from kernai.durable.replay_cursor import divergence, shown
 from kernai.durable.store import RunInfo, Store, check_run_id, check_store, leased
 from kernai.errors import Control, KernaiError, ReplayDivergenceError, ReplayLoosenedError, SkillInputError, error_text
 from kernai.events import KINDS, Event, RunResumedRow, RunStartRow, SkillErrorRow, SkillResultRow
