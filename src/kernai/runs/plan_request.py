@@ -1,4 +1,4 @@
-"""`plan_request`: a run whose workflow comes from the caller. The plan is checked before anything runs."""
+"""`checked_plan`: a workflow that comes from the caller, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,14 @@ from dataclasses import fields
 from typing import Any
 
 from kernai._util.api import likely
-from kernai.agents.agent import Agent
 from kernai.blocks.plan import STRATEGIES, Plan, Task
 from kernai.jsonio.json_data import loads
 from kernai.loop.corrections import why_rejected
-from kernai.runs.run_request import Agents, RunRequest
 from kernai.values.limits import MAX_TASKS
 
 #: the forms in which a plan may be passed
 GivenPlan = Plan | Mapping[str, Any] | Iterable[Task | Mapping[str, Any]] | str
 NO_GOAL = "Run the plan."
-
-
-def plan_request(agent: Agent[Any], plan: GivenPlan, agents: Agents, options: Mapping[str, Any]) -> RunRequest:
-    """The plan replaces the model's first response; the agent, or one of `agents`, runs each task."""
-    checked = checked_plan(plan)
-    request = RunRequest(agent, checked.goal or NO_GOAL, options)
-    request.give_plan(checked, agents)
-    return request
 
 
 def checked_plan(given: GivenPlan) -> Plan:

@@ -248,9 +248,12 @@ def replay(
 
 
 def _plan_request(agent: Agent[Any], plan: GivenPlan, agents: Agents, options: Mapping[str, Any]) -> RunRequest:
-    from kernai.runs.plan_request import plan_request
+    from kernai.runs.plan_request import NO_GOAL, checked_plan
 
-    return plan_request(agent, plan, agents, options)
+    checked = checked_plan(plan)  # replaces the model's first response
+    request = RunRequest(agent, checked.goal or NO_GOAL, options)
+    request.give_plan(checked, agents)
+    return request
 
 
 def _resume_request(agent: Agent[Any], run_id: str, *given: Any) -> RunRequest:
