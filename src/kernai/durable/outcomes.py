@@ -19,6 +19,9 @@ from kernai.values.model import Model
 from kernai.values.result import StopReason
 from kernai.values.skill_result import SkillResult
 
+#: rows with the outcome of a call, which the model reads as a message
+Outcome = events.CallEndedRow | events.BuiltinResultRow | events.BuiltinErrorRow
+
 
 class RecordedError(Exception):
     """A recorded failure of a call. It is raised as a subclass with the original exception's name."""
@@ -66,9 +69,7 @@ def value(row: events.SkillResultRow | events.ProtocolResultRow, media: MediaSto
     return SkillResult().replaced(parts([result] if isinstance(result, str) else result or [], media), metadata)
 
 
-def payload(
-    row: events.CallEndedRow | events.BuiltinResultRow | events.BuiltinErrorRow, media: MediaStore, answers: int | None
-) -> Message:
+def payload(row: Outcome, media: MediaStore, answers: int | None) -> Message:
     """The message with a call's outcome that the model reads. `answers`: which native call it answers."""
     fields = row.fields()
     name = str(fields.get("skill") or fields.get("protocol") or fields.get("command") or "")

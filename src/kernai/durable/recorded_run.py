@@ -12,7 +12,7 @@ from kernai import events
 from kernai.blocks.block import final_block, neutralize, result_block
 from kernai.durable import format_1
 from kernai.durable.approvals import REPLACES, Call, CallRefusedError, Decision, as_edited, decided
-from kernai.durable.outcomes import message, parts, payload, response
+from kernai.durable.outcomes import Outcome, message, parts, payload, response
 from kernai.errors import KernaiError, RunStoppedError, SkillInputError, Stop, error_text, stopped
 from kernai.inputs.table import Repair
 from kernai.loop import corrections
@@ -26,8 +26,6 @@ from kernai.values.pending_calls import PendingCall
 from kernai.values.result import Result, StopReason, Usage
 
 T = TypeVar("T")
-#: rows with the outcome of a call, which the model reads as a message
-Outcome = events.CallEndedRow | events.BuiltinResultRow | events.BuiltinErrorRow
 
 
 class Recorded(NamedTuple):

@@ -258,12 +258,10 @@ class LeasedStore(Closing, NotCopied, RunStore):
             check_methods(codec, "codec must be an object with encode(data) and decode(data)", "encode", "decode")
         self._codec = codec
 
-    def _sealed(self, entries: Iterable[object]) -> list[str]:
-        """The JSON text of each entry, as it is stored. With a codec, that is base64 after an ``=``."""
-        texts, codec = [dumps_data(one) for one in entries], self._codec
-        if codec is None:
-            return texts
-        return [f"={b64encode(codec.encode(text.encode('ascii'))).decode('ascii')}" for text in texts]
+    def _sealed(self, data: object) -> str:
+        """The JSON text of an entry, as it is stored. With a codec, that is base64 after an ``=``."""
+        text, codec = dumps_data(data), self._codec
+        return text if codec is None else f"={b64encode(codec.encode(text.encode('ascii'))).decode('ascii')}"
 
     def _opened(self, text: str) -> Any:
         """The inverse of `_sealed`, parsed. Raises `ValueError` if the text is not JSON."""
@@ -290,7 +288,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
         check_run_id(run_id)
         if not entries:
             raise ValueError("append needs at least one entry: media come with the entries that name them")
-        return self._sealed(entries), [(one.id, *self._sealed_media(one)) for one in media]
+        return list(map(self._sealed, entries)), [(one.id, *self._sealed_media(one)) for one in media]
 
     def _sealed_media(self, media: Media) -> tuple[str, bytes | None]:
         """The text has the path or URL; the payload of a file is its current content."""
@@ -298,10 +296,10 @@ class LeasedStore(Closing, NotCopied, RunStore):
         if media.is_path and payload is None:
             with suppress(KernaiError):  # raised again when the bytes are read
                 payload = media.read_bytes()
-        [about] = self._sealed([{
+        about = self._sealed({
             "kind": media.kind, "mime_type": media.mime_type, "source": media.source, "data": data,
             "metadata": dict(media.metadata),
-        }])
+        })
         return about, payload if payload is None or self._codec is None else self._codec.encode(payload)
 
     def _opened_media(self, about: str, payload: bytes | None) -> Media:
