@@ -19,16 +19,15 @@ import importlib
 import importlib.util
 import json
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, TypeAlias
 
 from kernai._util.api import check_type
+from kernai._util.worker_pool import Inbox
 from kernai.errors import ProviderError
 from kernai_providers.network import SLICE, Deadline, StreamedResponse
 from kernai_providers.request_checks import outgoing
@@ -213,7 +212,7 @@ class _Decoding:
 
     def __init__(self, server: Callable[[], Any], body: dict[str, Any], deadline: Deadline) -> None:
         self._deadline = deadline
-        self._pieces: queue.SimpleQueue[bytes | TransportError] = queue.SimpleQueue()
+        self._pieces: Inbox[bytes | TransportError] = Inbox()
         self._thread = threading.Thread(target=self._decode, args=(server, body), name="kernai-llama", daemon=True)
         self._thread.start()
 
@@ -249,10 +248,10 @@ class _Decoding:
         until = self._deadline.until()
         while time.monotonic() < until:
             self._deadline.check()
-            with suppress(queue.Empty):
-                piece = self._pieces.get(timeout=SLICE)
-                if isinstance(piece, TransportError):
-                    raise piece
+            piece = self._pieces.get(SLICE)
+            if isinstance(piece, TransportError):
+                raise piece
+            if piece is not None:
                 return piece
         raise TransportError(f"llama.cpp was silent for {self._deadline.seconds:g} s", "timeout")
 

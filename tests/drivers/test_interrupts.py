@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import queue
 import signal
 import sys
 import threading
@@ -18,6 +17,7 @@ import pytest
 
 import kernai
 from kernai import Agent, Context, MemorySink, MemoryStore, MockProvider, Protocol, Recorder, Skill, SkillContext
+from kernai._util import worker_pool
 from kernai.interrupts import INTERRUPTS
 from kernai.loop.effects import CallModel, Sleep
 from kernai.middleware import Hooks
@@ -97,14 +97,6 @@ def middleware(key: Key) -> dict[str, Any]:
     return {"middleware": [pressed]}
 
 
-def factory(key: Key) -> dict[str, Any]:
-    def made(effect: Any) -> Generator[Any, Any, Any]:
-        key()
-        return flow(effect)
-
-    return {"middleware": [made]}
-
-
 def hook(name: str) -> Callable[[Key], dict[str, Any]]:
     return lambda key: {"middleware": [type("Pressed", (Hooks,), {name: then(key, None)})()]}
 
@@ -138,7 +130,7 @@ MADE: dict[str, Callable[[Key], dict[str, Any]]] = {
     "a protocol's handler": lambda key: {"protocols": [Protocol("work", then(key, None))]},
     "instructions": lambda key: {"instructions": then(key, "x")},
     "a middleware": middleware,
-    "what makes a middleware": factory,
+    "what makes a middleware": lambda key: {"middleware": [lambda effect: then(key, flow(effect))()]},
     "on_run_start": hook("on_run_start"),
     "on_run_end": hook("on_run_end"),
     "before_model": hook("before_model"),
@@ -202,17 +194,13 @@ def freed(key: Key) -> object:
 
 
 def forgotten(key: Key) -> object:
-
     class Member:
         """May be referred to weakly."""
 
-    class Pressing(set[Any]):
-        def discard(self, _: object) -> None:
-            key()
-
     member, members = Member(), WeakSet[Any]()
     members.add(member)
-    members.data = Pressing(members.data)  # type: ignore[attr-defined]  # what the callback of the reference changes
+    # what the callback of the reference changes
+    members.data = type("Pressing", (set,), {"discard": then(key, None)})(members.data)  # type: ignore[attr-defined]
     member.members = members  # type: ignore[attr-defined]  # so that it lives as long
     return member
 
@@ -301,12 +289,9 @@ def test_ctrl_c_while_kernai_waits_ends_the_wait_and_the_run(wait: str, no_threa
         instructions="x", skills=[work], provider=MockProvider(command("work") + command("work"), final("done")),
         parallel_skills=wait == "for parallel calls", middleware=[pausing] if wait == "in a pause" else None,
     )
+    run: Any = kernai.stream if wait == "for a stream" else kernai.execute
     with pytest.raises(KeyboardInterrupt):
-        if wait == "for a stream":
-            for _ in kernai.stream(agent, "go", recorder=recorder):
-                pass
-        else:
-            kernai.execute(agent, "go", recorder=recorder)
+        list(run(agent, "go", recorder=recorder))
     assert (recorder.entries[-1].type, recorder.entries[-1].data["stop_reason"]) == ("result", "cancelled")
     let_go.set()
 
@@ -341,8 +326,7 @@ def test_a_run_within_a_run_shares_the_handler_and_leaves_it_there() -> None:
 def test_a_handler_of_the_hosts_stays_in_place_whether_it_was_there_before_or_a_skill_puts_it_in() -> None:
     presses: list[int] = []
 
-    def own(number: int, frame: object) -> None:
-        del frame
+    def own(number: int, _: object) -> None:
         presses.append(number)
 
     def work() -> str:
@@ -366,7 +350,7 @@ def test_another_signals_handler_that_raises_just_as_a_call_or_run_ends_hangs_no
     provider = MockProvider(command("work") * calls, final("done"))
     agent = working(lambda: "worked").replace(provider=provider, parallel_skills=True)
 
-    class Interrupted(queue.SimpleQueue[Any]):
+    class Interrupted(worker_pool.Inbox[Any]):
         def get(self, *given: Any, **named: Any) -> Any:
             got = super().get(*given, **named)
             if lost or threading.current_thread() is not caller:
@@ -375,7 +359,7 @@ def test_another_signals_handler_that_raises_just_as_a_call_or_run_ends_hangs_no
             raise SystemExit
 
     def go() -> None:
-        monkeypatch.setattr(queue, "SimpleQueue", Interrupted)
+        monkeypatch.setattr(worker_pool, "Inbox", Interrupted)
         with pytest.raises(SystemExit):
             run(agent, "go")
         ended.set()
@@ -384,6 +368,23 @@ def test_another_signals_handler_that_raises_just_as_a_call_or_run_ends_hangs_no
     ended, caller = threading.Event(), threading.Thread(target=go, daemon=True)
     caller.start()
     assert ended.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_a_signals_handler_that_takes_longer_than_a_wait_does_not_prolong_it(is_mapped: bool) -> None:
+    left, ended = threading.Event(), list[bool]()
+    provider = MockProvider(command("work") * 2, final("done"))
+    agent = working(lambda: ended.append(left.wait(PATIENCE))).replace(provider=provider, parallel_skills=not is_mapped)
+    limits = kernai.Limits(timeout=0.5)
+    before = signal.signal(signal.SIGALRM, lambda *_: threading.Event().wait(0.1))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        result = kernai.map_runs(agent, ["go"], limits=limits)[0] if is_mapped else kernai.execute(agent, "go", limits=limits)
+        assert result.stop_reason == "timeout"
+        assert not ended  # otherwise the skills have ended on their own
+    finally:
+        left.set()
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_run_in_another_thread_leaves_ctrl_c_to_the_main_one() -> None:

@@ -312,9 +312,7 @@ def test_processes_with_different_hash_seeds_record_the_same(tmp_path: Path) -> 
     recorded = []
     for seed in ("0", "1"):
         path = tmp_path / f"{seed}.jsonl"
-        subprocess.run(
-            [sys.executable, "-c", SETS, str(path)], check=True, env={**os.environ, "PYTHONHASHSEED": seed}
-        )
+        subprocess.run([sys.executable, "-c", SETS, str(path)], check=True, env={**os.environ, "PYTHONHASHSEED": seed})
         text = path.read_text("ascii")
         text = re.sub(r'"(timestamp|duration_ms|latency_ms)":("[^"]*"|[0-9]+)', "", text)
         sequential, parallel = text.split('{"event":"run_start"')[1:]

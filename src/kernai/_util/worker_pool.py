@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kernai.errors import as_failure
 
@@ -27,6 +27,27 @@ T = TypeVar("T")
 Job = Callable[[], object]
 
 DEFAULT_SIZE = 32
+
+
+class Inbox(Generic[T]):
+    """A queue for one reader. Before Python 3.13, `SimpleQueue.get` never returns if a signal's handler outlasts its
+    timeout.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._changed = threading.Lock()
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        with suppress(RuntimeError):  # it is free already
+            self._changed.release()
+
+    def get(self, timeout: float) -> T | None:
+        """The next item; None if there is none for `timeout` seconds, or for less."""
+        if not self._items:
+            self._changed.acquire(timeout=timeout)
+        return self._items.popleft() if self._items else None
 
 
 class WorkerPool:

@@ -176,12 +176,10 @@ class ThreadsDriver(Driver):
         return background.run(value, self.root.cancellation.is_set)
 
     def spawn(self, spawned: Stack, stack: Stack) -> None:
-        from queue import SimpleQueue
-
-        from kernai._util.worker_pool import WorkerPool
+        from kernai._util.worker_pool import Inbox, WorkerPool
 
         if stack.completions is None:
-            stack.completions = SimpleQueue()
+            stack.completions = Inbox()
         pool = self._pool or vars(self).setdefault("_pool", WorkerPool(keep=True))
         stack.spawned = [*stack.spawned, spawned]
         claim = threading.Lock()  # held by whoever drives the work or gives it up
@@ -207,14 +205,11 @@ class ThreadsDriver(Driver):
         stack.completions.put(spawned.completion)
 
     def _join(self, stack: Stack) -> Completion:
-        from queue import Empty
-
         assert self._pool is not None
         stopped = 0.0
         with self._pool.waiting():
             while stack.spawned:
-                with suppress(Empty):  # only a wake-up: if a signal's handler raises just now, what was taken is lost
-                    stack.completions.get(timeout=POLL)
+                stack.completions.get(POLL)  # only a wake-up: if a signal's handler raises now, what was taken is lost
                 ended: Completion | None = next((one.completion for one in stack.spawned if one.completion), None)
                 if ended is not None:
                     stack.spawned = [one for one in stack.spawned if one.completion is not ended]

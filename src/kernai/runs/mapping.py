@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Generic
@@ -105,9 +105,9 @@ class Batch:
         return RunResults(self._results)
 
     def _to_the_end(self) -> None:
-        from queue import Empty, SimpleQueue
+        from kernai._util.worker_pool import Inbox
 
-        ended: SimpleQueue[int] = SimpleQueue()
+        ended: Inbox[int] = Inbox()
         running: dict[int, tuple[Run, Driving]] = {}
         try:
             while True:
@@ -119,8 +119,7 @@ class Batch:
                 for _, driving in running.values():
                     if driving.has_thread:
                         driving.look_after()
-                with suppress(Empty):  # none ends for a while
-                    at = ended.get(timeout=POLL)
+                if (at := ended.get(POLL)) is not None:
                     self._end(at, *running.pop(at))
         except BaseException:
             for _, driving in running.values():
