@@ -257,6 +257,9 @@ def test_wrong_truncated_and_wordy_answers_are_errors(output: Any, right: Any, v
         with pytest.raises(SkillInputError) as caught:
             answer.read(said)
         assert caught.value.faults
+    with pytest.raises(SkillInputError) as caught:
+        AnswerType(tuple[int, output]).read(json.dumps(["?", right]))
+    assert [path for path, _ in caught.value.faults] == ["[0]"]  # a fault elsewhere does not count as one of this type
 
 
 @pytest.mark.parametrize("output, said, value, repairs", [
@@ -405,8 +408,7 @@ def _larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.tuples(inner, inner).map(lambda pair: tuple[pair[0], pair[1]]),  # type: ignore[valid-type]
         st.tuples(inner, inner).map(lambda pair: Union[pair]),  # noqa: UP007 - of what is only known now
         _HASHABLE.map(lambda item: set[item]),  # type: ignore[valid-type]
-        st.builds(lambda item, low: Annotated[Sequence[item], at.MinLen(low)],  # type: ignore[valid-type]
-                  inner, st.integers(0, 2)),
+        st.builds(lambda item, low: Annotated[Sequence[item], at.MinLen(low)], inner, st.integers(0, 2)),  # type: ignore[valid-type]
         inner.map(lambda item: Page[item]),  # type: ignore[valid-type]
         st.builds(_record, st.lists(inner, min_size=1, max_size=3), st.lists(st.booleans(), min_size=3, max_size=3)),
     )
@@ -448,9 +450,7 @@ def fitting(schema: Any, definitions: Any) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("kinds", [GENERATED, *map(st.just, (Decimal, Options, Point, Tree, Node[int] | Tag))], ids=range(6))
 @given(data=st.data())
 @settings(max_examples=int(os.environ.get("KERNAI_TYPES", "100")), deadline=None)
-def test_exactly_the_answers_that_the_schema_accepts_are_read(
-    kinds: st.SearchStrategy[Any], data: st.DataObject
-) -> None:
+def test_exactly_the_answers_that_the_schema_accepts_are_read(kinds: st.SearchStrategy[Any], data: st.DataObject) -> None:
     answer = AnswerType(list[data.draw(kinds)])  # type: ignore[misc]  # in a list, so that no bare text counts
     schema = answer.schema()
     judge = jsonschema.Draft202012Validator(schema)

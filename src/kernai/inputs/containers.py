@@ -37,7 +37,7 @@ class ListType(InputType):
         made = [one if type(one) is exact else validation.inside(at, item, one) for at, one in enumerate(value)]
         if self._is_set and len(validation.faults) == before:
             self._refuse_duplicates(made, value, validation)
-        return None if validation.faults else self._build(made)
+        return None if len(validation.faults) > before else self._build(made)
 
     @staticmethod
     def _refuse_duplicates(made: list[Any], value: Sequence[Any], validation: Validation) -> None:
