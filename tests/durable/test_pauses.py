@@ -10,7 +10,7 @@ import pytest
 import kernai
 from kernai import Agent, Decision, KernaiError, MemoryStore, Pause, PendingCall, Protocol, Result, Skill, SkillContext
 from kernai.middleware import CallModel, CallProtocol, CallSkill, Hooks, retry
-from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Stored, Way, command, payer, provider
+from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Stored, Way, command, provider
 from tests.durable.test_store_rules import Plain
 
 Ctx = SkillContext[kernai.Context]
@@ -155,19 +155,29 @@ def test_a_middleware_sees_the_parameters_that_a_decision_changed(way: Way) -> N
 
 @EACH_WAY
 @AT_ONCE
-@pytest.mark.parametrize("decided", [False, True])
-def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approval(way: Way, at_once: bool, decided: bool) -> None:
+@pytest.mark.parametrize("decided", ["", "flag", "pause"])
+def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approval(way: Way, at_once: bool, decided: str) -> None:
     def instead(effect: Any) -> Any:
+        if decided == "pause" and isinstance(effect, CallSkill) and effect.approval is None:
+            raise Pause("look?")
         return (yield effect.replace(skill="pay", arguments={"amount": 2}) if isinstance(effect, CallSkill) else effect)
 
-    paid: list[int] = []
-    it = payer(paid, Skill("look", execute=str, inputs={}, approval=decided), middleware=[instead], parallel_skills=at_once)
+    def pay(amount: int, ctx: Ctx) -> str:
+        if not ctx.approval.answer:
+            raise Pause("which account?")
+        return f"{amount} from {ctx.approval.answer}"
+
+    skills = Skill("look", execute=str, inputs={}, approval=decided == "flag"), Skill("pay", execute=pay, approval=True)
+    it = Agent(instructions="x", skills=skills, middleware=[instead], parallel_skills=at_once)
     run = Stored(way, it, {"go": [command("look"), "<final>done</final>"]})
     [asked] = run.execute().pending
     if decided:  # a decision on the other one's call is none on this
         [asked] = run.resume(approvals={asked.call_id: True}).pending
-    assert (asked.reason, asked.metadata, paid) == ("skill 'pay' needs approval", {"skill": "pay", "params": {"amount": 2}}, [])
-    assert (run.resume(approvals={asked.call_id: True}).text, paid) == ("done", [2])
+    assert (asked.reason, asked.metadata) == ("skill 'pay' needs approval", {"skill": "pay", "params": {"amount": 2}})
+    [asked] = run.resume(approvals={asked.call_id: True}).pending
+    assert asked.reason == "which account?"
+    result = run.resume(approvals={asked.call_id: {"answer": "savings"}})
+    assert (result.text, "2 from savings" in result.messages[-2].text) == ("done", True)
 
 
 @EACH_WAY

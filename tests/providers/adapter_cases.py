@@ -135,10 +135,8 @@ def cuts(wire: Wire) -> Iterator[Case]:
         yield Case(
             f"cut by {how} after pieces had come", cut_after_pieces(wire, reset=reset), pieces=PIECES, fields=cut
         )
-        yield Case(
-            f"cut by {how} before a piece", always(replace(early, body=(*early.body, Close(reset))), good), TEXT,
-            PIECES, requests=2,
-        )
+        cut_off = replace(early, body=(*early.body, Close(reset)))
+        yield Case(f"cut by {how} before a piece", always(cut_off, good), TEXT, PIECES, requests=2)
     framings: tuple[Framing, ...] = ("chunked", "length", "close")
     for framing in framings:
         yield Case(

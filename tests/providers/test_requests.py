@@ -79,10 +79,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "generationConfig": {"temperature": 0.5, "topP": 0.9, "maxOutputTokens": 7},
     },
     "ollama": {
-        "model": "model-1",
-        "messages": CHAT,
-        "stream": True,
-        "options": {"temperature": 0.5, "top_p": 0.9, "num_predict": 7},
+        "model": "model-1", "messages": CHAT, "stream": True, "options": {"temperature": 0.5, "top_p": 0.9, "num_predict": 7},
     },
 }  # fmt: skip
 

@@ -163,10 +163,8 @@ class ResponsesWire(OpenAIWire):
             index = 1 if turn.reasoning else 0
             place = {"item_id": "msg_1", "output_index": index, "content_index": 0}
             events += self._begin_message(index) if turn.reasoning else []
-            events += [
-                named("response.output_text.delta", **place, delta=piece, logprobs=[], obfuscation="x9Qe")
-                for piece in turn.pieces
-            ]
+            said = {**place, "logprobs": [], "obfuscation": "x9Qe"}
+            events += [named("response.output_text.delta", **said, delta=piece) for piece in turn.pieces]
         return events
 
     def thought(self, turn: Turn) -> dict[str, Any]:
@@ -226,10 +224,8 @@ class ResponsesWire(OpenAIWire):
     def errors(self) -> dict[str, list[bytes]]:
         said = {"code": "server_error", "message": "the server had an error"}
         failed = {**self._response(Turn(), "failed"), "error": said}
-        return {
-            "an error event": [named("error", **said, param=None)],
-            "a failed response": [named("response.failed", response=failed)],
-        }
+        error = named("error", **said, param=None)
+        return {"an error event": [error], "a failed response": [named("response.failed", response=failed)]}
 
     def refusals(self) -> dict[str, tuple[list[bytes], str | None]]:
         place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}

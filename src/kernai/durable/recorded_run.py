@@ -129,6 +129,10 @@ class Facts:
         """What people have decided last."""
         return next((one for one in reversed(self.decided.get(call_id, ())) if not one.is_woken), None)
 
+    def agreed_to(self, skill: str, call_id: str, last: Decision) -> bool:
+        """Whether people were asked, last or earlier, about this skill, which a middleware calls instead of another."""
+        return any((one.asked or {}).get("skill") == skill for one in (last, *self.decided.get(call_id, ())))
+
     def as_edited(self, run: Run, call: Call) -> Call:
         """Returns a call with the inputs that people have changed so far. Raises what `edited` raises."""
         for decision in self.decided.get(call.call_id, ()):

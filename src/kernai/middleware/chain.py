@@ -94,9 +94,9 @@ def _checked(run: Run, call: Effect, first: Effect) -> Effect:
     arguments = skill.rebind(known, changes, store, repair=repair)
     if is_same:
         return call.replace(arguments=arguments)
-    approval, needs_two = call.approval, isinstance(first, CallSkill) and run.held_skill(first.skill).approval
-    if needs_two and skill.approval and approval and approval.asked is not None:
-        approval = approval if approval.asked.get("skill") == call.skill else None  # a person has decided on the other
+    durable, approval = run.root.durable, call.approval
+    if skill.approval and durable is not None and getattr(approval, "asked", None) is not None:  # a person decided
+        approval = approval if durable.history.facts.agreed_to(skill.name, first.call_id, approval) else None
     return call.replace(arguments=skill.bind(arguments, store, repair=repair), approval=approval)
 
 
