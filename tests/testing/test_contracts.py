@@ -140,7 +140,7 @@ class Differing(MockProvider):
 @pytest.mark.parametrize("provider, failure", [
     (lambda text: MockProvider(text).fail_on_step(0, ValueError("no luck")), "- a call: raised ValueError: no luck\n"),
     (Bare, "a call: gave str, not an LlmResponse"),
-    (lambda _: MockProvider(""), "- a call: gave no text$"),
+    (lambda _: MockProvider(), "- a call: gave no text$"),
     (Deaf, "a run that is to stop: on_chunk was called again"),
     (Swallowing, "a run that is to stop: the call continued although on_chunk had raised"),
     (Counting, "a call: a piece was not text"),

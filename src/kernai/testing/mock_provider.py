@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ class MockCall:
 
 
 class MockProvider(NotCopied, Provider):
-    """Answers with the given texts in order; the last one repeats. Without texts, all are empty, and Python warns.
+    """Answers with the given texts in order; the last one repeats. Without texts, every answer is empty.
 
     An `LlmResponse` instead of a text also sets the finish reason, the usage and other fields of the response.
     `chunk_size` is the number of characters per streamed piece, 1 by default, so that every test exercises split tags.
@@ -170,8 +169,6 @@ class MockProvider(NotCopied, Provider):
                 self._given += 1
         if failure is not None:
             raise copied(failure)  # since a run attaches its result to the exception that ended it
-        if not (text or answer or self._texts):
-            warnings.warn("MockProvider has no answers: it was called, and gave an empty text", stacklevel=2)
         answered = text if answer is None else answer(messages, model)
         response = LlmResponse(answered) if isinstance(answered, str) else answered
         check_type(response, LlmResponse, "on_call's function must give text or an LlmResponse")
