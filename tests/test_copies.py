@@ -110,8 +110,10 @@ def test_replacing_a_field_of_a_value_returns_a_changed_copy(value: Any, change:
         replaced(value, voice="loud")
 
 
-def test_copy_replace_of_an_agent_does_what_its_replace_method_does() -> None:
+def test_copy_replace_of_an_agent_or_a_model_call_does_what_its_replace_method_does() -> None:
     assert replaced(kernai.Agent(instructions="x", max_steps=3), max_steps=4).max_steps == 4
+    call = CallModel("", 0, (), kernai.Model("m"), kernai.GenerationOptions())
+    assert replaced(call, generation={"top_p": 0.5}).generation.top_p == 0.5
 
 
 @EACH_WAY
@@ -122,7 +124,7 @@ def test_an_object_that_holds_a_lock_connection_or_run_says_why_it_cannot_be_cop
     held = {
         store: "it holds locks and connections", sink: "it holds a lock", kernai.MemoryStore(): "it holds locks and conn",
         kernai.MockProvider("x"): "it holds a lock", provider: "it holds connections and a key",
-        kernai.SkillRegistry(): "it holds a lock", kernai.ProtocolRegistry(): "it holds a lock", kernai.SkillContext(skill): "it holds a lock",
+        kernai.SkillRegistry(): "it holds a lock", kernai.ProtocolRegistry(): "it holds a lock", kernai.SkillContext(skill): "it holds what bel",
         kernai.stream(kernai.Agent(instructions="x"), "go", provider=kernai.MockProvider("x")): "it holds a run",
     }
     for one, why in held.items():

@@ -297,7 +297,7 @@ class Pause(Control):
             raise TypeError(f"reason must be text, got {type(reason).__name__}")
         if not isinstance(metadata, Mapping | None):
             raise TypeError(f"metadata must be a mapping or None, got {type(metadata).__name__}")
-        if until is not None and (not hasattr(until, "tzinfo") or until.tzinfo is None):
+        if until is not None and (not hasattr(until, "astimezone") or until.tzinfo is None):
             raise TypeError(f"until must be a datetime with a time zone, got {until!r}")
         super().__init__(reason, metadata)
         self.reason = reason

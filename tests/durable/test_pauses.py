@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, time, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -315,7 +315,7 @@ def test_the_latest_possible_time_counts_as_not_yet_come(store: Any, zone: timez
     assert len(acts.seen) == 1
 
 
-@pytest.mark.parametrize("until", ["2026-11-24", datetime(2026, 11, 24), 5.0])  # noqa: DTZ001 - the case
+@pytest.mark.parametrize("until", ["2026-11-24", datetime(2026, 11, 24), time(tzinfo=UTC)])  # noqa: DTZ001 - the case
 def test_a_time_without_a_zone_is_refused(until: Any) -> None:
     with pytest.raises(TypeError, match="until must be a datetime with a time zone"):
         Pause("later", until=until)

@@ -20,22 +20,14 @@ class Plain:
     """A store as a user may write it: the five methods, without leases."""
 
     def __init__(self) -> None:
-        self._kept = MemoryStore()
+        self._kept = kept = MemoryStore()
+        self.load, self.load_media, self.delete = kept.load, kept.load_media, kept.delete
 
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
         self._kept.append(run_id, first_seq, entries, media)
 
-    def load(self, run_id: str) -> list[Entry]:
-        return self._kept.load(run_id)
-
-    def load_media(self, run_id: str) -> list[Media]:
-        return self._kept.load_media(run_id)
-
     def runs(self) -> list[RunInfo]:
         return list(self._kept.runs())
-
-    def delete(self, run_id: str) -> None:
-        self._kept.delete(run_id)
 
 
 @pytest.mark.parametrize("filters, error, message", [
@@ -73,6 +65,14 @@ def test_a_run_is_found_by_the_value_of_its_tag() -> None:
         assert [info.run_id for info in store.runs(tags={"order": value})] == ["r"]  # type: ignore[dict-item]  # the point
     later = list(store.watch("r", 99, timeout=float("nan")))  # it does not wait for ever
     assert (bool(store.runs(status="final")), bool(store.runs(status="blocked")), later) == (True, False, [])
+
+
+def test_a_run_that_is_claimed_after_it_was_listed_is_not_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    store.append("r", 0, [{"event": "progress"}], [])
+    find, claims = store._find, iter([("r", "first", 30.0)])
+    monkeypatch.setattr(store, "_find", lambda *given: (find(*given), [store.claim(*one) for one in claims])[0])
+    assert store.delete(updated_before="2999") == 0
 
 
 @pytest.mark.parametrize("act, error, message", [

@@ -83,7 +83,7 @@ def test_a_context_accepts_a_mapping_of_keys_or_a_resolver() -> None:
 
 @pytest.mark.parametrize("values", [
     {"find it": {"api_key": SECRET}}, {("find it", "api_key"): SECRET}, {"KERNAI_SKILL_FIND_IT_API_KEY": SECRET},
-    {"api_key": SECRET}, {"find it": {"other": "x"}, "api_key": SECRET},
+    {"api_key": SECRET}, {"find it": {"other": "x"}, "api_key": SECRET}, {"api_key": {}, "find it": {"api_key": SECRET}},
 ])
 def test_a_mapping_resolver_finds_a_value_by_skill_and_key(values: dict[object, object]) -> None:
     resolver = MappingResolver(values)
@@ -93,6 +93,7 @@ def test_a_mapping_resolver_finds_a_value_by_skill_and_key(values: dict[object, 
     of_skills = MappingResolver({"a": {"key": "of a"}, "b": {"key": None}, "key": "of all"})
     assert [of_skills.resolve(skill, "key") for skill in "abc"] == ["of a", None, "of all"]
     assert of_skills.resolve("c", "a") is None
+    assert MappingResolver({("c", "key"): {"x": 1}}).resolve("c", "key") == '{"x": 1}'
 
 
 # -------------------------------------------------------------------------------------------------- credentials

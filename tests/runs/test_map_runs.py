@@ -168,6 +168,7 @@ def test_async_callbacks_need_asyncio_and_are_called_one_at_a_time() -> None:
 
     assert by_asyncio(agent(), ["a", "b", "c"], on_progress=observe, on_event=observe).failed == ()
     assert {one.index for one in seen if isinstance(one, Progress)} == {0, 1, 2}
+    by_asyncio(agent(), list("abc"), on_progress=observe, on_event=lambda _: seen.extend(["two at once"] * len(inside)))
     assert "two at once" not in seen
     for wrong, inputs in (("on_progress", ["a"]), ("on_event", ["a"]), ("on_event", [])):
         one = agent()

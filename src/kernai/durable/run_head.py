@@ -402,15 +402,15 @@ class LeasedStore(Closing, NotCopied, RunStore):
         if run_id is not None and (updated_before is not None or status is not None):
             raise TypeError("delete needs a run_id, or updated_before=... and status=..., not both")
         if run_id is not None:
-            return self._change(run_id, lambda head: head.delete())
+            return int(self._change(run_id, Head.delete))
         if updated_before is None and status is None:
             raise TypeError("delete needs a run_id, or updated_before=... or status=... that says which runs")
         found = self.runs(updated_before=updated_before, status=status)
 
-        def change(head: Head) -> bool:
-            return found.wanted.matches(head.shown()) and head.delete()  # the run may have changed since it was listed
+        def change(head: Head) -> bool:  # the run may have changed since it was listed, or been claimed
+            return not head.is_busy() and found.wanted.matches(head.shown()) and head.delete()
 
-        return sum(self._change(one.run_id, change) for one in found if one.lease is None)
+        return sum(self._change(one.run_id, change) for one in found)
 
     def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:
         last, limit = monotonic(), inf if timeout is None else check_type(timeout, int | float, TIMEOUT)

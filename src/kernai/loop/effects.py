@@ -34,11 +34,11 @@ from kernai.agents.agent import Agent, check_model
 from kernai.errors import Control, Stop
 from kernai.registry.provider import Provider, check_provider
 from kernai.values.message import InputPart, Message
+from kernai.values.model import GenerationOptions, Model
 
 if TYPE_CHECKING:
     from kernai.agents.native_tools import Tools
     from kernai.blocks.block import Block
-    from kernai.values.model import GenerationOptions, Model
 
 
 class Cancelled(Control):
@@ -152,6 +152,8 @@ class CallModel(Effect):
         check_provider(changes.get("provider"))
         if changes.get("timeout") is not None:
             check_seconds("timeout", changes["timeout"])
+        if "generation" in changes:
+            changes["generation"] = GenerationOptions.coerce(changes["generation"])
         if "messages" in changes:
             given = check_type(changes["messages"], Iterable, wanted := "messages must be a list of Messages")
             changes["messages"] = [check_type(one, Message, wanted) for one in given]

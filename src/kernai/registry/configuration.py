@@ -48,7 +48,8 @@ class MappingResolver:
 
     ``MappingResolver({"search": {"api_key": "..."}})``. A key may also be the pair ``("search", "api_key")``, its
     environment variable's name, or plain ``"api_key"`` for every skill that declares it. They are tried in this order.
-    The mapping is not copied; it is read each time a skill needs a value. Values may be anything that JSON can hold.
+    The mapping is not copied; it is read each time a skill needs a value. Values may be anything that JSON can hold,
+    except that a mapping under a plain key is never a value.
     """
 
     def __init__(self, values: Mapping[Any, object]) -> None:
@@ -60,7 +61,7 @@ class MappingResolver:
             return _text_or_none(key, of_skill[key])
         for place in ((skill_name, key), environment_name(skill_name, key), key):
             found = self._values.get(place)
-            if found is not None and not isinstance(found, Mapping):
+            if found is not None and (place != key or not isinstance(found, Mapping)):  # else a skill of that name
                 return _text_or_none(key, found)
         if of_skill is not None and not isinstance(of_skill, Mapping):
             raise KernaiError(f"the values in a MappingResolver for {skill_name!r} must be a mapping: {{{key!r}: ...}}")

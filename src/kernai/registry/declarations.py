@@ -143,7 +143,8 @@ class Setting(Value):
 
     `type` is any type that an input may have. A value that is text is read as this type requires: as a number or
     boolean if it is exactly that (``true`` or ``True``), as JSON for lists and objects. The default is used unchanged;
-    lists, dicts and sets are copied each time. Raises `TypeError` for an unknown type or a default of another type.
+    lists, dicts and sets are copied each time. Raises `TypeError` for an unknown type, and for a text or an integer as
+    the default of another type.
     """
 
     type: Any = str

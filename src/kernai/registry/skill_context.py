@@ -38,6 +38,8 @@ class SkillContext(NotCopied, Generic[RunContext]):
     in the run. A protocol's handler gets a context too; its `skill` is None, and it has no credentials or settings.
     """
 
+    _HOLDS = "what belongs to one call"
+
     def __init__(
         self,
         skill: Any,

@@ -245,10 +245,11 @@ def _in_turns(*observers: Any) -> Iterable[Any]:
                 return observer(*given, **named)
 
         async def acall(*given: Any, **named: Any) -> Any:
-            async with async_lock:
-                return await observer(*given, **named)
+            async with async_lock:  # plain ones too: an async one may be waiting
+                made = observer(*given, **named)
+                return await made if hasattr(made, "__await__") else made
 
-        return None if observer is None else acall if is_async(observer) else call
+        return None if observer is None else call if async_lock is None else acall
 
     return map(wrapped, observers)
 

@@ -115,7 +115,7 @@ class Media(Value):
     ) -> Media:
         """Media in memory; `mime_type` cannot be guessed and is required."""
         check_type(data, (bytes, bytearray, memoryview), "data must be bytes", "; for a file use Media.from_file")
-        return cls(*_typed("", kind, mime_type), "bytes", bytes(data), metadata or {})
+        return cls(*_typed("", kind, mime_type or ""), "bytes", bytes(data), metadata or {})
 
     @property
     def is_path(self) -> bool:
