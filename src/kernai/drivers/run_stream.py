@@ -89,10 +89,8 @@ class RunStream(Closing, EventStream[Output_co]):
             yield from reader.take(event)
 
     def partial(self) -> Iterator[Any]:
-        """Yields the complete part of the answer as JSON data, each time it has grown. For a text answer, the text so
-        far.
-
-        Starts over if the model does. The final value is in ``result.output``.
+        """Yields the complete part of the answer as JSON data, whenever a value in it ends. For a text answer, the text
+        so far. Starts over if the model does. The final value is in ``result.output``.
         """
         reader = PartialAnswer(self._run.answer_type)
         for event in self:

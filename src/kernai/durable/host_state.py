@@ -178,7 +178,7 @@ def _parent(run: Run) -> Run | None:
 
 @calls_out
 def _saved(run: Run) -> Any:
-    """The saved state. Raises `TypeError` for data that JSON would not restore unchanged."""
+    """The saved state. Raises `TypeError` for data that JSON does not have; a tuple will be restored as a list."""
     name = type(run.context).__name__
     try:
         data = run.context.save()

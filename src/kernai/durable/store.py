@@ -272,7 +272,7 @@ class Store(Protocol):
 
         A run's entries are numbered from 0, and `first_seq` is the number of the first new entry. If that is not the
         run's next number, raise a `RunConflictError`. Media belong to the run: bytes are stored as they are, a file
-        with its current content (see `kept`), a URL in full. Media that are already stored do not change.
+        with its current content if it can be read, a URL in full. A stored payload never changes.
         """
 
     def load(self, run_id: str) -> list[Entry]:
@@ -305,8 +305,8 @@ class Terms(TypedDict, total=False):
 class RunStore(Store, Protocol):
     """A `Store` with leases, filters, decisions and tenants. All built-in stores are `RunStore`s.
 
-    Methods raise `RunBusyError` for a run that another worker holds. Those that change a run raise `KernaiError` if it
-    does not exist.
+    While a worker holds a run, `claim`, `block`, `close`, `delete` and an `append` without its lease raise
+    `RunBusyError`. Methods that change a run, except `delete` and `release`, raise `KernaiError` if it does not exist.
     """
 
     @property

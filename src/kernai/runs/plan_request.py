@@ -18,7 +18,7 @@ NO_GOAL = "Run the plan."
 
 
 def checked_plan(given: GivenPlan) -> Plan:
-    """Returns the plan. Raises `ValueError` for anything that `Plan.validate` would silently drop or change."""
+    """Returns the plan. Raises `ValueError` for anything that `Plan.validate` would silently drop or replace."""
     if isinstance(given, str):
         try:
             given = loads(given, unique_keys=True)

@@ -55,10 +55,9 @@ class ResumeOptions(TypedDict, total=False):
     - `provider`, `model`: used instead of the agent's. If neither has a provider, `config.default_provider` is used.
     - `recorder`: records the run; by default `config.recorder`.
     - `context`: a `Context`, perhaps a subclass with state of your own, that skills and instructions get.
-    - `limits`: `Limits`; by default 500 calls for each input, and `max_depth`. A resumed run has the limits passed now,
-      and its earlier usage counts.
+    - `limits`: by default ``Limits()``. A resumed run has the limits passed now, and its earlier usage counts.
     - `cancel`: an object with `is_set()`, such as a `threading.Event` or an `asyncio.Event`.
-    - `on_event`: called with every `Event`, one at a time. If it raises, that is logged.
+    - `on_event`: called with every `Event`, one at a time. An error in it is logged, a `Stop` ends the run.
     - `on_task_complete`: called with ``task_id= input= result= duration_ms= error=`` once per workflow task.
     - `metadata`: a mapping that is added to the recording.
     - `store`: keeps the run, so that it can be resumed after a crash; see docs/durable.md.

@@ -55,8 +55,8 @@ def stream(
 ) -> RunStream[Output_co]:
     """Returns an iterator of the run's events; see `RunStream`. The run starts when you ask for the first event.
 
-    With ``resume=True``, a `store` and a `run_id`, this is `resume` as a stream, and takes its options. An input of
-    None adds nothing to the conversation; with a `store` and a `run_id` it resumes even without ``resume=True``.
+    With ``resume=True``, a `store` and a `run_id`, this is `resume` as a stream, with the same options except `wait`
+    and `accept`. Without an input, a `store` and a `run_id` are enough.
     """
     return _request(agent, input, options, resume, approvals, in_flight, agents).stream()
 

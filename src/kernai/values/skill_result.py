@@ -67,7 +67,7 @@ class SkillResult(Replaceable):
         becomes `str()`.
 
         Raises `KernaiError` for values without a text: bytes, a generator, an awaitable, data that contain themselves
-        or are nested too deeply, an object without a `__str__` of its own, or whose `__str__` fails.
+        or nest deeper than 200 levels, an object without a `__str__` of its own, or whose `__str__` fails.
         """
         if isinstance(value, SkillResult):
             return value
@@ -134,7 +134,7 @@ def plain(value: object, media: list[Media] | None = None) -> Any:
     Dates, times, UUIDs, decimals and paths become their usual text, an enum its value, a set a sorted list, and keys
     become text. Arrays become lists. NaN and the infinities, which JSON does not have, become ``"NaN"`` and
     ``"Infinity"``. Media become their id and are added to `media`. Anything else becomes `str()`. Raises `KernaiError`
-    for bytes, and for data that contain themselves or nest deeper than 200 levels.
+    as `SkillResult.of` does, and for two keys that become the same text.
     """
     try:
         return _Strict([] if media is None else media).of(value)
