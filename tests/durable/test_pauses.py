@@ -9,7 +9,7 @@ import pytest
 
 import kernai
 from kernai import Agent, Decision, KernaiError, MemoryStore, Pause, PendingCall, Protocol, Result, Skill, SkillContext
-from kernai.middleware import CallModel, CallProtocol, CallSkill, Hooks, retry
+from kernai.middleware import CallModel, CallProtocol, CallSkill, Hooks, Stop, retry
 from tests.durable.durable_cases import AT_ONCE, EACH_WAY, WAYS, Stored, Way, command, provider
 from tests.durable.test_store_rules import Plain
 
@@ -181,12 +181,14 @@ def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approv
 
 
 @EACH_WAY
-def test_a_pause_outside_of_a_call_is_an_error_that_says_so(way: Way) -> None:
+def test_a_pause_or_an_answer_outside_of_a_call_is_an_error_that_says_so(way: Way) -> None:
     def instructions(*_: Any) -> str:
-        raise Pause("never")
+        raise raised
 
-    with pytest.raises(KernaiError, match="only a call can pause"):
-        Stored(way, Agent(instructions=instructions), SCRIPTS).execute()
+    raised: BaseException
+    for raised, says in (Stop("final", "never"), "finish the run"), (Pause("never"), "pause"):  # noqa: B007 - `instructions` raises it
+        with pytest.raises(KernaiError, match=f"only a call can {says}: raise"):
+            Stored(way, Agent(instructions=instructions), SCRIPTS).execute()
     planner = Agent(instructions="x", middleware=[pausing("on_run_start")])
     with pytest.raises(KernaiError, match="where no call can wait"):
         kernai.execute_plan(planner, TASKS, provider=provider(SCRIPTS), run_id="s", store=MemoryStore())

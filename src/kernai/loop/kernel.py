@@ -106,8 +106,8 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
             return run.finish((yield from run_given_plan(run, run.given_plan)))
         most = run.agent.max_steps
         for step in range(run.steps, run.steps + most):
+            effect = _call_model(run, step)
             try:
-                effect = _call_model(run, step)
                 started, answer = run.clock.monotonic(), None
                 try:
                     answer = yield effect
