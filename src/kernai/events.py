@@ -238,7 +238,8 @@ class RunStartRow(Row, type="run_start", group="run"):
     """A run or sub-run begins. `format` is the version of the recording's format. If the caller [supplied the
     plan](workflows.md#a-workflow-of-your-own), it is in `plan`, and `agents` lists the tasks that had an agent
     of their own. `rules` are the options for checking responses; a resume checks the recorded responses with these,
-    even if the options have changed. A root run has the [agent's `definition`](replay.md).
+    even if the options have changed. `trusted` are values from `Context.trust`. A root run has the [agent's
+    `definition`](replay.md).
 
     Example: {"run_id": "5f1c", "input": "Where is order 7?", "history": [], "model": "text-only", "agent": "clerk",
     "metadata": {}, "format": 2}
@@ -889,7 +890,7 @@ class WorkflowErrorRow(Row, type="workflow_error", group="flow", is_warning=True
 
 class ApprovalRequestedRow(Row, type="approval_requested", group="call", role="aside"):
     """A call that [waits for a person](durable.md#a-person-in-the-loop). `until`: if nobody has decided by then, the
-    call is made again.
+    call is made again. `untrusted`: its values that [must come from the user](security.md), but did not.
 
     Example: {"call_id": "1.0", "skill": "refund", "params": {"amount": 30}, "reason": "", "metadata": {}}
     """

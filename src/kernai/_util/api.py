@@ -214,9 +214,7 @@ def check_type(value: Any, kinds: Any, wanted: str, hint: str = "") -> Any:
 
 
 def check_methods(value: Any, wanted: str, *names: str) -> Any:
-    """Returns an object that has these methods. Raises `TypeError` for a class, for an async method, and for any other
-    object: `wanted`, and its type.
-    """
+    """Returns an object that has these methods. Raises `TypeError` for any other, a class, and an async method."""
     if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in names):
         got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
         raise TypeError(f"{wanted}, got {got}")

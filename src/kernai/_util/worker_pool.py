@@ -30,9 +30,7 @@ DEFAULT_SIZE = 32
 
 
 class Inbox(Generic[T]):
-    """A queue for one reader. Before Python 3.13, `SimpleQueue.get` never returns if a signal's handler outlasts its
-    timeout.
-    """
+    """A queue for one reader. Before Python 3.13, `SimpleQueue.get` hangs if a signal handler outlasts its timeout."""
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
@@ -240,9 +238,7 @@ def _wake(woken: asyncio.Future[None]) -> None:
 
 
 async def outcome_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """Returns the result and the exception, one of them None. If SystemExit or Ctrl-C were raised, asyncio would let
-    them end the whole event loop.
-    """
+    """Returns the result and the exception, one of them None. If raised, SystemExit would end the whole event loop."""
     import asyncio
 
     try:

@@ -53,9 +53,7 @@ class ThreadsDriver(Driver):
         return INTERRUPTS.during(self._to_the_end, stack)
 
     def run_until(self, stack: Stack, pauses: Callable[[], bool]) -> bool:
-        """Drives the stack until `pauses()` is true before an effect; returns whether it has ended. For streams without
-        a thread.
-        """
+        """Drives the stack until `pauses()` is true before an effect. Returns whether it has ended."""
         self._to_the_end(stack, pauses=pauses)
         return self._paused is None
 

@@ -111,9 +111,7 @@ def _start_of(pid: int) -> str | None:
 
 
 def is_dead(worker: str) -> bool:
-    """Whether the worker is known to be gone: its process ran on this machine and is dead, or it ended in this process
-    without releasing its lease.
-    """
+    """Whether the worker is known to be gone: its process ran here and is dead, or it ended without a release here."""
     if worker in _GONE:
         return True
     parts = worker.split(":")
