@@ -42,6 +42,7 @@ def retry(
     check_count("attempts", attempts)
     check_seconds("first_wait", first_wait, or_zero=True)
     check_seconds("longest_wait", longest_wait, or_zero=True)
+    check_function("draw", draw, "no arguments")
 
     def middleware(effect: Effect) -> Flow:
         if not isinstance(effect, CallModel):
