@@ -491,8 +491,8 @@ def test_outside_of_a_run_it_is_a_plain_skill() -> None:
     assert helper.call({"input": "me"}) == "helped: me"
     assert helper.call("me too") == "helped: me too"
     assert helper("directly") == "helped: directly"
-    assert list(helper.inputs) == ["input"]
-    assert helper.description == "helps"
+    undescribed = Agent(instructions="").as_skill("x", None)  # type: ignore[arg-type]  # the point
+    assert (list(helper.inputs), helper.description, undescribed.description) == (["input"], "helps", "")
     with pytest.raises(SkillInputError, match="input"):
         helper.call({})
     assert "helper" in repr(helper)

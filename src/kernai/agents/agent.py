@@ -292,7 +292,7 @@ class Agent(Generic[Output_co]):
         return AgentSkill(name, self, self._answer, description, acts=acts)
 
     def _answer(self, input: str) -> str:
-        """Calls `as_skill` outside of a run."""
+        # calls the skill outside of a run; not a docstring, which would be its description if that is None
         from kernai.runs.running import execute  # imported here because `runs` is built on agents
 
         result = execute(self, input)
