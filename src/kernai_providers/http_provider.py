@@ -144,7 +144,10 @@ class HttpProvider(Closing, NotCopied, NativeRules, Provider):
         generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
-        """Performs one turn, streamed. Any failure raises `ProviderError`; an incomplete answer is never returned."""
+        """Performs one turn, streamed. A failed request raises `ProviderError`; an incomplete answer is never returned.
+
+        Raises `ValueError` for options that cannot be sent, and `KernaiError` for a media file that cannot be read.
+        """
         exchange = self._exchange(messages, model, generation, on_chunk)
         return perform(Turn(exchange, self.transport, on_chunk, blocks=True))
 

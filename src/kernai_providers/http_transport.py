@@ -30,8 +30,8 @@ class HttpTransport:
     """Sends requests over HTTP/1.1, with TLS if the URL is https; connections are reused.
 
     `ssl_context`: by default the system's certificate authorities, which `SSL_CERT_FILE` and `SSL_CERT_DIR` replace.
-    At most `max_idle` connections stay open between requests, each for at most `idle_seconds`. Proxies come from the
-    environment (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`).
+    At most `max_idle` connections stay open between requests; one idle for `idle_seconds` is not used again. Proxies
+    come from the environment (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`).
 
     `Timeouts.connect` applies to each step of connecting: reaching one of the host's addresses, a proxy's answer, TLS.
     """

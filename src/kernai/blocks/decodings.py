@@ -2,8 +2,8 @@
 
 A model that "cleans up" what it copies decodes some of it and leaves the rest. `readings_of` returns the texts that the
 model may have written. This is exact, but takes one text for each order of decodings. `decoded` undoes all encodings at
-once, for a fraction of the cost. If its result shows no call, no reading contains a call, so readings are made only if
-it shows one.
+once, for a fraction of the cost; readings are made only if its result shows a call. It may miss one whose encodings cut
+each other apart.
 """
 
 from __future__ import annotations

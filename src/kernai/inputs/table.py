@@ -59,7 +59,7 @@ class ReadParams(dict[str, object]):
 class Input(Value):
     """One input of a skill. `type` is an annotation; without a `default` the input is required.
 
-    A default is used unchanged, neither checked nor converted; mutable defaults are copied for each call.
+    A default is used unchanged, neither checked nor converted; one without a hash, as a list, is copied for each call.
     """
 
     type: Any = Any

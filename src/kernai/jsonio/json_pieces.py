@@ -191,7 +191,7 @@ class JsonBuilder(JsonValue):
 class PartialJson(JsonBuilder):
     """Reads JSON in pieces. `value` is the complete part of it, without a string or number that is still being written.
 
-    A number is complete once a space follows. After text that cannot be JSON, `value` stays as it is.
+    A number is complete once anything follows it. After text that cannot be JSON, `value` stays as it is.
     """
 
     def __init__(self) -> None:

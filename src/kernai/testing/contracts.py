@@ -30,7 +30,7 @@ def assert_replays(
     """Replays a recording: given the same outcomes, the agent must make the same decisions and record the same events.
 
     No model, skill or protocol is called. The agent must not have lost protections either, except for the keys in
-    `accept`; with `strict`, nothing about the agent may have changed.
+    `accept`; with `strict`, nothing else about the agent may have changed.
 
     `recording` is a file written by a `JsonlSink` or `Recorder.to_json`, or entries as `Recorder.to_list` returns them;
     `run_id` selects a run if there are several. Returns the `Result`, or None if the recording stops in the middle of
