@@ -231,6 +231,8 @@ def test_an_entry_too_large_for_the_file_or_the_disk_is_an_error_and_nothing_is_
         store.append("r", 0, [entry(), entry(data="x" * 100_000)], [])
     assert store.load("r") == []
     store.append("r", 0, [entry()], [])
+    with pytest.raises(ValueError, match="limit must be 0 or a positive int, got -1"):
+        store.load("r", 0, -1)
 
 
 # ---------------------------------------------------------------------------------------------------------- locks

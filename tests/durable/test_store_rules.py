@@ -42,9 +42,7 @@ class Plain:
     ({"waiting": True}, TypeError, "waiting must be a name"),
     ({"tags": ["order"]}, TypeError, "tags must be a mapping"),
 ])  # fmt: skip
-def test_a_filter_that_can_match_no_run_is_an_error(
-    filters: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_a_filter_that_can_match_no_run_is_an_error(filters: dict[str, Any], error: type[Exception], message: str) -> None:
     """Text is compared with the times of runs: before "90d" are all."""
     store = MemoryStore()
     kernai.execute(Agent(instructions="", provider=MockProvider("hi")), "go", store=store, run_id="r")
@@ -57,7 +55,6 @@ def test_a_filter_that_can_match_no_run_is_an_error(
 
 
 def test_a_run_is_found_by_the_value_of_its_tag() -> None:
-    """A run's tags are kept as texts."""
     store = MemoryStore()
     tagged = {"tags": {"order": 43}}
     kernai.execute(Agent(instructions=""), "go", store=store, run_id="r", metadata=tagged, provider=MockProvider("hi"))

@@ -156,7 +156,7 @@ class SqliteStore(LeasedStore):
 
     def load(self, run_id: str, from_seq: int = 0, limit: int | None = None) -> list[Entry]:
         """At most `limit` entries. Raises `RunDamagedError` if one is unreadable; its `entries` are those before it."""
-        check_load(run_id, from_seq)
+        check_load(run_id, from_seq, limit)
         key = self._key(run_id)
         most = -1 if limit is None else limit
 

@@ -405,8 +405,10 @@ class RunStore(Store, Protocol):
         """A view of this store with only one tenant's runs. Their idempotency keys include the tenant's name."""
 
 
-def check_load(run_id: str, from_seq: int) -> None:
-    """Raises `ValueError` unless these can be the id of a run and the number of an entry."""
+def check_load(run_id: str, from_seq: int, limit: int | None = None) -> None:
+    """Raises `ValueError` unless these can be the id of a run, the number of an entry, and a number of entries."""
     check_run_id(run_id)
+    if limit is not None:
+        check_count("limit", limit, or_zero=True)
     if not isinstance(from_seq, int) or from_seq < 0:
         raise ValueError(f"from_seq must be the number of an entry, from 0, got {from_seq!r}")

@@ -199,7 +199,7 @@ class PostgresStore(LeasedStore):
 
     def load(self, run_id: str, from_seq: int = 0, limit: int | None = None) -> list[Entry]:
         """See `RunStore.load`. Returns at most `limit` entries."""
-        check_load(run_id, from_seq)
+        check_load(run_id, from_seq, limit)
         query = "SELECT entry FROM entries WHERE tenant = %s AND run_id = %s AND seq >= %s ORDER BY seq LIMIT %s"
         given = (self._tenant, run_id, from_seq, limit)
         texts = self._perform(f"load run {run_id!r}", lambda connection: connection.execute(query, given).fetchall())

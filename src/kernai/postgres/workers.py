@@ -117,10 +117,8 @@ class Workers:
     ) -> RunHandle:
         """Stores a run and its job in one transaction, for a worker to begin.
 
-        Raises `RunConflictError` if the run exists.
-
-        Runs with the same `lock`, such as ``"customer:7"``, are worked on one after the other. ``store.runs(tags=...)``
-        finds the run by its `tags`.
+        Raises `RunConflictError` if the run exists, `KernaiError` for an unknown agent. Runs with the same `lock`, such
+        as ``"customer:7"``, are worked on one after the other. ``store.runs(tags=...)`` finds the run by its `tags`.
         """
         if agent not in self.agents:
             raise KernaiError(_unknown(agent, self.agents))
@@ -148,7 +146,7 @@ class Workers:
     # ----------------------------------------------------------------------------------------------------- the worker
 
     def run(self, *, wait: bool = True) -> None:
-        """Works on runs until `stop`, SIGTERM or Ctrl-C; without `wait`, until no job is left.
+        """Works on runs until `stop`, SIGTERM or Ctrl-C; without `wait`, until no job can begin: a lock may keep some.
 
         When it is stopped, its runs begin no further calls. Once the calls in progress have ended and are recorded,
         other workers continue the runs. If Procrastinate's worker fails, for example because the database was
