@@ -61,6 +61,8 @@ def test_the_command_in_the_hint_continues_a_waiting_run(here: Here, tmp_path: P
     assert (again.returncode, again.stdout) == (0, "Done.\n"), again.stderr
     other = here("replay", "--skills", "pay.py", "runs.db", "r")
     assert other.stdout == "the same\n- instructions changed\n"
+    other = here("replay", "--skills", "pay.py", "runs.db", "r", "--strict")
+    assert (other.returncode, other.stdout.splitlines()[0]) == (1, "the agent decides the same, but has changed since the recording:")
 
 
 @pytest.mark.parametrize("words", [("run", "pay.py", "Refund it"), ("chat", "pay.py")])

@@ -196,9 +196,7 @@ class Interrupting(Screen):
         return super().write(text)
 
 
-def test_a_turn_interrupted_while_it_is_shown_ends_although_its_model_hangs(
-    hanging: Hanging, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_turn_interrupted_while_it_is_shown_ends_although_its_model_hangs(hanging: Hanging, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     talk = session(Agent(instructions="x", provider=hanging))
     monkeypatch.setattr(sys, "stdout", Interrupting())
     assert INTERRUPTS.during(lambda: talk.take("go"))
@@ -279,9 +277,7 @@ MORE = {
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_an_event_of_any_kind_is_one_line_or_none(
-    verbose: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_event_of_any_kind_is_one_line_or_none(verbose: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     shown = {}
     for kind in KINDS.values():
@@ -313,9 +309,7 @@ def test_an_answer_that_the_vendor_cut_off_is_reported(capsys: pytest.CaptureFix
     assert capsys.readouterr() == ("", "  the vendor cut the answer off\n")
 
 
-def test_a_long_value_is_cut_to_the_width_of_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_value_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     Narrator()(Event("progress", {"data": "x"}))
     Narrator()(Event("skill_execute", {"skill": "look", "params": {"text": "x" * 200}, "call_id": "0.0"}, 0))

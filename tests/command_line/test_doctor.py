@@ -144,9 +144,7 @@ def test_a_server_with_an_unexpected_answer_is_reported(doctor: Doctor, reply: R
 
 
 @pytest.mark.parametrize("drips", [False, True])
-def test_a_server_that_is_silent_or_answers_byte_by_byte_is_not_waited_for(
-    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, drips: bool
-) -> None:
+def test_a_server_that_is_silent_or_answers_byte_by_byte_is_not_waited_for(doctor: Doctor, monkeypatch: pytest.MonkeyPatch, drips: bool) -> None:
     monkeypatch.setattr(setup_command, "_SERVER_TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

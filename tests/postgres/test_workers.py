@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partialmethod
 from pathlib import Path
@@ -454,11 +455,15 @@ def test_the_run_of_a_worker_that_ends_during_a_call_is_continued_by_another(
     assert jobs(store) == []
 
 
-def test_a_run_that_ends_its_workers_again_and_again_is_blocked_until_it_is_enqueued(store: PostgresStore) -> None:
+def test_a_run_that_ends_its_workers_again_and_again_is_blocked_until_it_is_enqueued(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     own = Workers(store, {"clerk": acting(lambda: None)})
     handle = own.submit("clerk", "go")
     resumed = {**store.load(handle.run_id)[0], "event": "run_resumed", "data": {"from_seq": 1, "dropped": [], "format": 2}}
     store.append(handle.run_id, 1, [resumed] * 10, [], claim=("h:1:2:3", 0.001))
+    seen, right = [replace(handle.info(), status="error")], PostgresStore.info
+    monkeypatch.setattr(PostgresStore, "info", lambda own, run_id: seen.pop() if seen else right(own, run_id))
+    with pytest.raises(TimeoutError):  # as if it had been continued just after it was found to have ended
+        handle.result(0)
     own.run(wait=False)
     assert (handle.info().status, str(handle.info().why)[:32]) == ("blocked", "10 workers ended at this point, ")
     store.enqueue(handle.run_id)

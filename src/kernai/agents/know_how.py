@@ -76,7 +76,7 @@ class Folder:
 
 
 class KnowHow:
-    """The folders of an agent, by name. They are read once, when the agent is created."""
+    """The folders of an agent, by name. Their front matter is read once, when the agent is created."""
 
     def __init__(self, folders: Iterable[Folder]) -> None:
         self.folders: dict[str, Folder] = {}

@@ -146,7 +146,8 @@ def _replay(options: Namespace) -> int:
     try:
         found = _replayed(options, recording)
         data |= {"same": not (options.strict and found.changes), "changes": list(found.changes)}
-        lines = [("the same" if found.result is not None else "the same, as far as the recording goes", None)]
+        same = "the same" if found.result is not None else "the same, as far as the recording goes"
+        lines = [(same if data["same"] else "the agent decides the same, but has changed since the recording:", None)]
         lines += [(f"- {change}", "red" if options.strict else "dim") for change in found.changes]
     except kernai.ReplayLoosenedError as error:
         data["loosened"] = error.loosened
