@@ -45,7 +45,7 @@ PROMPT_TOKENS = {
 class AnthropicProvider(HttpProvider):
     """The Messages API. `base_url`, by default the variable `ANTHROPIC_BASE_URL`, may include the version or not.
 
-    Takes jpeg, png, gif and webp images and PDF and text documents (also https URLs), if the model declares them.
+    Takes jpeg, png, gif and webp images and PDF (also https URLs), and text documents, if the model declares them.
     Without `generation.max_tokens` an answer has at most 4096 tokens, and 16384 more if the model decides how much it
     thinks, or the thinking budget. For everything else see `HttpProvider`.
     """

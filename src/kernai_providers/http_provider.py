@@ -359,7 +359,7 @@ def inline(media: Media) -> tuple[str, str]:
 def link(media: Media, *types: str) -> str | None:
     """Returns the URL, or the payload as a data URI if it has one of these types; None if neither may be sent."""
     if media.is_url:
-        return media_reference(media)
+        return None if media.mime_type == SVG else media_reference(media)
     mime_type, data = inline(media)
     return f"data:{mime_type};base64,{data}" if mime_type in types else None
 

@@ -175,8 +175,8 @@ def resolve(
       variable; and `grammar` (local), the kind of server for `Agent(constrain=True)`: ``"llamacpp"``, ``"vllm"`` or
       ``"sglang"``.
 
-    Raises `UnknownVendorError`, which lists the known ones, or `MissingKeyError`, which names the variable to set. Each
-    is a `ProviderError` and a `ValueError`.
+    Raises `UnknownVendorError`, which lists the known ones, or `MissingSettingError` (for a key, `MissingKeyError`),
+    which says what to set. Each is a `ProviderError` and a `ValueError`.
     """
     given: Any = capabilities  # `Model` checks them
     vendor, model_id = split_name(name)

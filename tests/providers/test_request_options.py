@@ -257,8 +257,8 @@ def test_an_image_has_the_type_of_its_data_whatever_a_tool_declares(vendor: str,
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
 def test_a_drawing_as_svg_which_no_vendor_reads_becomes_its_placeholder(vendor: str) -> None:
-    drawing = Media.from_bytes(b"<svg/>", mime_type="image/svg+xml")
-    assert one(vendor, drawing, ALL) == placeholder(vendor, drawing)
+    for drawing in (Media.from_bytes(b"<svg/>", mime_type="image/svg+xml"), Media.from_url("https://example.com/a.svg")):
+        assert one(vendor, drawing, ALL) == placeholder(vendor, drawing)
 
 
 @pytest.mark.parametrize("mime,format", [
