@@ -214,8 +214,8 @@ class Options(TypedDict, total=False):
     - `register`: whether to register the protocol in `kernai.protocols`, for ``Agent(protocols=["mcp"])``; True by
       default. It is an error if the name is already taken.
     - `sampling`, `elicitation`: callbacks for a server that asks for a model's answer, or for input from the user. They
-      are called with the SDK's ``(context, params)``; sync ones run in a thread. Without a callback, the request is
-      declined. ``elicitation="pause"`` pauses the call instead, so that a person can answer later:
+      are called with the SDK's ``(context, params)``; sync ones run in a thread. Without a callback, the server gets an
+      error. ``elicitation="pause"`` pauses the call instead, so that a person can answer later:
       ``approvals={call_id: {"answer": {...}}}``. That needs a store, and a server of revision 2026-07-28.
     - `auth`: how to sign in, by server: an `httpx2.Auth`, such as the SDK's `OAuthClientProvider` with your own store
       for tokens.
@@ -235,7 +235,7 @@ def setup(
 
     `client` has further servers by name: an in-memory server of the SDK, a client that has not been entered, or a
     function that makes one. `Options` describes the other options. Raises `McpConfigError`, a ValueError that names the
-    server, the key and the fix.
+    server, the key and the fix, and `TypeError` for a wrong option.
     """
     check_options(options, Options, "client")
     for asked, other in (("sampling", ""), ("elicitation", " or 'pause'")):
