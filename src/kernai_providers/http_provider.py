@@ -144,9 +144,9 @@ class HttpProvider(Closing, NotCopied, NativeRules, Provider):
         generation: GenerationOptions,
         on_chunk: Callable[[str], object],
     ) -> LlmResponse:
-        """Performs one turn, streamed. A failed request raises `ProviderError`; an incomplete answer is never returned.
+        """Performs one turn, streamed. A failed request or an incomplete answer raises `ProviderError`.
 
-        Raises `ValueError` for options that cannot be sent, and `KernaiError` for a media file that cannot be read.
+        Options that cannot be sent raise `ValueError`, a media file that cannot be read `KernaiError`.
         """
         exchange = self._exchange(messages, model, generation, on_chunk)
         return perform(Turn(exchange, self.transport, on_chunk, blocks=True))

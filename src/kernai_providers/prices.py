@@ -48,7 +48,7 @@ class Price:
 
 
 def price_of(name: str, *, now: datetime | None = None) -> Price | None:
-    """Returns the price of ``"vendor/model"``, a name for `resolve`, at `now` (UTC if it has no zone); else None."""
+    """Returns the price of ``"vendor/model"``, a name for `resolve`, at `now` (UTC if it has no zone), or None."""
     vendor, model_id = split_name(name)
     model_id = model_id.removeprefix("google/" if vendor.name == "vertex" else "models/")  # as Google writes names
     snapshot = get_snapshot()

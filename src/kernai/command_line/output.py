@@ -83,10 +83,7 @@ _UNUSABLE = AttributeError, OSError, ValueError
 
 
 def prepare() -> None:
-    """Makes stdout and stderr safe to write to.
-
-    Characters that the encoding lacks are escaped. If a stream is closed, its output is discarded.
-    """
+    """Makes stdout and stderr escape characters that their encoding lacks, and discard output if they are closed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # the program was started with `>&-`
