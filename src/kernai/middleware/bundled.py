@@ -53,8 +53,8 @@ def retry(
             except ProviderError as error:
                 wait = error.retry_after
                 if wait is None or not wait >= 0:  # written like this to exclude NaN too
-                    # after 64 doublings, any wait has reached its maximum
-                    wait = min(longest_wait, first_wait * 2.0 ** min(made - 1, 64)) * (1 + draw()) / 2
+                    # 2.0 ** 1024 would overflow
+                    wait = min(longest_wait, first_wait * 2.0 ** min(made - 1, 1023)) * (1 + draw()) / 2
                 if made >= attempts or not error.retryable or wait > longest_wait:
                     raise
                 why = str(error)
