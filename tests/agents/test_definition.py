@@ -256,9 +256,7 @@ def test_trusted_inputs_and_what_they_are_judged_by_protect() -> None:
         assert caught.value.loosened == loosened
     with pytest.raises(ReplayLoosenedError) as caught:
         kernai.replay(agent(half_batch), recording=recording(agent(batch)))
-    assert caught.value.loosened == {
-        "send.trusted": "skill send: trusted was payments[].iban, payments[].to, is payments[].to",
-    }
+    assert caught.value.loosened == {"send.trusted": "skill send: trusted was payments[].iban, payments[].to, is payments[].to"}
     entries = recording(agent(send, directory=True, creates=True))
     changes = kernai.replay(agent(send, directory=("id", "title")), recording=entries).changes
     assert set(changes) == {"skill send: directory was True, is id, title", "skill send: creates was True, is False"}
@@ -360,9 +358,7 @@ def test_a_replay_with_skills_calls_them_as_they_were_called() -> None:
             kernai.replay(agent(), recording=entries, skills="run")
         gives[what] = kept
     gives["text"] = "SEEN"
-    loose = kernai.replay(
-        agent(), recording=entries, skills="run", same=lambda was, now: str(was).lower() == str(now).lower()
-    )
+    loose = kernai.replay(agent(), recording=entries, skills="run", same=lambda was, now: str(was).lower() == str(now).lower())
     assert loose.result is not None
 
 
@@ -383,9 +379,7 @@ def test_a_replay_with_skills_goes_through_middleware_and_the_decision_of_a_pers
     )
     store, mock = MemoryStore(), MockProvider(command("pay", "1") + command("pay", "2"), "<final>1</final>")
     kernai.execute(agent, "Go.", provider=mock, store=store, run_id="r")
-    kernai.resume(
-        agent, "r", store=store, provider=mock, approvals={"0.0": {"params": {"amount": 7}}, "0.1": "too much"}
-    )
+    kernai.resume(agent, "r", store=store, provider=mock, approvals={"0.0": {"params": {"amount": 7}}, "0.1": "too much"})
     assert paid == [7]
     assert kernai.replay(agent, "r", store=store, skills="run").result is not None
     assert paid == [7, 7], "edited by a person; the other one was refused"

@@ -389,9 +389,7 @@ async def test_an_exit_in_an_async_stream_reaches_its_consumer_and_not_the_event
         sys.exit(2)
 
     one = Skill("leave", execute=as_async(leave) if native else leave)
-    async with astream(
-        Agent(instructions="x", skills=[one], provider=MockProvider(command("leave"))), "go"
-    ) as events:
+    async with astream(Agent(instructions="x", skills=[one], provider=MockProvider(command("leave"))), "go") as events:
         with pytest.raises(SystemExit):
             async for _ in events:
                 pass

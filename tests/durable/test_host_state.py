@@ -353,8 +353,7 @@ def test_a_task_that_waited_for_a_decision_still_shares_the_state_when_it_contin
         "task-a": [command("put", "a1"), command("pay"), command("put", "a2"), "<final>a</final>"],
         "task-b": [command("wait"), command("put", "b1"), "<final>b</final>"],
     })
-    result = run.execute(
-        context=Cart(), on_event=lambda event: waits.set() if event.type == "approval_requested" else None)
+    result = run.execute(context=Cart(), on_event=lambda event: waits.set() if event.type == "approval_requested" else None)
     [pending] = result.pending
     assert run.resume(context=again, approvals={pending.call_id: True}).ok
     assert again.items == ["a1", "b1", "a2", "r"]

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Context, InFlightError, MemoryStore, PendingCall, Skill, SkillContext
+from kernai import Agent, Block, Context, InFlightError, MemoryStore, PendingCall, Protocol, Skill, SkillContext
 from kernai.durable.durable_run import UNKNOWN_OUTCOME
 from kernai.durable.store import Entry
+from kernai.middleware import CallProtocol, CallSkill
 from tests.durable.durable_cases import EACH_WAY, WAYS, Appends, Performed, Stored, Way, agent, command, cut, provider
 from tests.loop.loop_cases import plan, task
 
@@ -182,3 +183,28 @@ def test_approved_calls_of_tasks_stopped_before_they_began_are_made_on_resume() 
     assert run.resume().text == "done"
     assert sorted(paid) == [1, 2]
     assert run.replay() is not None
+
+
+@EACH_WAY
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("kind", [CallSkill, CallProtocol])
+def test_a_call_that_a_middleware_makes_instead_is_only_repeated_if_a_person_says_so(way: Way, at_once: bool, kind: type) -> None:
+    def instead(effect: Any) -> Any:
+        if isinstance(effect, CallSkill):
+            effect = effect.replace(skill="pay") if kind is CallSkill else CallProtocol("", effect.call_id, "pay", Block("pay", ""))
+        return (yield effect)
+
+    paid: list[str] = []
+    skills = Skill("look", execute=str, inputs={}, idempotent=True), Skill("pay", execute=lambda: paid.append(""), inputs={})
+    pay = Protocol("pay", lambda block, ctx: paid.append(""))
+    it = Agent(instructions="x", skills=skills, protocols=[pay], middleware=[instead], parallel_skills=at_once)
+    run = Stored(way, it, {"go": [command("look"), "<final>done</final>"]})
+    assert (run.execute().text, len(paid)) == ("done", 1)
+    killed = run.cut(run.index("skill_execute") + 1)
+    for _ in range(2):  # the second time after it was approved
+        [asked] = killed.resume().pending
+        assert ("'pay' may have been called" in asked.reason, asked.metadata["skill"], len(paid)) == (True, "pay", 1)
+        again = killed.cut(len(killed.load()))
+        assert again.resume(approvals={asked.call_id: True}).text == "done"
+        killed, paid[1:] = again.cut(again.index("approval_given") + 1), []
+    assert (killed.resume(in_flight="retry").text, len(paid)) == ("done", 2)

@@ -167,17 +167,19 @@ def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approv
             raise Pause("which account?")
         return f"{amount} from {ctx.approval.answer}"
 
-    skills = Skill("look", execute=str, inputs={}, approval=decided == "flag"), Skill("pay", execute=pay, approval=True)
+    skills = Skill("look", execute=str, inputs={"at": str}, approval=decided == "flag"), Skill("pay", execute=pay, approval=True)
     it = Agent(instructions="x", skills=skills, middleware=[instead], parallel_skills=at_once)
-    run = Stored(way, it, {"go": [command("look"), "<final>done</final>"]})
+    run = Stored(way, it, {"go": [command("look", "x"), "<final>done</final>"]})
     [asked] = run.execute().pending
     if decided:  # a decision on the other one's call is none on this
         [asked] = run.resume(approvals={asked.call_id: True}).pending
     assert (asked.reason, asked.metadata) == ("skill 'pay' needs approval", {"skill": "pay", "params": {"amount": 2}})
-    [asked] = run.resume(approvals={asked.call_id: True}).pending
+    with pytest.raises(ValueError, match="'at' is not an input of pay; it has amount"):
+        run.resume(approvals={asked.call_id: {"params": {"at": "ship"}}})
+    [asked] = run.resume(approvals={asked.call_id: {"params": {"amount": 3}}}).pending
     assert asked.reason == "which account?"
     result = run.resume(approvals={asked.call_id: {"answer": "savings"}})
-    assert (result.text, "2 from savings" in result.messages[-2].text) == ("done", True)
+    assert (result.text, "3 from savings" in result.messages[-2].text) == ("done", True)
 
 
 @EACH_WAY

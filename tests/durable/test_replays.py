@@ -53,9 +53,7 @@ from tests.programs import ran_here
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("local_model.py", "rag.py")  # run where their models are installed
-EXAMPLES = sorted(
-    path.name for path in (ROOT / "examples").glob("*.py") if "mcp" not in path.name and path.name not in MODELS
-)
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py") if "mcp" not in path.name and path.name not in MODELS)
 #: these start servers
 MCP = {"mcp_filesystem", "mcp_memory", "skill_and_mcp"}
 SCENARIOS = [

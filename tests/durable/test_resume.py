@@ -278,9 +278,7 @@ BILLS: dict[str, tuple[dict[str, Any], list[tuple[str, ...] | list[str]], tuple[
     "failed three times": ({}, [(DOWN,), (DOWN,), (DOWN,), ("<final>ok</final>",)], (3, 1)),
     "each try of each segment": ({"middleware": [TWICE]}, [(DOWN,), (DOWN,), (DOWN, "<final>ok</final>")], (5, 1)),
     "in a later step": ({"skills": [CLERK]}, [(command("/skills"), DOWN), ("<final>ok</final>",)], (1, 2)),
-    "in a later turn": (
-        {}, [(DOWN,), ("<final>one</final>",), ["more"], (DOWN,), (DOWN,), ("<final>ok</final>",)], (3, 2),
-    ),
+    "in a later turn": ({}, [(DOWN,), ("<final>one</final>",), ["more"], (DOWN,), (DOWN,), ("<final>ok</final>",)], (3, 2)),
     "after an agent was called": (
         {"skills": [CLERK]}, [(command("clerk", "x"), "<final>sub</final>", DOWN), ("<final>ok</final>",)], (1, 3),
     ),
@@ -325,9 +323,7 @@ def test_the_usage_of_failed_attempts_counts_against_the_limits() -> None:
     assert (result.stop_reason, down.asked) == ("max_tokens", 3)
 
 
-@pytest.mark.parametrize(
-    "limits", [Limits(max_tokens=107), Limits(max_cost=0.0001), Limits(max_calls=1), Limits(timeout=0)]
-)
+@pytest.mark.parametrize("limits", [Limits(max_tokens=107), Limits(max_cost=0.0001), Limits(max_calls=1), Limits(timeout=0)])
 @EACH_WAY
 def test_a_model_is_not_called_again_if_failed_calls_have_used_up_a_limit(limits: Limits, way: Way) -> None:
     fine = Script("<final>ok</final>")

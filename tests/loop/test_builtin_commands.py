@@ -89,9 +89,7 @@ def test_a_result_that_the_host_added_need_not_be_json() -> None:
 
 
 def test_built_in_commands_in_a_task_show_its_own_run_and_not_its_parents() -> None:
-    provider = Script(
-        {"Go.": [Turn(plan(task("a"))), Turn("done")], "Do a.": [Turn(command("/tasks")), Turn("A!")]}, None
-    )
+    provider = Script({"Go.": [Turn(plan(task("a"))), Turn("done")], "Do a.": [Turn(command("/tasks")), Turn("A!")]}, None)
     hand = ByHand(Agent(instructions=""), provider=provider)
     hand.run("Go.")
     [state] = [json.loads(event.data["result"]) for event in hand.events if event.type == "builtin_result"]

@@ -176,9 +176,7 @@ def test_only_a_limit_on_tokens_has_them_estimated_and_an_estimate_is_no_usage(l
     ({"prompt_tokens": 10}, None), ({}, None),
 ])  # fmt: skip
 def test_a_cost_is_known_if_both_its_parts_are(usage: dict[str, int], cost: float | None) -> None:
-    hand = by_hand(
-        provider=MockProvider("done").with_token_counter(lambda *_: usage), limits=Limits(), agent={"model": PRICED}
-    )
+    hand = by_hand(provider=MockProvider("done").with_token_counter(lambda *_: usage), limits=Limits(), agent={"model": PRICED})
     assert hand.run("Go.").usage.cost == pytest.approx(cost)
 
 

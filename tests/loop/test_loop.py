@@ -352,9 +352,7 @@ def test_events_announce_what_happens_before_it_happens() -> None:
 
 def test_concurrent_calls_are_announced_in_order_and_recorded_as_they_end() -> None:
     agent = Agent(instructions="Work.", skills=[echo], parallel_skills=True)
-    hand = ByHand(
-        agent, provider=MockProvider("".join(command("echo", one) for one in "abc"), "done"), order=last_spawned
-    )
+    hand = ByHand(agent, provider=MockProvider("".join(command("echo", one) for one in "abc"), "done"), order=last_spawned)
     done = hand.run("Go.")
     assert [type(effect) for effect in hand.effects[1:5]] == [Spawn, Spawn, Spawn, Join]
     calls = [(event.type, event.data["call_id"]) for event in hand.events if event.type.startswith("skill")]

@@ -55,9 +55,7 @@ def sources(recorder: Recorder) -> list[tuple[str, str | None, str]]:
 def after_reading(page: Any, *responses: str, **options: Any) -> tuple[Ran, Recorder, str]:
     """Runs an agent that fetches the page and then gives the responses; the third value corrects the first of them."""
     ran, recorder = Ran(), Recorder()
-    result = execute(
-        ran.agent(page, **options), "Go.", provider=MockProvider(FETCH, *responses, DONE), recorder=recorder
-    )
+    result = execute(ran.agent(page, **options), "Go.", provider=MockProvider(FETCH, *responses, DONE), recorder=recorder)
     return ran, recorder, result.messages[4].text if len(result.messages) > 4 else ""
 
 

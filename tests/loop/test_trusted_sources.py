@@ -133,9 +133,7 @@ def test_a_sub_agent_names_the_sources_of_its_caller_and_hands_its_own_back() ->
     store = MemoryStore()
     kernai.execute(boss, "Have bob@x.org paid.", store=store, run_id="r")
     saved = "the result of `saved`, a directory"
-    assert sources(store) == [
-        {"to[0]": "the user's input", "to[1]": saved, "to[2]": "the instructions"}, {"to[0]": saved},
-    ]
+    assert sources(store) == [{"to[0]": "the user's input", "to[1]": saved, "to[2]": "the instructions"}, {"to[0]": saved}]
 
 
 @pytest.mark.parametrize("needed, outer", [(["a"], None), (["a"], "a"), ([], None)])  # `outer`: the caller's own task

@@ -195,9 +195,7 @@ def test_tasks_with_parallel_skills_with_agents_as_skills_cannot_starve_each_oth
     leaves: list[Skill] = [leaf, native_leaf]
     inner = Agent(instructions="inner", skills=leaves, provider=provider, parallel_skills=True).as_skill("inner", "i")
     middle = Agent(instructions="middle", skills=[inner], provider=provider, parallel_skills=True)
-    outer = Agent(
-        instructions="outer", skills=[middle.as_skill("middle", "m")], provider=provider, parallel_skills=True
-    )
+    outer = Agent(instructions="outer", skills=[middle.as_skill("middle", "m")], provider=provider, parallel_skills=True)
     result = way(outer, limits=Limits(max_calls=None))
     assert result.text == "done"
     assert injected_results(result) == {str(at): "done" for at in range(40)}

@@ -221,9 +221,7 @@ def test_annotations_resolve_types_local_to_the_defining_function() -> None:
         return define()
 
     local = called(int)
-    assert local.call({"x": {"inner": {"n": 1}, "also": []}, "y": {}, "z": {"n": 2}}) == (
-        Outer(Inner(1), []), {}, Inner(2)
-    )
+    assert local.call({"x": {"inner": {"n": 1}, "also": []}, "y": {}, "z": {"n": 2}}) == (Outer(Inner(1), []), {}, Inner(2))
     with pytest.raises(SkillInputError, match=r"y\.inner\.n: expected integer"):
         local.call({"x": {"inner": {"n": 1}}, "y": {"inner": {"n": "a"}}})
 

@@ -98,6 +98,11 @@ class Decision(Value):
         return self.value.get("params") if isinstance(self.value, Mapping) else None
 
     @property
+    def instead(self) -> Mapping[str, Any] | None:
+        """The skill and params of the call that this is about, if a middleware makes it instead of the model's."""
+        return self.asked if self.asked is not None and self.asked.keys() == {"skill", "params"} else None
+
+    @property
     def answer(self) -> Any:
         """The answer to the pause's question; an empty dict if the call was approved without one."""
         return self.value.get("answer", {}) if isinstance(self.value, Mapping) else {}
@@ -211,7 +216,7 @@ def decided(run: Run, call: Call, decision: Decision) -> Call:
 
 def as_edited(run: Run, call: Call, decision: Decision) -> Call:
     """Returns the call with the inputs that the decision changes. Raises what `edited` raises."""
-    if decision.params is None:
+    if decision.params is None or (decision.instead is not None and decision.instead["skill"] != called(call)[0]):
         return call
     if isinstance(call, SubRun):
         arguments = edited(run, call.skill or "", {"input": call.input[0]}, decision)

@@ -18,7 +18,7 @@ from kernai.durable.host_state import HostState, restore
 from kernai.durable.outcomes import RecordedError, RecordedExit
 from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of, reading
 from kernai.durable.scope import DurableScope
-from kernai.errors import InFlightError, KernaiError, RunConflictError, RunStoppedError, Stop, StoreNeededError
+from kernai.errors import InFlightError, KernaiError, Pause, RunConflictError, RunStoppedError, Stop, StoreNeededError
 from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, Row, RunResumedRow, RunStartRow
 from kernai.loop import effects
 from kernai.loop.effects import CallProtocol, CallSkill, Completion, Effect, SubRun, Work
@@ -60,6 +60,8 @@ class DurableRun:
         self.decisions: dict[str, Decision] = {}
         #: paused calls that are made again because their time has come
         self.woken: set[str] = set()
+        #: calls in flight that are only made again because their skill is idempotent
+        self.repeated: set[str] = set()
         self.compares = False
         #: called with each recorded outcome of a skill, if the replay runs the skills again
         self.check_skill: Callable[[Run, CallSkill, Recorded], None] | None = None
@@ -143,7 +145,8 @@ class DurableRun:
         run = self.scopes[call_id.rpartition("/")[0]].run
         if decision.params is not None:
             waiting = self.history.facts.waiting[call_id]
-            edited(run, waiting.skill or "", waiting.params, decision)
+            asked = self.decisions[call_id].instead or {"skill": waiting.skill, "params": waiting.params}
+            edited(run, asked["skill"] or "", asked["params"], decision)
         row = decision.row(call_id)
         if run.trust is not None:
             run.trust.restore([row])
@@ -219,6 +222,7 @@ class DurableRun:
 
     def _verdict(self, run: Run, call: Call, found: PendingCall) -> InFlightRow:
         if isinstance(call, CallSkill) and run.held_skill(call.skill).idempotent:
+            self.repeated.update([call.call_id] if self._in_flight != "retry" else ())
             return InFlightRow(call.call_id, "retry")
         known, decision = self.history.facts.in_flight.get(call.call_id), self._verdicts.get(call.call_id)
         if known is not None and known.decision == "skip":
@@ -232,6 +236,13 @@ class DurableRun:
                 f"in_flight must return one of {', '.join(IN_FLIGHT)}, returned {choice!r} for {call.call_id}"
             )
         return InFlightRow(call.call_id, choice)
+
+    def check_repeat(self, run: Run, one: Effect) -> None:
+        """Lets a person decide on what a middleware calls in place of a skill that may be called again."""
+        if isinstance(one, CallProtocol) or (isinstance(one, CallSkill) and not run.held_skill(one.skill).idempotent):
+            name, params = called(one)
+            why = f"{name!r} may have been called before the run was interrupted, and it is not idempotent"
+            raise Pause(why, {"skill": name, "params": params})
 
     def broken_off(self, call_id: str) -> BaseException:
         """Returns the error of a call without an outcome in a closed run."""

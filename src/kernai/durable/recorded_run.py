@@ -17,7 +17,7 @@ from kernai.errors import KernaiError, RunStoppedError, SkillInputError, Stop, e
 from kernai.inputs.table import Repair
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import LISTINGS
-from kernai.loop.effects import task_scope
+from kernai.loop.effects import CallSkill, task_scope
 from kernai.loop.run_state import Run, input_message
 from kernai.loop.workflow import RESULT_NAME, planned
 from kernai.values.media import MediaStore
@@ -129,9 +129,16 @@ class Facts:
         """What people have decided last."""
         return next((one for one in reversed(self.decided.get(call_id, ())) if not one.is_woken), None)
 
-    def agreed_to(self, skill: str, call_id: str, last: Decision) -> bool:
-        """Whether people were asked, last or earlier, about this skill, which a middleware calls instead of another."""
-        return any((one.asked or {}).get("skill") == skill for one in (last, *self.decided.get(call_id, ())))
+    def with_own(self, run: Run, call: CallSkill, call_id: str) -> Call:
+        """Returns a call that a middleware makes instead of the model's with the decisions on it alone."""
+        last = [call.approval] if isinstance(call.approval, Decision) and call.approval.asked is not None else []
+        own = [one for one in (*self.decided.get(call_id, ()), *last) if (one.instead or {}).get("skill") == call.skill]
+        if last and not own and run.held_skill(call.skill).approval:  # a person has decided on the model's call
+            return call.replace(approval=None)
+        made: Call = call
+        for decision in own:
+            made = as_edited(run, made, decision)
+        return made
 
     def as_edited(self, run: Run, call: Call) -> Call:
         """Returns a call with the inputs that people have changed so far. Raises what `edited` raises."""

@@ -85,6 +85,9 @@ def _passed(run: Run, first: Effect, effect: Effect, at: int) -> Flow:
 
 def _checked(run: Run, call: Effect, first: Effect) -> Effect:
     """Validates a call that a middleware has changed. Raises `ValueError` or `SkillInputError` if its skill refuses."""
+    durable = run.root.durable
+    if durable is not None and first.call_id in durable.repeated:
+        durable.check_repeat(run, call)
     if not isinstance(call, CallSkill):
         return call
     skill, store, repair = run.held_skill(call.skill), run.context.media_store, run.root.repair
@@ -94,10 +97,8 @@ def _checked(run: Run, call: Effect, first: Effect) -> Effect:
     arguments = skill.rebind(known, changes, store, repair=repair)
     if is_same:
         return call.replace(arguments=arguments)
-    durable, approval = run.root.durable, call.approval
-    if skill.approval and durable is not None and getattr(approval, "asked", None) is not None:  # a person decided
-        approval = approval if durable.history.facts.agreed_to(skill.name, first.call_id, approval) else None
-    return call.replace(arguments=skill.bind(arguments, store, repair=repair), approval=approval)
+    call = call.replace(arguments=skill.bind(arguments, store, repair=repair))
+    return call if durable is None else durable.history.facts.with_own(run, call, first.call_id)
 
 
 def _name(middleware: Middleware) -> str:
