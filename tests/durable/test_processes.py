@@ -315,6 +315,6 @@ def test_runs_whose_processes_are_killed_end_the_same_and_nothing_is_lost_or_dou
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("presses", [["--times", "150"], ["--times", "60", "--twice"]], ids=["once", "twice"])
+@pytest.mark.parametrize("presses", [["--times", "100"], ["--times", "40", "--twice"]], ids=["once", "twice"])
 def test_after_ctrl_c_at_any_moment_the_run_can_be_resumed_and_no_thread_is_left(presses: list[str]) -> None:
     assert check_harness(Path(__file__).with_name("interrupts.py"), *presses) == ""

@@ -91,7 +91,8 @@ def check_resumed(way: Way, store: kernai.Store, whole: Whole, **options: Any) -
     assert {media.id: media.read_bytes() for message in result.messages for media in message.media if media.is_bytes} != {}
     assert facts_of(recorded) == whole.facts
     assert not performed.calls.keys() & before.keys(), "an outcome that is on record was performed again"
-    kernai.replay(agent(Performed()), "r", store=store)
+    if not way.listens:  # a callback changes nothing on record
+        kernai.replay(agent(Performed()), "r", store=store)
     return performed
 
 

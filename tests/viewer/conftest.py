@@ -74,7 +74,8 @@ class Tab:
         self, address: str, *, allowed: str = "", expected: str = "nothing", viewport: ViewportSize | None = None,
         color_scheme: Literal["light", "dark"] = "light",
     ) -> Page:
-        self.check()
+        if self.page.url != "about:blank":  # leaving it takes as long as loading it
+            self.check()
         self._allowed, self._expected = (allowed or address.partition("#")[0], "data:"), expected
         self.page.set_viewport_size(viewport or {"width": 1280, "height": 900})
         self.page.emulate_media(media="screen", color_scheme=color_scheme, forced_colors="none")
