@@ -84,7 +84,8 @@ def test_each_verdict_on_a_call_in_flight_is_recorded_and_has_its_effect(whole: 
                 assert [one["data"]["error"] for one in outcome] == [UNKNOWN_OUTCOME]
         assert set(performed.calls.values()) <= {1}
         again += sum(performed.calls.values())
-        kernai.replay(agent(Performed(), idempotent=()), "r", store=store)
+        if not way.listens:  # a callback changes nothing on record
+            kernai.replay(agent(Performed(), idempotent=()), "r", store=store)
     print(f"{verdict}: {again} calls made")
 
 

@@ -143,9 +143,9 @@ def test_calls_made_after_a_part_stopped_are_not_repeated(how: str, at_once: boo
         "sub": [command("stop", how), "<final>never</final>"],
     })
     assert (run.execute().ok, stops(run.store)) == (True, [])
-    for length in range(1, len(run.load())):
+    for length in range(1 + at_once, len(run.load()), 2):  # the other half in the other order
         part = run.cut(length)
-        part.way = WAYS[length % len(WAYS)]
+        part.way = WAYS[length // 2 % len(WAYS)]
         announced = {one["call_id"] for one in part.data("skill_execute")}
         calls.clear()
         resumed = part.resume(in_flight="skip")

@@ -262,7 +262,7 @@ def test_white_space_inside_of_a_secret_hides_nothing_of_it(space: str) -> None:
 
 
 def test_short_and_empty_secrets_hide_nothing() -> None:
-    assert str(failed(500, b"a short word", secrets=["", "a", "short"])) == "acme: HTTP 500: a short word"
+    assert str(failed(500, b"a short longer", secrets=["", "a", "short", "longer"])) == "acme: HTTP 500: a short [hidden]"
 
 
 JSON = st.recursive(
