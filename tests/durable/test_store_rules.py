@@ -21,10 +21,13 @@ class Plain:
 
     def __init__(self) -> None:
         self._kept = kept = MemoryStore()
-        self.load, self.load_media, self.delete = kept.load, kept.load_media, kept.delete
+        self.load_media, self.delete = kept.load_media, kept.delete
 
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
         self._kept.append(run_id, first_seq, entries, media)
+
+    def load(self, run_id: str) -> list[Entry]:
+        return self._kept.load(run_id)
 
     def runs(self) -> list[RunInfo]:
         return list(self._kept.runs())
