@@ -195,8 +195,9 @@ def test_a_typed_answer_that_was_cut_off_is_reported_as_truncated() -> None:
     result, script = run(("<final>[1, 2", "length"), ("<final>[3]</final>", "stop"), output=list[int])
     assert (result.output, result.truncated) == ([3], False)
     assert "cut off" in script.calls[1].messages[-1].text
-    result, _ = run(("<final>[1, 2", "length"), output=list[int], output_retries=0)
-    assert (result.stop_reason, result.truncated) == ("output", False)
+    refusing = said(("<final>[1, 2", "length"), metadata={"refusal": "I cannot."})
+    result = kernai.execute(Agent(instructions="", provider=refusing, output=list[int], output_retries=0), "Hi.")
+    assert (result.stop_reason, result.truncated, ": I cannot.\n" in str(result.error)) == ("output", False, True)
     assert "raise generation.max_tokens" in str(result.error)
 
 

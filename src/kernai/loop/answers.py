@@ -37,8 +37,13 @@ def check_not_empty(answer: LlmResponse) -> None:
     """Raises `ProviderError`, with the finish reason as its code, if a response was cut off before it had any text."""
     reason = answer.finish_reason
     if reason in CUT and not answer.content.strip():
-        said = _why_ended(answer)
-        raise ProviderError(f"the answer is empty, because {_WHY[reason]}{said and f': {said}'}", code=reason)
+        raise ProviderError(f"the answer is empty, because {_why_cut(answer)}", code=reason)
+
+
+def _why_cut(answer: LlmResponse) -> str:
+    """Returns why a response was cut off."""
+    said = _why_ended(answer)
+    return f"{_WHY[answer.finish_reason or '']}{said and f': {said}'}"
 
 
 def _why_ended(answer: LlmResponse) -> str:
@@ -54,8 +59,7 @@ def is_continued(run: Run, answer: Answer, response: ParsedResponse) -> bool:
     """
     rule = run.gate.rules(run).on_truncated
     if rule == "fail":
-        why = _why_ended(response.answer)
-        raise ProviderError(f"the answer was cut off, because {_WHY[answer.cut]}{why and f': {why}'}", code=answer.cut)
+        raise ProviderError(f"the answer was cut off, because {_why_cut(response.answer)}", code=answer.cut)
     if rule != "continue" or answer.cut != "length":
         return False
     run.unfinished = response.content
@@ -114,12 +118,12 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
     return decision
 
 
-def is_valid(run: Run, answer: Answer) -> bool:
+def is_valid(run: Run, answer: Answer, response: LlmResponse | None = None) -> bool:
     """Checks an answer against the agent's output type and `output_check`. If it fails, the model reads what is wrong.
 
     Raises `LimitReachedError` if the model may not try again.
     """
-    why_cut = _WHY.get(answer.cut, "")
+    why_cut = _why_cut(response) if response is not None and answer.cut else ""
     run.output, run.repairs = answer.text, ()
     if run.answer_type is not None:
         rules = run.gate.rules(run)

@@ -251,7 +251,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
         from kernai.loop.workflow import run_workflow  # most runs have no workflow
 
         yield from run_workflow(run, decision.plan, decision.not_run, decision.block)
-    elif is_valid(run, decision):
+    elif is_valid(run, decision, response.answer):
         return decision
     return None
 
