@@ -66,7 +66,8 @@ def test_a_protocol_can_be_registered_found_and_removed() -> None:
 
 
 @pytest.mark.parametrize("arguments, complaint", [
-    (("a",), r"handler must be a function of \(block, ctx\), got None"), ((answer,), "takes a Protocol or a name, got function"),
+    (("a",), r"handler must be a function of \(block, ctx\), got None"), ((5,), "takes a Protocol or a name, got int"),
+    ((Protocol("a", answer), answer), "only with a name: a Protocol has its own"),
 ])
 def test_registering_anything_but_a_protocol_is_refused(arguments: Any, complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):

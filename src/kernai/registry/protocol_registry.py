@@ -56,6 +56,8 @@ class ProtocolRegistry(Registry[Protocol]):
         """Registers a `Protocol`, or a name with its handler; returns the `Protocol`."""
         if isinstance(protocol, str):
             protocol = Protocol(protocol, handler, documentation)  # type: ignore[arg-type]  # it checks the handler
+        elif handler is not None or documentation is not None:
+            raise TypeError("register takes a handler and documentation only with a name: a Protocol has its own")
         self._add(check_type(protocol, Protocol, "register takes a Protocol or a name"))
         return protocol
 
