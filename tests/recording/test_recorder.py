@@ -159,9 +159,7 @@ def test_media_are_recorded_as_references_without_payload_and_without_a_urls_que
     turn = "".join(command(one.name, secret.id) for one in skills) + '<block type="letter">x</block>'
     recorder = Recorder(CompositeSink(MemorySink()))
     agent = Agent(instructions="", skills=skills, protocols=[letter], provider=MockProvider(turn, "done"))
-    kernai.execute(
-        agent, ["see", secret], history=[Message("user", payload)], recorder=recorder, metadata={"input": secret}
-    )
+    kernai.execute(agent, ["see", secret], history=[Message("user", payload)], recorder=recorder, metadata={"input": secret})
     assert [len(recorder.for_event(f"{kind}_result")) for kind in ("skill", "protocol")] == [2, 1]
     for text in (recorder.to_json(), recorder.to_json(expand=False), repr(recorder.entries)):
         assert "hunter2" not in text

@@ -101,19 +101,20 @@ BROKEN = [
     ("raise SystemExit(3)\n", 3, "SystemExit: 3"),
     ("@skill\ndef bad(*args): ...\n", 3, "TypeError: skill 'bad': parameter '*args'"),
     ("raise RuntimeError\n", 3, "3: RuntimeError"),
+    ("@skill\ndef one(): ...\n", None, "b.py: KernaiError: it defines skill 'one', as "),
 ]
 
 
 @pytest.mark.parametrize("body, line, said", BROKEN)
 def test_a_file_that_fails_is_an_error_with_its_line_and_nothing_is_registered(
-    registry: SkillRegistry, tmp_path: Path, body: str, line: int, said: str
+    registry: SkillRegistry, tmp_path: Path, body: str, line: int | None, said: str
 ) -> None:
     write(tmp_path / "a.py", one=1)
     put(tmp_path / "b.py", body)
     modules, version = set(sys.modules), registry.version
     with pytest.raises(KernaiError) as caught:
         registry.load_from(tmp_path / "*.py")
-    assert str(caught.value).startswith(f"{tmp_path / 'b.py'}:{line}: ")
+    assert str(caught.value).startswith(f"{tmp_path / 'b.py'}:{line}: " if line else f"{tmp_path / 'b.py'}: ")
     assert said in str(caught.value)
     assert (registry.all(), registry.version) == ([], version)
     assert registry.reload() == [], "it is not remembered"

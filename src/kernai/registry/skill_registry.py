@@ -52,7 +52,7 @@ class SkillRegistry(Registry[Skill]):
 
         A file is code and is run with the rights of this process. Its module has a private name, and `sys.path` is not
         changed. All or nothing: if a file fails, a `KernaiError` names the file and line, and nothing is registered.
-        Also raises `KernaiError` if no file matches the pattern. Returns the skills of these files.
+        Also raises `KernaiError` if no file matches, or two define a skill of one name. Returns the files' skills.
         """
         text = os.path.abspath(os.fspath(pattern))  # noqa: PTH100 - Path would take "**" and "[" for names
         with self._loading:
@@ -73,9 +73,14 @@ class SkillRegistry(Registry[Skill]):
         Removes the skills that these files defined before; without `pattern`, those that any loaded file defined.
         """
         new: dict[str, SkillFile] = {}
+        by: dict[str, str] = {}
         for path in paths:
             try:
                 new[path] = run_file(path)
+                # not those of modules that it imports, which may be among the files; a later pattern may replace skills
+                own = [one.name for one in new[path].skills if one.__module__ == new[path].module and pattern]
+                if (twice := next((one for one in own if by.setdefault(one, path) != path), None)) is not None:
+                    raise KernaiError(f"it defines skill {twice!r}, as {by[twice]} does")
             except BaseException as error:
                 forget(new.values())
                 if not isinstance(error, (Exception, SystemExit)):
