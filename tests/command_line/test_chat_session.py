@@ -50,13 +50,13 @@ def test_a_limit_ends_the_turn_and_its_messages_stay(capsys: pytest.CaptureFixtu
     ("in_flight", ["perhaps", " Skip ", "", "retry"], ["skip", "retry"]),
     ("approvals", ["", "ok", " Y ", "not today"], [Decision(True, by="ann"), Decision("not today", by="ann")]),
     ("approvals", ["yes", "n"], [Decision(True, by="ann"), Decision(False, by="ann")]),
-    ("approvals", ["y", " No "], [Decision(True, by="ann"), Decision(False, by="ann")]),
+    ("approvals", ["= red", " No "], [Decision({"answer": "red"}, by="ann"), Decision(False, by="ann")]),
 ])
 def test_the_question_about_a_call_is_repeated_until_it_is_answered(
     what: Any, lines: list[str], answers: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(stores, "login_name", lambda: "ann")
-    calls = [PendingCall(call_id, "pay", {}) for call_id in ("0.0", "0.1")]
+    calls = [PendingCall(call_id, "pay", {}, "Which?", {"among": 2}) for call_id in ("0.0", "0.1")]
     talk, found = session(Agent(instructions="")), dict[str, Any]()
     talk._ask(what, calls, found)
     for line in lines[:-1]:
@@ -64,7 +64,7 @@ def test_the_question_about_a_call_is_repeated_until_it_is_answered(
     with pytest.raises(TypeError):  # the turn continues, and there is no store
         talk.take(lines[-1])
     assert list(found.values()) == answers
-    assert capsys.readouterr().err.count("pay") == len(lines)
+    assert capsys.readouterr().err.count('pay {} (Which? {"among": 2})') == len(lines)
 
 
 ASK = '<command name="/skills"></command>'

@@ -18,6 +18,7 @@ import pytest
 
 import kernai
 from kernai import Media, SqliteStore
+from kernai.command_line import stores
 from kernai.command_line.diff_command import scopes_of
 from kernai.command_line.recording import Source
 from tests.command_line.conftest import Here, Screen
@@ -93,9 +94,9 @@ def test_an_approved_call_is_made_and_earlier_calls_are_not_repeated(
     here: Here, paused: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGNAME", "bob")
-    done = here(*RESUME, "--approve", "1.0")
+    done = here(*RESUME, "--approve", "1.0=all of it")
     assert (done.returncode, done.stdout) == (0, "Order 42 is refunded.\n")
-    assert "  call 1.0 approved by bob" in done.stderr.splitlines(), "by default the logged-in user decides"
+    assert '  call 1.0 approved by bob: {"answer": "all of it"}' in done.stderr.splitlines(), "by default the logged-in user decides"
     assert ((paused / "looked.txt").read_text(), (paused / "paid.txt").read_text()) == ("x", "30 ")
     again = here(*RESUME, "-q")
     assert (again.returncode, again.stdout, again.stderr) == (0, "Order 42 is refunded.\n", "")
@@ -196,11 +197,12 @@ def test_a_damaged_run_is_listed_with_the_others_and_says_what_blocks_it(here: H
 
 @pytest.mark.parametrize("why, reason", [("it was never paid", "it was never paid"), ("", "refused")])
 def test_a_decision_is_stored_for_the_process_that_continues_the_run(here: Here, paused: Path, why: str, reason: str) -> None:
-    assert here("approve", "runs.db", "r42", "1.0", "--by", "bob").stderr.startswith("to continue the run: ")
+    assert here("approve", "runs.db", "r42", "1.0=[3]", "--by", "bob").stderr.startswith("to continue the run: ")
     done = here("approve", "runs.db", "r42", "1.0", "--no", why, "--by", "ann")
     assert (done.returncode, done.stdout) == (0, 'refused: 1.0 refund {"number": 42, "amount": 30}\n')
-    assert done.stderr == "this replaces the decision of bob: true\nto continue the run: kernai resume AGENT runs.db r42\n"
+    assert done.stderr == 'this replaces the decision of bob: {"answer": [3]}\nto continue the run: kernai resume AGENT runs.db r42\n'
     assert here("runs", "runs.db").stderr.startswith("r42 has its decisions; `kernai resume AGENT runs.db r42` or")
+    assert stores.split("a=b.0=c=d", ["a", "a=b.0"]) == ("a=b.0", "c=d"), "a task has any id"
     continued = here(*RESUME)
     assert continued.stdout == f'I read: <block type="error" name="refund">{reason}</block>\n'
     assert "  call 1.0 refused by ann" in continued.stderr
@@ -279,7 +281,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a run that is not there": (("resume", "clerk.py", "runs.db", "r43"), "has no run 'r43'", "did you mean r42? `kernai runs runs.db`"),
     "a call that does not wait": ((*RESUME, "--approve", "0.0"), "call '0.0' of run 'r42' waits for no decision", "those that wait: 1.0 refund"),
     "a refusal that sounds like consent": ((*RESUME, "--refuse", "1.0=yes"), "--refuse 1.0: a text refuses", "say why, or write --approve 1.0"),
-    "an answer to a call": ((*RESUME, "--approve", "1.0=tea"), "call '1.0=tea' of run 'r42' waits for no decision", "only Python can answer"),
     "a difference to a run without its store": (("diff", "runs.db", "r42", "r43"), "no file r43", "a run in the same store is runs.db r43"),
     "two decisions on one call": ((*RESUME, "--approve", "1.0", "--refuse", "1.0"), "two decisions on call '1.0'", "one"),
     "an input before the decision": ((*RESUME, "--input", "x"), "waits for a decision first", "those that wait: 1.0"),
@@ -287,7 +288,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "no run": (("resume", "clerk.py", "--store", "runs.db"), "give an agent, a store and a run", "`kernai runs STORE` lists the runs"),
     "no run of a named agent": (("resume", "clerk.py:agent", "runs.db", "--model", "ollama/x"), "give an agent, a store and a run", "STORE RUN"),
     "an approval in a run that is not there": (("approve", "runs.db", "r43", "0.0"), "no run 'r43'", "did you mean r42?"),
-    "a consent as a refusal": (("approve", "runs.db", "r42", "1.0", "--no", "yes"), "--no: a text refuses", "leave it out to approve"),
+    "a consent as a refusal": (("approve", "runs.db", "r42", "1.0", "--no", "yes"), "a text refuses", "just the call's id to approve"),
     "a deletion of every run": (("runs", "runs.db", "--delete"), "--delete would delete every run", "--older-than AGE"),
     "a deletion by agent": (("runs", "runs.db", "--delete", "--agent", "clerk"), "--delete takes --older-than and --status", "--agent and --limit"),
     "a run to cancel that is not there": (("cancel", "runs.db", "r43"), "no run 'r43'", "did you mean r42?"),

@@ -96,7 +96,7 @@ Ctrl-C             cancel the turn that is running; what its calls have done sta
 Asked = Literal["approvals", "in_flight"]
 #: the question about a call, and how to answer it
 _QUESTIONS: Mapping[Asked, tuple[str, str]] = {
-    "approvals": ("waits for your decision", "y or yes approves, n or no refuses, any other text refuses and says why"),
+    "approvals": ("waits for your decision", "y approves, n refuses, = answers, any other text refuses and says why"),
     "in_flight": (
         "was running when the program ended, and may have taken effect",
         "skip: the model reads that the outcome is unknown; retry: it is called again",
@@ -109,7 +109,9 @@ def decided(what: Asked, call: kernai.PendingCall, text: str) -> kernai.Decision
     word = text.lower()
     if what == "in_flight" or not word:
         return word if word in ("skip", "retry") else None
-    said: bool | str = {"y": True, "yes": True, "n": False, "no": False}.get(word, text)
+    said: Any = {"y": True, "yes": True, "n": False, "no": False}.get(word, text)
+    if word.startswith("="):
+        said = stores.approval(text[1:].lstrip())
     decision = kernai.Decision(said, by=stores.login_name())
     with suppress(ValueError):  # such as "ok", which neither approves nor refuses
         decision.check_for(call.params)

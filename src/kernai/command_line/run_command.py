@@ -114,8 +114,10 @@ def _decisions(
     info = store.existing(options.run)
     waiting = {call.call_id: call for call in info.not_in_flight()}
     decisions: dict[str, kernai.Decision] = {}
-    refused = [(call, why or False) for call, _, why in (one.partition("=") for one in options.refuse)]
-    for call, value in [*((call, True) for call in options.approve), *refused]:
+    approved, refused = ([stores.split(one, waiting) for one in given] for given in (options.approve, options.refuse))
+    given: list[tuple[str, Any]] = [(call, stores.approval(answer)) for call, answer in approved]
+    given += [(call, why or False) for call, why in refused]
+    for call, value in given:
         if call in decisions:
             raise CommandError(f"there are two decisions on call {call!r}", "give one --approve or --refuse per call")
         if call not in waiting:
@@ -223,7 +225,7 @@ kernai run clerk.py "Refund order 42" --store runs.db --run-id refund-42"""),
     "resume": Command(_resume, (
         *agents.AGENT, argument("STORE RUN", "a run in a store; see `kernai runs STORE`", name="words", nargs="*"),
         _OLDER, group(
-            argument("--approve CALL...", "approve this call; repeatable"),
+            argument("--approve CALL[=ANSWER]...", "approve this call, or answer its question; repeatable", valid_text),
             argument("--refuse CALL[=WHY]...", "refuse this call, and give the model the reason WHY; repeatable",
                      valid_text),
             stores.BY,

@@ -118,15 +118,16 @@ def _approve(options: Namespace) -> int:
     with stores.StoreAt(options.store) as store:
         info = store.existing(options.run)
         waiting = {one.call_id: one for one in info.pending}
-        if options.call not in waiting:
-            raise stores.not_waiting(options.call, options.run, waiting)
-        said = True if options.no is None else options.no or False
+        call, answer = stores.split(options.call, waiting) if options.no is None else (options.call, None)
+        if call not in waiting:
+            raise stores.not_waiting(call, options.run, waiting)
+        said = stores.approval(answer) if options.no is None else options.no or False
         by = stores.login_name() if options.by is None else options.by
-        with failing("--no", "say why, or leave it out to approve", ValueError):
-            store.store.decide(options.run, options.call, Decision(said, by=by))
+        with failing("", "give a reason with --no, or just the call's id to approve", ValueError):
+            store.store.decide(options.run, call, Decision(said, by=by))
         verdict = "approved" if options.no is None else "refused"
-        output.write(f"{verdict}: {options.call} {stores.call_line(waiting[options.call])}")
-        if (earlier := info.decisions.get(options.call)) is not None:
+        output.write(f"{verdict}: {call} {stores.call_line(waiting[call])}")
+        if (earlier := info.decisions.get(call)) is not None:
             value = one_line(earlier["decision"], _LONGEST_WHY)
             output.note(f"this replaces the decision of {earlier['by'] or 'somebody'}: {value}")
         # a worker of a PostgreSQL store continues the run if it was submitted, and no limit has ended it
@@ -191,7 +192,8 @@ kernai runs runs.db --json | python -m json.tool
 kernai runs postgresql:///app --status waiting --limit 50
 kernai runs runs.db --delete --older-than 90d --status final"""),
     "approve": Command(_approve, (
-        stores.STORE, stores.RUN, argument("CALL", "the call's id"),
+        stores.STORE, stores.RUN,
+        argument("CALL[=ANSWER]", "the call's id, and the answer to its question", valid_text, name="call"),
         argument("--no REASON", "refuse the call, and give the model this reason", valid_text), stores.BY,
     ), """\
 Approve or refuse a call that is waiting for a decision, or one that was running when its worker died. The decision is

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kernai._util.api import closest
 from kernai._util.redaction import one_line
@@ -16,7 +16,7 @@ from kernai.command_line.output import NO, CommandError, failing, is_address, sh
 from kernai.command_line.program import argument, valid_text
 from kernai.durable.store import RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunBusyError, RunConflictError
-from kernai.jsonio.json_data import jsonable
+from kernai.jsonio.json_data import jsonable, value_in
 from kernai.values.result import StopReason
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ def new_run_id() -> str:
 def call_line(call: PendingCall, width: int = 10**9) -> str:
     """One line about a call that waits for a decision. By default, nothing is cut: who approves a call must see it."""
     what = f"{call.skill} {one_line(jsonable(call.params), width)}" if call.skill else "a call of the model"
-    return f"{what} ({one_line(call.reason, width)})" if call.reason else what
+    metadata = {} if call.metadata.get("in_flight") else jsonable(call.metadata)
+    about = [one_line(one, width) for one in (call.reason, metadata) if one]
+    return f"{what} ({' '.join(about)})" if about else what
 
 
 def call_lines(calls: Iterable[PendingCall]) -> str:
@@ -113,12 +115,22 @@ def call_lines(calls: Iterable[PendingCall]) -> str:
     return "; ".join(f"{call.call_id} {call_line(call, 200)}" for call in calls)
 
 
+def split(given: str, waiting: Iterable[str]) -> tuple[str, str | None]:
+    """The call of ``CALL[=TEXT]``, and the text. A task's id, and so a call's, may contain a ``=``."""
+    fitting = [one for one in waiting if f"{given}=".startswith(f"{one}=")]
+    call = max(fitting, key=len, default=given.partition("=")[0])
+    return call, given[len(call) + 1 :] if len(given) > len(call) else None
+
+
+def approval(answer: str | None) -> Any:
+    """The decision that approves a call, or answers its question: with JSON, or else a text."""
+    return True if answer is None else {"answer": value_in(answer)}
+
+
 def not_waiting(call: str, run_id: str, waiting: Mapping[str, PendingCall]) -> CommandError:
     """The error for a decision on a call that does not wait for one."""
     none = "no call of this run waits; `kernai resume --in-flight` decides on interrupted ones"
     hint = f"those that wait: {call_lines(waiting.values())}" if waiting else none
-    if call.partition("=")[0] in waiting:
-        hint = 'give the id alone; only Python can answer: resume(..., approvals={ID: {"answer": ...}})'
     return CommandError(f"call {call!r} of run {run_id!r} waits for no decision", hint)
 
 
