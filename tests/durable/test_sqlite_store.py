@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from kernai import KernaiError, Media, MemoryStore, RunConflictError, RunDamagedError, SqliteStore
+from kernai import KernaiError, Media, MemoryStore, RunConflictError, RunDamagedError, RunInfo, SqliteStore
 from kernai.durable import sqlite_store
+from kernai.durable.lease import Lease
 from kernai.testing.store_rules import entry
 from tests.durable.durable_cases import Reversed
 
@@ -194,8 +195,16 @@ def test_a_conflict_says_what_to_do(path: Path, store: SqliteStore, first_seq: i
         other.append("r", 0, [entry(), entry()], [])
         with pytest.raises(RunConflictError, match=f"^run 'r' {message}"):
             one.append("r", first_seq, [entry()], [])
-        with pytest.raises(ValueError, match="append needs at least one entry"):
-            one.append("r", 2, [], [])
+        wrong: list[Any] = [([], "append needs at least one entry"), (["x"], "entries must be"), ([{"event": ["x"]}], "entries must be")]
+        for entries, why in wrong:
+            with pytest.raises(ValueError, match=why):
+                one.append("r", 2, entries, [])
+        with pytest.raises(ValueError, match="info must be that of run 'r'"):
+            one.append("r", 2, [entry()], [], info=RunInfo("q"))
+        with pytest.raises(ValueError, match="lease must be that of run 'r'"):
+            one.append("r", 2, [entry()], [], lease=Lease("q", "w", 1, 9.0))
+        with pytest.raises(TypeError, match="lease must be the Lease that the store gave, got int"):
+            one.renew(5)  # type: ignore[arg-type]
         one.append("r", 2, [entry()], [], writer="w")
         other.delete("r")
         with pytest.raises(RunConflictError, match="has 0 entries"):  # it is no retry of an append that was made

@@ -50,7 +50,7 @@ from kernai.values.result import StopReason
 T = TypeVar("T")
 #: how often `watch` polls a store that cannot notify it, in seconds
 POLL = 0.2
-TIMEOUT = "timeout must be a number of seconds"
+TIMEOUT, LEASE = "timeout must be a number of seconds", "lease must be the Lease that the store gave"
 #: add this to `monotonic()` for the time of day without jumps
 _SINCE = time() - monotonic()
 
@@ -279,7 +279,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
             raise KernaiError(f"the codec cannot decode the run: {error_text(error)}; {same}") from error
 
     def _sealed_append(
-        self, run_id: str, entries: Sequence[Entry], media: Sequence[Media]
+        self, run_id: str, entries: Sequence[Entry], media: Sequence[Media], terms: Terms
     ) -> tuple[list[str], list[tuple[str, str, bytes | None]]]:
         """What an append stores: a text for each entry, and the id, text and payload of each of the media.
 
@@ -288,6 +288,13 @@ class LeasedStore(Closing, NotCopied, RunStore):
         check_run_id(run_id)
         if not entries:
             raise ValueError("append needs at least one entry: media come with the entries that name them")
+        for name in ("info", "lease"):
+            if (one := terms.get(name)) is not None and getattr(one, "run_id", None) != run_id:
+                raise ValueError(f"{name} must be that of run {run_id!r}, got {one!r}")
+        for one in entries:  # otherwise each list of the runs may fail
+            texts = [one.get("event", ""), one.get("timestamp", "")] if isinstance(one, dict) else [None]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError("entries must be a list of dicts, as Event.to_dict returns them")
         return list(map(self._sealed, entries)), [(one.id, *self._sealed_media(one)) for one in media]
 
     def _sealed_media(self, media: Media) -> tuple[str, bytes | None]:
@@ -355,10 +362,10 @@ class LeasedStore(Closing, NotCopied, RunStore):
         return self._change(run_id, lambda head: head.existing().claim(worker, seconds))
 
     def renew(self, lease: Lease) -> Lease:
-        return self._change(lease.run_id, lambda head: head.renew(lease))
+        return self._change(check_type(lease, Lease, LEASE).run_id, lambda head: head.renew(lease))
 
     def release(self, lease: Lease) -> None:
-        self._change(lease.run_id, lambda head: head.release(lease))
+        self._change(check_type(lease, Lease, LEASE).run_id, lambda head: head.release(lease))
 
     def decide(self, run_id: str, call_id: str, decision: object) -> None:
         made = Decision.of(decision)
@@ -374,7 +381,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
         self._change(run_id, lambda head: head.existing().request_cancel(reason))
 
     def cancel_requests(self, run_ids: Iterable[str]) -> dict[str, str]:
-        found = {one: self._change(one, Head.why_cancelled, writes=False) for one in run_ids}
+        found = {one: self._change(one, Head.why_cancelled, writes=False) for one in check_texts("run_ids", run_ids)}
         return {run_id: reason for run_id, reason in found.items() if reason is not None}
 
     @overload
@@ -439,7 +446,7 @@ class MemoryStore(LeasedStore):
     def append(
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
-        texts, brought = self._sealed_append(run_id, entries, media)
+        texts, brought = self._sealed_append(run_id, entries, media, terms)
         with self._lock:
             run = self._run(run_id)
             if run.head.append(first_seq, entries, **terms):

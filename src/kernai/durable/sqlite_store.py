@@ -138,7 +138,7 @@ class SqliteStore(LeasedStore):
     def append(
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
-        key, (texts, sealed) = self._key(run_id), self._sealed_append(run_id, entries, media)
+        key, (texts, sealed) = self._key(run_id), self._sealed_append(run_id, entries, media, terms)
         rows = [(key, seq, text, crc32(text.encode("ascii"))) for seq, text in enumerate(texts, first_seq)]
         brought = [(key, *one, _checksum(one[1].encode("ascii"), one[2])) for one in sealed]
 

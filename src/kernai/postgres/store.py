@@ -160,7 +160,7 @@ class PostgresStore(LeasedStore):
         self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media], **terms: Unpack[Terms]
     ) -> Lease | None:
         terms["writer"] = terms.get("writer") or new_worker()  # to recognise this append when it is retried
-        texts, brought = self._sealed_append(run_id, entries, media)
+        texts, brought = self._sealed_append(run_id, entries, media, terms)
         info, lease = terms.get("info"), terms.get("lease")
         ends = first_seq + len(texts)
         given: dict[str, Any] = {
@@ -218,7 +218,7 @@ class PostgresStore(LeasedStore):
             return super().renew(lease)
 
     def cancel_requests(self, run_ids: Iterable[str]) -> dict[str, str]:
-        given = (self._tenant, list(run_ids))
+        given = (self._tenant, check_texts("run_ids", run_ids))
         with self._server.separate_connection():
             rows = self._perform("look", lambda connection: connection.execute(_CANCELLED, given).fetchall())
         return {run_id: why for run_id, *row in rows if (why := head_of(*row).why_cancelled()) is not None}
