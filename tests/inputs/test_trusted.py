@@ -181,6 +181,11 @@ class Opaque:
         return cls(data["to"])
 
 
+class Dumped(Opaque):
+    def model_dump(self) -> dict[str, Any]:
+        return {"to": self._to.upper()}
+
+
 class Linked(BaseModel):
     url: Trusted[HttpUrl]
 
@@ -223,7 +228,7 @@ def found(annotation: Any, value: Any) -> dict[str, tuple[Any, bool]]:
     (Renamed, {"recipient": "a", "hidden": "b"}, {"it.recipient": ("a", True), "it.hidden": ("b", True)}),
     (Renamed, {"recipient": "a", "shown": "bcd"}, {"it.recipient": ("a", True), "it.shown": ("bcd", True)}),
     (Several, ["a"], {"it[0]": ("a", True)}),
-    (Opaque, {"to": "a"}, {"it.to": ("a", True)}),
+    (Opaque, {"to": "a"}, {"it.to": ("a", True)}), (Dumped, {"to": "a"}, {"it.to": ("A", True)}),
     (Linked, {"url": "https://x.org"}, {"it.url": ("https://x.org", True)}),  # its own text ends in a slash
     (EnumCard | Free, {"kind": "card", "to": "a"}, {"it.to": ("a", True)}),
     (Named, {"by_name": {"k": {"to": "a"}}}, {"it.by_name.k": ("k", False), "it.by_name.k.to": ("a", True)}),
