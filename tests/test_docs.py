@@ -107,9 +107,7 @@ def run_python(block: CodeBlock, module: types.ModuleType) -> None:
 
 def run_session(block: CodeBlock, module: types.ModuleType) -> None:
     """Check an interpreter session; later blocks can use the names it defines."""
-    session = doctest.DocTestParser().get_doctest(
-        block.code, module.__dict__, block.place, str(block.page), block.line - 1
-    )
+    session = doctest.DocTestParser().get_doctest(block.code, module.__dict__, block.place, str(block.page), block.line - 1)
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     runner.run(session, out=report.append, clear_globs=False)

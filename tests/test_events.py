@@ -288,9 +288,7 @@ def test_an_observer_that_changes_an_event_does_not_affect_the_others(way: Way, 
     sinks, kept, watching, store = (Vandal(), Vandal()), kernai.MemorySink(), Vandal(), kernai.MemoryStore()
     with kernai.JsonlSink(tmp_path / "run.jsonl") as file:
         recorder = Recorder(kernai.CompositeSink(sinks[0], kept, file, sinks[1]))
-        result = way(
-            busy_agent(), recorder=recorder, on_event=watching.record, store=store, run_id="r", metadata={"tags": [1]}
-        )
+        result = way(busy_agent(), recorder=recorder, on_event=watching.record, store=store, run_id="r", metadata={"tags": [1]})
     assert result.text == "done"
     noted = [json.loads(one) for one in sinks[0].noted]
     assert len({one["event"] for one in noted}) > 25

@@ -249,9 +249,7 @@ RAISED = [
 @WAYS
 @pytest.mark.parametrize("native", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: f"{type(error).__name__}{len(error.args)}")
-def test_whatever_a_skill_raises_the_run_continues(
-    way: Way, native: bool, error: BaseException, recording: Recorder
-) -> None:
+def test_whatever_a_skill_raises_the_run_continues(way: Way, native: bool, error: BaseException, recording: Recorder) -> None:
     def fail() -> str:
         raise error
 

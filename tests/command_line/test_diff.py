@@ -297,9 +297,7 @@ WORDS = st.lists(st.sampled_from("abc"), max_size=20)
 @example(["a", "b"], ["a", "a", "b"], 9)  # the start and the end overlap
 @example(["a", "a", "b"], ["a", "b"], 9)
 @given(WORDS, WORDS, st.sampled_from([0, 4, diff_command.MOST_MATCHED]))
-def test_aligned_parts_cover_both_sequences_and_equal_parts_are_equal(
-    ours: list[str], theirs: list[str], most: int
-) -> None:
+def test_aligned_parts_cover_both_sequences_and_equal_parts_are_equal(ours: list[str], theirs: list[str], most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diff_command, "MOST_MATCHED", most)
         stretches = list(diff_command.aligned(ours, theirs))

@@ -242,9 +242,7 @@ def test_a_closed_terminal_stops_a_program_that_handles_sigterm_in_its_own_way(
     assert (tmp_path / "stopped").exists() == (status == 0)
 
 
-def test_a_sigterm_that_arrives_while_an_object_is_freed_ends_the_program_afterwards(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sigterm_that_arrives_while_an_object_is_freed_ends_the_program_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     class Freed:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGTERM)

@@ -196,9 +196,7 @@ def test_max_cost_works_with_a_given_price(here: Here, tmp_path: Path) -> None:
         assert "under $0.0001" in here("run", "agent.py", "x", "--model", "ollama/m", "--price", "0.5,0", env=env).stderr
 
 
-def test_media_of_a_run_are_stored_beside_its_recording_even_if_its_file_changes_the_folder(
-    here: Here, tmp_path: Path
-) -> None:
+def test_media_of_a_run_are_stored_beside_its_recording_even_if_its_file_changes_the_folder(here: Here, tmp_path: Path) -> None:
     draws = f"""
 import kernai, os
 os.chdir("/")

@@ -255,9 +255,7 @@ def test_a_response_is_an_answer_or_some_calls(accepted: bool, texts: list[str])
     ({"max_length": 1000}, ["It is 5."], ["It is 2 < 3."]),
     ({"max_length": 1001}, ["It is 2 < 3."], [""]),
 ])
-def test_an_answer_of_bounded_length_is_within_its_bounds(
-    bounds: dict[str, int], right: list[str], wrong: list[str]
-) -> None:
+def test_an_answer_of_bounded_length_is_within_its_bounds(bounds: dict[str, int], right: list[str], wrong: list[str]) -> None:
     output = Annotated[str, pydantic.Field(**bounds)]
     grammar = Grammar(Agent(instructions="", skills=None, protocols=[], output=output).grammar())
     assert [text for text in (*right, *wrong) if grammar.accepts(final(text))] == right

@@ -424,9 +424,7 @@ def test_a_default_that_can_change_is_copied_for_each_call(default: Any) -> None
     ({"description": 5}, "the description of an Input must be a str, got int"),
     ({"default": [threading.Lock()]}, "parameter 'x': its default cannot be copied"),
 ])
-def test_a_description_or_default_that_cannot_be_used_is_a_type_error_at_definition(
-    options: dict[str, Any], said: str
-) -> None:
+def test_a_description_or_default_that_cannot_be_used_is_a_type_error_at_definition(options: dict[str, Any], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         probe(Any, **options)
 
@@ -575,9 +573,7 @@ NEVER: list[Any] = [Even, Annotated[int, Gt(3), Lt(4)], Annotated[str, Predicate
     limit=st.sampled_from([Ge, Gt, Le, Lt]),
     optional=st.booleans(),
 )
-def test_the_example_in_the_fault_of_a_bounded_input_is_right_where_there_is_one(
-    edge: Any, limit: Any, optional: bool
-) -> None:
+def test_the_example_in_the_fault_of_a_bounded_input_is_right_where_there_is_one(edge: Any, limit: Any, optional: bool) -> None:
     annotation: Any = Annotated[type(edge), limit(edge)]
     skill = probe(annotation | None if optional else annotation)
     example = re.search(r'such as "(.*?)", (?:at |more |less )', str(refusal(skill, {"x": "soon"})))

@@ -123,9 +123,7 @@ def test_a_literal_stays_text_where_text_is_allowed(annotation: Any) -> None:
     ('{"x":' * 200_000 + "1" + "}" * 200_000, "deeper than 200 levels"),
 ])
 @pytest.mark.parametrize("skill", [ONE, TWO, NONE])
-def test_an_object_that_would_lose_something_is_an_input_error_with_the_reason(
-    skill: Skill, content: str, reason: str
-) -> None:
+def test_an_object_that_would_lose_something_is_an_input_error_with_the_reason(skill: Skill, content: str, reason: str) -> None:
     params = skill.read(content)
     assert params == {"input": content}  # what the event shows
     with pytest.raises(SkillInputError, match=reason) as caught:
@@ -162,9 +160,7 @@ def test_a_fault_after_text_that_looks_like_json_says_what_is_wrong_with_the_jso
     ('```json\n{"a": "x"}\n```', {"a": "x"}, ["code fence"]),
     (" ```\n{a: 'x\ty'}\n```\n", {"a": "x\ty"}, ["code fence", "unquoted key", "single-quoted string", "raw control character"]),
 ])
-def test_json_with_mistakes_is_read_if_nothing_is_lost(
-    content: str, expected: dict[str, object], repairs: list[str]
-) -> None:
+def test_json_with_mistakes_is_read_if_nothing_is_lost(content: str, expected: dict[str, object], repairs: list[str]) -> None:
     params = TWO.read(content)
     assert params == expected
     assert getattr(params, "repairs", None) == repairs

@@ -272,9 +272,7 @@ DONE = Turn(final("done"))
 ENDED = ("final", "done")
 
 
-def done(
-    name: str, response: str, injected: Sequence[Injected], events: Sequence[tuple[str, Any]] = (), **more: Any
-) -> Case:
+def done(name: str, response: str, injected: Sequence[Injected], events: Sequence[tuple[str, Any]] = (), **more: Any) -> Case:
     """The usual case: one turn, after which the answer is ``done``."""
     return Case(name, [Turn(response, *injected), DONE], [*events, ENDED], "done", **more)
 

@@ -103,9 +103,7 @@ assistant: <block type="final">On Thursday you water the plants.</block>
 """
 
 
-def test_the_mcp_example_prints_what_it_should_and_leaves_nothing_behind(
-    node_servers: NodeServers, tmp_path: Path
-) -> None:
+def test_the_mcp_example_prints_what_it_should_and_leaves_nothing_behind(node_servers: NodeServers, tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "KERNAI", "COV_"))}
     environment |= {"PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8", "MCP_SERVERS": str(node_servers.folder)}
     done = subprocess.run(

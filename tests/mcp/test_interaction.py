@@ -253,9 +253,7 @@ def test_several_requests_are_answered_by_key_and_others_by_their_callbacks() ->
     assert '"who": {"name": "Ada"}, "what": {"size": "M"}, "sample": {"type": "text", "text": "of 5"}' in text
 
 
-@pytest.mark.parametrize("request_", [
-    requests("prompts/get", name="greet"), requests("resources/read", uri="x://y"),
-])
+@pytest.mark.parametrize("request_", [requests("prompts/get", name="greet"), requests("resources/read", uri="x://y")])
 @pytest.mark.parametrize("elicitation", ["pause", None])
 def test_prompts_and_resources_may_need_input_too(request_: str, elicitation: Any) -> None:
     store = MemoryStore()

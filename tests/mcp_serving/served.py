@@ -241,16 +241,14 @@ def think(messages: Sequence[Message], model: Model) -> str:
     return '<command name="count">{"upto": 2}</command>'
 
 
-AGENT = Agent(name="thinker", instructions="the host's secret", provider=MockProvider().on_call(think),
-              skills=[count, poll])
+AGENT = Agent(name="thinker", instructions="the host's secret", provider=MockProvider().on_call(think), skills=[count, poll])
 
 SKILLS: list[Skill] = [
     add, add_later, relay, repeat, give, look, login, leave, leave_later, shout, count, hold, release, poll, poll_later, stuck,
     stuck_later, was_cancelled, owner, AGENT.as_skill("ask", "Ask the thinker."),
 ]
 
-OPTIONS: dict[str, Any] = {"name": "served", "version": "9.1", "instructions": "Add first.", "context": Shop,
-                           "max_workers": 64}
+OPTIONS: dict[str, Any] = {"name": "served", "version": "9.1", "instructions": "Add first.", "context": Shop, "max_workers": 64}
 
 if __name__ == "__main__":
     from kernai.mcp import serve, serving

@@ -296,9 +296,7 @@ def test_a_stopped_server_leaves_no_thread_and_no_descriptor_and_frees_its_port(
         assert post(server.url)[0] == 200
 
 
-@pytest.mark.parametrize("tool,mode", [
-    ("poll", "auto"), ("poll_later", "legacy"), ("stuck", "auto"), ("stuck_later", "auto"),
-])
+@pytest.mark.parametrize("tool,mode", [("poll", "auto"), ("poll_later", "legacy"), ("stuck", "auto"), ("stuck_later", "auto")])
 async def test_stopping_cancels_calls_in_progress(
     served: Any, mode: Any, tool: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,9 +15,7 @@ from typing import Self
 
 FOLDERS = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True), *map(Path, os.environ["PATH"].split(os.pathsep))]
 #: settings of a small server for tests
-SETTINGS = {
-    "listen_addresses": "", "max_connections": "200", "log_min_messages": "fatal", "shared_buffers": "64MB",
-}
+SETTINGS = {"listen_addresses": "", "max_connections": "200", "log_min_messages": "fatal", "shared_buffers": "64MB"}
 PATIENCE = 60.0
 
 

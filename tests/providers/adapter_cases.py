@@ -23,9 +23,7 @@ PAGE = b"<!doctype html><html><head><title>Bad Gateway</title></head><body><h1>n
 #: seconds: for a server that says nothing, for one that answers then, and to connect
 SHORT, ENOUGH, TO_CONNECT = 0.1, 0.3, 5.0
 
-MODELS = {
-    "openai": "gpt-4o-2024-11-20", "openai-responses": "gpt-5-pro-2025-10-06", "anthropic": "claude-sonnet-4-5-20250929",
-}
+MODELS = {"openai": "gpt-4o-2024-11-20", "openai-responses": "gpt-5-pro-2025-10-06", "anthropic": "claude-sonnet-4-5-20250929"}
 
 #: the messages of the errors that come in a stream
 SAID = ("the server had an error", "it broke", "The model is overloaded", "CUDA error")
@@ -132,9 +130,7 @@ def cuts(wire: Wire) -> Iterator[Case]:
     early, unended = wire.reply(wire.without_end([])), wire.reply(wire.without_end(PIECES))
     cut = {"status": None, "retryable": True}
     for how, reset in (("FIN", False), ("RST", True)):
-        yield Case(
-            f"cut by {how} after pieces had come", cut_after_pieces(wire, reset=reset), pieces=PIECES, fields=cut
-        )
+        yield Case(f"cut by {how} after pieces had come", cut_after_pieces(wire, reset=reset), pieces=PIECES, fields=cut)
         cut_off = replace(early, body=(*early.body, Close(reset)))
         yield Case(f"cut by {how} before a piece", always(cut_off, good), TEXT, PIECES, requests=2)
     framings: tuple[Framing, ...] = ("chunked", "length", "close")
@@ -164,9 +160,7 @@ def faults_after_status_200(wire: Wire) -> Iterator[Case]:
             fields={"retryable": True, "status": 200, "vendor": wire.name}, says=[said],
         )
         yield Case(f"{name} before a piece", always(wire.reply([*wire.opening(Turn()), *events]), good), TEXT, requests=2)
-    yield Case(
-        "a page with status 200", always(plain(PAGE, 200, "text/html")), pieces=(), options={"max_retries": 0},
-    )
+    yield Case("a page with status 200", always(plain(PAGE, 200, "text/html")), pieces=(), options={"max_retries": 0})
 
 
 def faults_before_the_answer(wire: Wire) -> Iterator[Case]:

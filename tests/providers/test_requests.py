@@ -139,9 +139,7 @@ ROLES = st.lists(st.sampled_from(["user", "assistant"]), min_size=1, max_size=8)
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
 @given(ROLES)
-def test_whatever_roles_a_history_begins_and_ends_with_all_of_it_is_sent_in_its_order(
-    vendor: str, roles: list[Any]
-) -> None:
+def test_whatever_roles_a_history_begins_and_ends_with_all_of_it_is_sent_in_its_order(vendor: str, roles: list[Any]) -> None:
     tape = [Message(role, f"{place}.") for place, role in enumerate(roles)]
     turns = flat(vendor, sent(vendor, tape))
     # messages that become one text are separated by a blank line
@@ -199,9 +197,7 @@ def test_mistral_is_not_sent_a_field_that_it_refuses() -> None:
 @pytest.mark.parametrize("content", [[""], [], ["", ""], [" \n"]])
 @pytest.mark.parametrize("role", ["user", "assistant"])
 @pytest.mark.parametrize("vendor", ADAPTERS)
-def test_an_empty_message_keeps_its_place_and_no_vendor_gets_an_empty_list(
-    vendor: str, role: Any, content: list[str]
-) -> None:
+def test_an_empty_message_keeps_its_place_and_no_vendor_gets_an_empty_list(vendor: str, role: Any, content: list[str]) -> None:
     tape = [user("Hello"), Message("assistant", "Hi."), Message(role, content), Message("assistant", "So?"), user("Bye")]
     body = sent(vendor, tape)
     assert all(message.get("parts", message.get("content")) != [] for message in body[MESSAGES[vendor]])

@@ -299,9 +299,7 @@ def test_a_wrong_certificate_is_refused_before_the_request_is_sent(wire: Stage, 
 
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_requests_work_the_same_over_tls(wire: Stage, framing: Any) -> None:
-    client = wire.answers(
-        Reply(body=(TEXT,) * 50, framing=framing), Reply(body=(TEXT, TEXT), framing=framing).cut(9), tls=True
-    )
+    client = wire.answers(Reply(body=(TEXT,) * 50, framing=framing), Reply(body=(TEXT, TEXT), framing=framing).cut(9), tls=True)
     assert read(client, wire.request()) == (200, TEXT * 50)
     response = client.send(wire.request())
     if framing != "close":

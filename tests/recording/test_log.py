@@ -128,9 +128,7 @@ def test_problems_are_logged_as_warnings(turn: str, level: str, event: str, capl
     fails = Protocol("fails", lambda *_: 1 / 0)
     with caplog.at_level(logging.INFO, "kernai"):
         run(turn, "<final>done</final>", protocols=[fails], on_prose="correct")
-    assert (level, event) in [
-        (one.levelname, one.getMessage().split()[0].removeprefix("event=")) for one in caplog.records
-    ]
+    assert (level, event) in [(one.levelname, one.getMessage().split()[0].removeprefix("event=")) for one in caplog.records]
 
 
 @pytest.mark.parametrize("level,wanted", [(logging.WARNING, {"skill.error"}), (logging.ERROR, set())])
@@ -220,14 +218,10 @@ def test_no_text_can_forge_a_second_line(options: dict[str, Any]) -> None:
     name = FORGERY.replace("\n", "\r")
     turn = command("fail") + f"<command name='{name}'></command>"
     with logged(logging.DEBUG, debug=True) as text:
-        agent = Agent(
-            instructions="", name=FORGERY, skills=[Skill("fail", execute=fail)], provider=MockProvider(turn, "done")
-        )
+        agent = Agent(instructions="", name=FORGERY, skills=[Skill("fail", execute=fail)], provider=MockProvider(turn, "done"))
         kernai.execute(agent, FORGERY, metadata={"m": FORGERY}, **options)
     assert "transfer" in text.getvalue()
-    assert [
-        one for one in text.getvalue().splitlines() if "skill=transfer" in one and "event=skill.result" in one[:20]
-    ] == []
+    assert [one for one in text.getvalue().splitlines() if "skill=transfer" in one and "event=skill.result" in one[:20]] == []
 
 
 def _raise() -> None:

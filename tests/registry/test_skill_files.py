@@ -155,9 +155,7 @@ def test_a_reload_follows_changed_new_moved_and_deleted_skills_and_files(registr
 
 
 @pytest.mark.parametrize("broken", ["def oops(:", "raise RuntimeError('no')", "raise type('E', (Exception,), {'__str__': id})"])
-def test_a_reload_that_fails_leaves_every_old_skill_in_place(
-    registry: SkillRegistry, tmp_path: Path, broken: str
-) -> None:
+def test_a_reload_that_fails_leaves_every_old_skill_in_place(registry: SkillRegistry, tmp_path: Path, broken: str) -> None:
     write(tmp_path / "a.py", one=1)
     write(tmp_path / "b.py", two=1)
     registry.load_from(tmp_path / "*.py")
@@ -269,9 +267,7 @@ def test_readers_see_either_the_old_skills_or_the_new_ones(registry: SkillRegist
     assert mixtures == []
 
 
-def test_a_skill_that_a_file_defines_after_loading_is_registered_globally(
-    registry: SkillRegistry, tmp_path: Path
-) -> None:
+def test_a_skill_that_a_file_defines_after_loading_is_registered_globally(registry: SkillRegistry, tmp_path: Path) -> None:
     define = "def define():\n    @skill\n    def late(): ...\n"
     give = "import contextvars\nlater = contextvars.copy_context()\n@skill\ndef give(): return later, define\n"
     registry.load_from(put(tmp_path / "a.py", define + give))

@@ -59,10 +59,7 @@ def gives_the_number(outcome: Outcome) -> bool:
 if __name__ == "__main__":
     scenario.main()
 '''
-TURNS = [
-    {"content": '<block type="command" name="double">21</block>'},
-    {"content": "<final>It is 42.</final>"},
-]
+TURNS = [{"content": '<block type="command" name="double">21</block>'}, {"content": "<final>It is 42.</final>"}]
 
 
 def ran_here(program: Path, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -30,9 +30,7 @@ INVENTORY = SCENARIOS / "inventory_lookup.py"
 
 def process(name: str, *arguments: str, python: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *python, str(SCENARIOS / f"{name}.py"), "--offline", "--no-log", *arguments]
-    return subprocess.run(
-        command, env={**ENVIRONMENT, **more}, capture_output=True, encoding="utf-8", timeout=120, check=False
-    )
+    return subprocess.run(command, env={**ENVIRONMENT, **more}, capture_output=True, encoding="utf-8", timeout=120, check=False)
 
 
 @pytest.mark.process

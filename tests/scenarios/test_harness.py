@@ -271,9 +271,7 @@ def test_a_tape_is_remade_from_its_own_replay(demo: Demo) -> None:
     assert done.returncode == 0
     assert f"tape: {demo.tape} (1 conversation, 2 turns, hand-written)" in done.stdout
     turns = demo.saved["conversations"][0]["turns"]
-    assert [turn["asked"] for turn in turns] == [
-        ["What is twice 21?"], ['<block type="result" name="double">42</block>'],
-    ]
+    assert [turn["asked"] for turn in turns] == [["What is twice 21?"], ['<block type="result" name="double">42</block>']]
     assert "prompt_tokens" not in turns[0]
     assert (demo.saved["provider"], demo.saved["model"]) == ("hand-written", "hand-written")
     assert "note:" not in demo.replay().stdout

@@ -264,9 +264,7 @@ def test_the_view_keeps_only_the_end_of_a_long_streamed_block() -> None:
     assert (state.streams, state.usage.prompt_tokens, state.usage.completion_tokens) == ({}, 7, None)
 
 
-@pytest.mark.parametrize(
-    "cost, shown", [(None, "unknown"), (0.0, "$0.0000"), (0.00002, "under $0.0001"), (0.01234, "$0.0123")]
-)
+@pytest.mark.parametrize("cost, shown", [(None, "unknown"), (0.0, "$0.0000"), (0.00002, "under $0.0001"), (0.01234, "$0.0123")])
 def test_an_unknown_cost_is_never_shown_as_zero(cost: float | None, shown: str) -> None:
     assert dollars(cost) == shown
     assert (count(None), count(1234)) == ("unknown", "1,234")

@@ -236,9 +236,7 @@ def test_the_servers_are_installed_once_and_a_line_says_so_but_other_versions_ar
     ("exit 3", "npm ended with status 3"),
     ("exit 0", "is incomplete: delete it and try again"),
 ], ids=["npm says why", "npm says nothing", "npm does nothing"])
-def test_an_installation_that_fails_is_reported_in_one_line(
-    npm: Callable[[str], None], script: str, reason: str
-) -> None:
+def test_an_installation_that_fails_is_reported_in_one_line(npm: Callable[[str], None], script: str, reason: str) -> None:
     npm(script)
     with pytest.raises(UsageError, match=r"^cannot install the MCP servers: ") as failed:
         node_servers.installed()

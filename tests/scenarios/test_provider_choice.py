@@ -277,9 +277,7 @@ def test_the_failure_of_a_vendor_shows_no_key_anywhere(tmp_path: Path, server: A
     server.said["/v1/chat/completions"] = (401, '{"error": {"message": "wrong key {auth}"}}')
     demo = Demo(tmp_path)
     record = tmp_path / "run.jsonl"
-    done = demo.run(
-        "m", "local", "--record", record, LOCAL_BASE_URL=f"http://{server.host}/v1", LOCAL_API_KEY=SECRET
-    )
+    done = demo.run("m", "local", "--record", record, LOCAL_BASE_URL=f"http://{server.host}/v1", LOCAL_API_KEY=SECRET)
     assert done.returncode == 1
     assert [request.path for request in server.requests] == ["/v1/chat/completions"]
     assert "FAILED: the run ended with error" in done.stdout

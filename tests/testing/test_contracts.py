@@ -151,9 +151,7 @@ class Differing(MockProvider):
     (Differing, "a run: async: error: not implemented"),
     (lambda text: MockProvider(text).fail_on_step(1), "8 threads at once: runs failed"),
 ])
-def test_a_provider_that_does_not_keep_the_contract_is_found_out(
-    provider: Callable[[str], MockProvider], failure: str
-) -> None:
+def test_a_provider_that_does_not_keep_the_contract_is_found_out(provider: Callable[[str], MockProvider], failure: str) -> None:
     def make() -> MockProvider:
         return provider("Hello.")
 

@@ -93,9 +93,7 @@ def test_options_that_are_set_are_listed_zero_too(given: dict[str, Any]) -> None
 
 
 @given(options, options)
-def test_merging_takes_each_option_from_the_second_where_it_sets_one(
-    one: GenerationOptions, two: GenerationOptions
-) -> None:
+def test_merging_takes_each_option_from_the_second_where_it_sets_one(one: GenerationOptions, two: GenerationOptions) -> None:
     merged = one.merge(two)
     for name in ("temperature", "max_tokens", "top_p", "thinking"):
         over = getattr(two, name)
@@ -152,9 +150,7 @@ def test_options_cannot_be_changed() -> None:
     ("hot", TypeError, "generation must be GenerationOptions, a mapping or None, got str"),
     ([("temperature", 1)], TypeError, "got list"),
 ])
-def test_a_wrong_option_is_refused_by_name_where_options_are_taken(
-    given: Any, error: type[Exception], complaint: str
-) -> None:
+def test_a_wrong_option_is_refused_by_name_where_options_are_taken(given: Any, error: type[Exception], complaint: str) -> None:
     for take in (GenerationOptions.coerce, GenerationOptions().merge, lambda it: Agent(instructions="", generation=it)):
         with pytest.raises(error, match=complaint):
             take(given)

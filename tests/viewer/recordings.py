@@ -86,8 +86,7 @@ def buying() -> list[dict[str, Any]]:
 def small() -> Script:
     """One step: a call that works, without usage figures."""
     script = Script().add("run_start", {"run_id": "run-1", "input": "Look up tea.", "model": "m", "agent": "librarian"})
-    script.add("messages_sent", [
-        {"role": "system", "content": "You search."}, {"role": "user", "content": "Look up tea."}])
+    script.add("messages_sent", [{"role": "system", "content": "You search."}, {"role": "user", "content": "Look up tea."}])
     script.turn(0, 'Let me see.\n<command name="search">tea</command>', ("command", "search", "tea"))
     script.add("skill_execute", {"call_id": "0.0", "skill": "search", "params": {"query": "tea"}})
     return script.add("skill_result", {"call_id": "0.0", "skill": "search", "result": "3 hits", "duration_ms": 12})
