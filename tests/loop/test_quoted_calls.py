@@ -388,6 +388,17 @@ def test_a_replay_recognises_the_same_quoted_calls(confirmed: bool) -> None:
     assert ran == (["/etc"] if confirmed else [])
 
 
+def test_one_response_confirms_several_calls_unless_a_recording_is_older() -> None:
+    recorder, agent = Recorder(), Ran().agent(WIPE + OTHER)
+    execute(agent, "Go.", provider=MockProvider(FETCH, WIPE + OTHER, WIPE + OTHER, DONE), recorder=recorder)
+    older = recorder.to_list()
+    older[0]["data"]["rules"]["quotes"] = 2
+    assert replay(agent, recording=older).result is not None
+    older[0]["data"]["rules"]["quotes"] = 1
+    with pytest.raises(ReplayDivergenceError):
+        replay(agent, recording=older)
+
+
 def test_a_page_that_is_read_repeatedly_is_stored_once() -> None:
     quoted, inner = QuotedCalls(), QuotedCalls()
     for scope, source in ((quoted, "fetch"), (quoted, "read"), (inner, "read")):
