@@ -272,7 +272,7 @@ def test_a_text_that_the_server_does_not_take_is_an_error_at_once(kept: Postgres
 def test_a_closed_postgres_store_is_an_error_that_says_so(kept: PostgresStore) -> None:
     kept.close()
     kept.close()
-    for act in (kept.load, lambda _: kept.append("r", 0, [started()], []), lambda _: list(kept.runs()), kept.cancel_requests):
+    for act in (kept.load, lambda _: kept.append("r", 0, [started()], []), lambda _: list(kept.runs()), lambda one: kept.cancel_requests([one])):
         with pytest.raises(KernaiError, match="the store is closed"):
             act("r")
 
