@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,16 +82,15 @@ def never(_: Sequence[Message], __: OnChunk) -> str:
 
 
 @WAYS
-def test_a_run_cancelled_before_it_begins_calls_nothing(way: Way) -> None:
-    cancel, recorder = threading.Event(), Recorder()
-    cancel.set()
+@pytest.mark.parametrize("at", ["", "messages_sent"])
+def test_a_run_cancelled_before_its_first_call_calls_nothing(way: Way, at: str) -> None:
+    recorder = Recorder()
+    cancel = SimpleNamespace(is_set=lambda: at in {"", *(event.type for event in recorder.entries)})
     result, provider = way(never, cancel=cancel, recorder=recorder)
     assert provider.calls == 0
-    assert result.stop_reason == "cancelled"
-    assert [event.type for event in recorder.entries] == ["run_start", "result"]
-    with pytest.raises(RunCancelledError) as caught:
-        result.unwrap()
-    assert caught.value.result is result
+    assert [event.type for event in recorder.entries] == ["run_start", *["messages_sent", "model_failed"] * bool(at), "result"]
+    assert isinstance(result.error, RunCancelledError)
+    assert result.error.result is result
     assert [message.text for message in result.messages] == ["go"]
 
 

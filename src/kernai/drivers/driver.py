@@ -159,7 +159,7 @@ class Driver:
 
     def begin_call(self, effect: CallModel) -> tuple[Provider, ModelStream, GenerationOptions]:
         """Returns the provider to call, the stream for the response, and the options."""
-        if self.root.durable is not None:
+        if not self.root.cancellation.is_quiet:
             self.check_wanted()
         run = self.root.runs[effect.scope]
         provider = run.provider if effect.provider is None else effect.provider
