@@ -326,14 +326,14 @@ class _Call:
             if isinstance(value, Message) and isinstance(self.effect, CallProtocol):
                 if value.role == "system":
                     raise ValueError("a handler may not return a system message")
-                payload, recorded, metadata, media, outside = value, value.to_dict(), None, value.media, [value.text]
+                payload, recorded, metadata, media, outside = value, value.to_dict(), None, value.media, value.text
             else:
                 result = run.scrub(self.call_id, SkillResult.of(run.scrub(self.call_id, value)))
                 recorded, metadata, media = recorded_parts(result.parts or ("",)), result.metadata or None, result.media
                 payload = result_block(name, neutralize(result.text))
                 if not isinstance(recorded, str):
                     payload = result_parts(name, result.parts)
-                outside = [result.text, dumps([one.to_dict() for one in media])]  # a file's name is untrusted too
+                outside = result.text
             for one in media:
                 run.context.media_store.put(one)
         except Exception as error:  # noqa: BLE001 - the model reads whatever a call raises
@@ -343,7 +343,7 @@ class _Call:
         run.write(row)
         if run.trust is not None and isinstance(row, SkillResultRow):
             run.trust.add_result(run.held[name], row)
-        for text in outside:
+        for text in (outside, dumps([one.to_dict() for one in media])):  # a file's name is untrusted too
             run.quoted.record_untrusted(name, text)
         return payload
 
