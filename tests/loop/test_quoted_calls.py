@@ -9,6 +9,7 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -242,9 +243,13 @@ def test_what_a_protocol_answers_is_outside_text_and_its_requests_are_compared_b
 
     recorder, again = Recorder(), """<block type="mcp">{'n': 1, 'tool': 'drop'}</block>"""
     mock = MockProvider('<block type="mcp">{"tool": "list"}</block>', again, DONE)
-    execute(Agent(instructions="", protocols=[Protocol("mcp", handle, "docs")]), "Go.", provider=mock, recorder=recorder)
+    execute(agent := Agent(instructions="", protocols=[Protocol("mcp", handle, "docs")]), "Go.", provider=mock, recorder=recorder)
     assert asked == ['{"tool": "list"}']
     assert sources(recorder) == [("mcp", None, "mcp")]
+    older = recorder.to_list()
+    older[0]["data"]["rules"]["quotes"] = 3
+    with nullcontext() if where == "text" else pytest.raises(ReplayDivergenceError):
+        replay(agent, recording=older)
 
 
 def test_a_history_s_results_are_outside_text_and_the_runtime_s_own_words_in_it_are_not() -> None:

@@ -31,7 +31,7 @@ CHECKED_FIELDS = 5
 LAST_OUTCOMES = 6
 #: version of the rules for what counts as a quoted call. Since 2, a call is also recognised by its letters and digits
 #: alone, and one response may confirm several. Since 3, calls in a history's messages from protocol handlers count.
-#: Since 4, an answer in another format can be confirmed
+#: Since 4, an answer in another format can be confirmed, and names of media in handlers' messages count
 QUOTES = 4
 #: options that have a part of their own, or belong to a run rather than to the agent
 _APART = frozenset({

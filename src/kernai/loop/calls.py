@@ -42,7 +42,7 @@ from kernai.loop.effects import (
     how_broken_off,
 )
 from kernai.loop.model_stream import ParsedResponse
-from kernai.loop.quoted_calls import Keys, called_name, content_keys, passed_on, skill_keys
+from kernai.loop.quoted_calls import MEDIA_NAMES, Keys, called_name, content_keys, passed_on, skill_keys
 from kernai.loop.run_state import Run, recorded_parts
 from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.values.message import By, Message, Part
@@ -343,8 +343,9 @@ class _Call:
         run.write(row)
         if run.trust is not None and isinstance(row, SkillResultRow):
             run.trust.add_result(run.held[name], row)
-        for text in (outside, dumps([one.to_dict() for one in media])):  # a file's name is untrusted too
-            run.quoted.record_untrusted(name, text)
+        run.quoted.record_untrusted(name, outside)
+        if not isinstance(payload, Message) or run.gate.rules(run).quotes >= MEDIA_NAMES:  # they are untrusted too
+            run.quoted.record_untrusted(name, dumps([one.to_dict() for one in media]))
         return payload
 
     def fail(self, error: BaseException) -> str:

@@ -37,6 +37,7 @@ _NO_TEXTS: Mapping[str, str] = {}
 TOGETHER = 2  # the first `Rules.quotes` with which one response may confirm several calls, see `definition.QUOTES`
 HANDLERS = 3  # the first with which protocol handlers' messages in a history count as outside text
 TRANSLATED_ANSWERS = 4  # the first with which an answer in another format can be confirmed
+MEDIA_NAMES = 4  # the first with which names of media in protocol handlers' messages count as outside text
 _ANY = ("", None)  # in place of type and name: a text that was made to hide its calls may quote any call
 
 
