@@ -204,7 +204,7 @@ def test_a_call_that_a_middleware_makes_instead_is_only_repeated_if_a_person_say
     killed = run.cut(run.index("skill_execute") + 1)
     for _ in range(2):  # the second time after it was approved
         [asked] = killed.resume().pending
-        assert ("'pay' may have been called" in asked.reason, asked.metadata["skill"], len(paid)) == (True, "pay", 1)
+        assert ("'pay' may have been called" in asked.reason, asked.skill, len(paid)) == (True, "pay", 1)
         again = killed.cut(len(killed.load()))
         assert again.resume(approvals={asked.call_id: True}).text == "done"
         killed, paid[1:] = again.cut(again.index("approval_given") + 1), []

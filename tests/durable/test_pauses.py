@@ -143,7 +143,7 @@ def test_a_middleware_sees_the_parameters_that_a_decision_changed(way: Way) -> N
         if isinstance(effect, CallSkill) and effect.skill == "pay":
             seen.append((dict(effect.arguments), effect.approval and effect.approval.by))
             if effect.approval is None:
-                raise Pause("may it?")
+                raise Pause("may it?", {"skill": "Payments", "params": "one"})  # shown to people, and nothing else
         return (yield effect)
 
     case = Case(way, pause)
@@ -173,7 +173,7 @@ def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approv
     [asked] = run.execute().pending
     if decided:  # a decision on the other one's call is none on this
         [asked] = run.resume(approvals={asked.call_id: True}).pending
-    assert (asked.reason, asked.metadata) == ("skill 'pay' needs approval", {"skill": "pay", "params": {"amount": 2}})
+    assert (asked.reason, asked.skill, asked.params) == ("skill 'pay' needs approval", "pay", {"amount": 2})
     with pytest.raises(ValueError, match="'at' is not an input of pay; it has amount"):
         run.resume(approvals={asked.call_id: {"params": {"at": "ship"}}})
     [asked] = run.resume(approvals={asked.call_id: {"params": {"amount": 3}}}).pending

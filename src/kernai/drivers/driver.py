@@ -39,6 +39,7 @@ from kernai.loop.effects import (
     Commit,
     Completion,
     Effect,
+    NotApproved,
     NotBegun,
     NotPerformed,
     Raise,
@@ -128,10 +129,6 @@ class Stack:
 
 class TakenOver(BaseException):
     """Another thread drives the stack now. Never raised outside a driver."""
-
-
-class NotApproved(Pause):
-    """A call was not made because it needs approval."""
 
 
 class Driver:

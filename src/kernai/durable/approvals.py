@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from string import punctuation, whitespace
 from typing import Any
 
@@ -14,7 +14,7 @@ from kernai.events import ApprovalGivenRow
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import copied, jsonable
 from kernai.loop import corrections
-from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Effect, NotBegun, SubRun
+from kernai.loop.effects import CallModel, CallProtocol, CallSkill, Effect, NotApproved, NotBegun, SubRun
 from kernai.loop.run_state import Run
 from kernai.values.pending_calls import PendingCall, UntrustedValue
 from kernai.values.result import StopReason
@@ -57,8 +57,9 @@ class Decision(Value):
     value: bool | str | Mapping[str, Any]
     by: str | None = None
     trusted: bool = False
-    #: the metadata of the pause that this decision answers; set by the runtime
+    #: the metadata of the pause that this decision answers, and the skill whose call waited; set by the runtime
     asked: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    skill: str | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_type(self.trusted, bool, "trusted must be True or False")
@@ -97,10 +98,9 @@ class Decision(Value):
         """The parameters to change."""
         return self.value.get("params") if isinstance(self.value, Mapping) else None
 
-    @property
-    def instead(self) -> Mapping[str, Any] | None:
-        """The skill and params of the call that this is about, if a middleware makes it instead of the model's."""
-        return self.asked if self.asked is not None and self.asked.keys() == {"skill", "params"} else None
+    def about(self, call: PendingCall) -> Decision:
+        """Returns the decision as one on this call."""
+        return replace(self, asked=call.metadata, skill=call.skill if isinstance(call.params, Mapping) else None)
 
     @property
     def answer(self) -> Any:
@@ -188,6 +188,8 @@ def pending_call(run: Run, call: Call, pause: Pause) -> PendingCall:
     """Returns the call as shown to the person who decides, without the credentials that it has read."""
     name, params = called(call)
     reason, metadata = run.scrub(call.call_id, (pause.reason, jsonable(dict(pause.metadata))))
+    if isinstance(pause, NotApproved):
+        name, params = metadata.pop("skill", name), metadata.pop("params", params)
     untrusted = pause.untrusted if isinstance(pause, DoubtfulPause) else ()
     until = None if pause.until is None else utc(pause.until)
     return PendingCall(call.call_id, name, params, reason, metadata, until, untrusted)
@@ -216,7 +218,7 @@ def decided(run: Run, call: Call, decision: Decision) -> Call:
 
 def as_edited(run: Run, call: Call, decision: Decision) -> Call:
     """Returns the call with the inputs that the decision changes. Raises what `edited` raises."""
-    if decision.params is None or (decision.instead is not None and decision.instead["skill"] != called(call)[0]):
+    if decision.params is None or decision.skill not in (None, called(call)[0]):
         return call
     if isinstance(call, SubRun):
         arguments = edited(run, call.skill or "", {"input": call.input[0]}, decision)

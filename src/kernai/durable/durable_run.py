@@ -8,20 +8,20 @@ before that, so an error found during the replay changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any, Literal
 
-from kernai.durable.approvals import Call, Decision, called, edited
+from kernai.durable.approvals import Call, Decision, as_edited, called, edited
 from kernai.durable.history import History, divergence
 from kernai.durable.host_state import HostState, restore
 from kernai.durable.outcomes import RecordedError, RecordedExit
 from kernai.durable.recorded_run import Recorded, RecordedRun, parts_of, reading
 from kernai.durable.scope import DurableScope
-from kernai.errors import InFlightError, KernaiError, Pause, RunConflictError, RunStoppedError, Stop, StoreNeededError
+from kernai.errors import InFlightError, KernaiError, RunConflictError, RunStoppedError, Stop, StoreNeededError
 from kernai.events import RECORDING_FORMAT, InFlightRow, ResultRow, Row, RunResumedRow, RunStartRow
 from kernai.loop import effects
-from kernai.loop.effects import CallProtocol, CallSkill, Completion, Effect, SubRun, Work
+from kernai.loop.effects import CallProtocol, CallSkill, Completion, Effect, NotApproved, SubRun, Work
 from kernai.loop.kernel import run_loop
 from kernai.loop.root import Outbox
 from kernai.loop.run_state import Run
@@ -118,7 +118,7 @@ class DurableRun:
         self._definition = recorded.definition
         self._in_flight, self._verdicts = in_flight, verdicts
         facts = history.facts
-        made = {call: replace(decision, asked=facts.waiting[call].metadata) for call, decision in approvals.items()}
+        made = {call: decision.about(facts.waiting[call]) for call, decision in approvals.items()}
         self.decisions = facts.approvals | made
         self._restore(run)
         inputs = [*recorded.inputs(run.context.media_store), *added]
@@ -145,8 +145,7 @@ class DurableRun:
         run = self.scopes[call_id.rpartition("/")[0]].run
         if decision.params is not None:
             waiting = self.history.facts.waiting[call_id]
-            asked = self.decisions[call_id].instead or {"skill": waiting.skill, "params": waiting.params}
-            edited(run, asked["skill"] or "", asked["params"], decision)
+            edited(run, waiting.skill or "", waiting.params, decision)
         row = decision.row(call_id)
         if run.trust is not None:
             run.trust.restore([row])
@@ -237,12 +236,18 @@ class DurableRun:
             )
         return InFlightRow(call.call_id, choice)
 
-    def check_repeat(self, run: Run, one: Effect) -> None:
-        """Lets a person decide on what a middleware calls in place of a skill that may be called again."""
-        if isinstance(one, CallProtocol) or (isinstance(one, CallSkill) and not run.held_skill(one.skill).idempotent):
-            name, params = called(one)
+    def instead(self, run: Run, call: Call, call_id: str) -> Call:
+        """Returns a call that a middleware makes instead of the model's, with people's decisions on it alone."""
+        (name, params), last = called(call), call.approval
+        skill = run.held_skill(call.skill) if isinstance(call, CallSkill) else None
+        if call_id in self.repeated and not (skill and skill.idempotent):
             why = f"{name!r} may have been called before the run was interrupted, and it is not idempotent"
-            raise Pause(why, {"skill": name, "params": params})
+            raise NotApproved(why, {"skill": name, "params": params})
+        decisions = (*self.history.facts.decided.get(call_id, ()), last)
+        own = [one for one in decisions if isinstance(one, Decision) and one.skill == name]
+        if skill and skill.approval and not own and getattr(last, "asked", None) is not None:
+            return call.replace(approval=None)  # a person has decided on the model's call
+        return reduce(partial(as_edited, run), own, call)
 
     def broken_off(self, call_id: str) -> BaseException:
         """Returns the error of a call without an outcome in a closed run."""

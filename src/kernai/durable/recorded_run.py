@@ -17,7 +17,7 @@ from kernai.errors import KernaiError, RunStoppedError, SkillInputError, Stop, e
 from kernai.inputs.table import Repair
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import LISTINGS
-from kernai.loop.effects import CallSkill, task_scope
+from kernai.loop.effects import task_scope
 from kernai.loop.run_state import Run, input_message
 from kernai.loop.workflow import RESULT_NAME, planned
 from kernai.values.media import MediaStore
@@ -114,8 +114,8 @@ class Facts:
             self.approvals.pop(row.call_id, None)
         elif isinstance(row, events.ApprovalGivenRow):
             waited = self.waiting.pop(row.call_id, None)
-            decision = Decision(row.decision, row.by, asked=None if waited is None else waited.metadata)
-            self.approvals[row.call_id] = decision
+            decision = Decision(row.decision, row.by)
+            self.approvals[row.call_id] = decision = decision if waited is None else decision.about(waited)
             self.decided.setdefault(row.call_id, []).append(decision)
         elif isinstance(row, events.InputAddedRow):
             for earlier in (self.waiting, self.approvals, self.in_flight):
@@ -128,17 +128,6 @@ class Facts:
     def agreed(self, call_id: str) -> Decision | None:
         """What people have decided last."""
         return next((one for one in reversed(self.decided.get(call_id, ())) if not one.is_woken), None)
-
-    def with_own(self, run: Run, call: CallSkill, call_id: str) -> Call:
-        """Returns a call that a middleware makes instead of the model's with the decisions on it alone."""
-        last = [call.approval] if isinstance(call.approval, Decision) and call.approval.asked is not None else []
-        own = [one for one in (*self.decided.get(call_id, ()), *last) if (one.instead or {}).get("skill") == call.skill]
-        if last and not own and run.held_skill(call.skill).approval:  # a person has decided on the model's call
-            return call.replace(approval=None)
-        made: Call = call
-        for decision in own:
-            made = as_edited(run, made, decision)
-        return made
 
     def as_edited(self, run: Run, call: Call) -> Call:
         """Returns a call with the inputs that people have changed so far. Raises what `edited` raises."""

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from kernai._util.api import check_seconds, check_type
 from kernai.agents.agent import Agent, check_model
-from kernai.errors import Control, Stop
+from kernai.errors import Control, Pause, Stop
 from kernai.registry.provider import Provider, check_provider
 from kernai.values.message import InputPart, Message
 from kernai.values.model import GenerationOptions, Model
@@ -54,6 +54,10 @@ class LimitStop(Stop):
 
 class NotBegun(Cancelled):
     """The run must stop, and an announced call was not started."""
+
+
+class NotApproved(Pause):
+    """A call was not made because it needs approval. Its `metadata` says which skill or protocol."""
 
 
 class NotPerformed(Control):

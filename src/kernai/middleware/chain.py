@@ -83,22 +83,19 @@ def _passed(run: Run, first: Effect, effect: Effect, at: int) -> Flow:
             may_return_none = outcome is None and error is None
 
 
-def _checked(run: Run, call: Effect, first: Effect) -> Effect:
+def _checked(run: Run, call: Any, first: Effect) -> Effect:
     """Validates a call that a middleware has changed. Raises `ValueError` or `SkillInputError` if its skill refuses."""
-    durable = run.root.durable
-    if durable is not None and first.call_id in durable.repeated:
-        durable.check_repeat(run, call)
-    if not isinstance(call, CallSkill):
-        return call
-    skill, store, repair = run.held_skill(call.skill), run.context.media_store, run.root.repair
-    is_same = isinstance(first, CallSkill) and first.skill == call.skill
-    known = first.arguments if isinstance(first, CallSkill) and is_same else {}
-    changes = {name: value for name, value in call.arguments.items() if name not in known or known[name] is not value}
-    arguments = skill.rebind(known, changes, store, repair=repair)
-    if is_same:
-        return call.replace(arguments=arguments)
-    call = call.replace(arguments=skill.bind(arguments, store, repair=repair))
-    return call if durable is None else durable.history.facts.with_own(run, call, first.call_id)
+    if isinstance(call, CallSkill):
+        skill, store, repair = run.held_skill(call.skill), run.context.media_store, run.root.repair
+        is_same = isinstance(first, CallSkill) and first.skill == call.skill
+        known = first.arguments if isinstance(first, CallSkill) and is_same else {}
+        changes = {key: value for key, value in call.arguments.items() if key not in known or known[key] is not value}
+        arguments = skill.rebind(known, changes, store, repair=repair)
+        if is_same:
+            return call.replace(arguments=arguments)
+        call = call.replace(arguments=skill.bind(arguments, store, repair=repair))
+    durable, is_call = run.root.durable, isinstance(call, (CallSkill, CallProtocol))
+    return durable.instead(run, call, first.call_id) if is_call and durable is not None else call
 
 
 def _name(middleware: Middleware) -> str:
