@@ -171,6 +171,11 @@ def test_a_reload_that_fails_leaves_every_old_skill_in_place(registry: SkillRegi
     assert [answer(registry, name) for name in ("one", "two", "extra")] == [2, 2, 2]
 
 
+def test_a_file_that_is_also_there_as_a_symbolic_link_defines_its_skills_twice(registry: SkillRegistry, tmp_path: Path) -> None:
+    (tmp_path / "b.py").symlink_to(write(tmp_path / "a.py", one=1))
+    assert [one.name for one in registry.load_from(tmp_path / "*.py")] == ["one", "one"]
+
+
 def test_a_pattern_loaded_twice_is_reloaded_once(registry: SkillRegistry, tmp_path: Path) -> None:
     counter = tmp_path / "count"
     counter.write_text("")

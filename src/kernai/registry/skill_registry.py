@@ -77,10 +77,11 @@ class SkillRegistry(Registry[Skill]):
         for path in paths:
             try:
                 new[path] = run_file(path)
-                # not those of modules that it imports, which may be among the files; a later pattern may replace skills
-                own = [one.name for one in new[path].skills if one.__module__ == new[path].module and pattern]
-                if (twice := next((one for one in own if by.setdefault(one, path) != path), None)) is not None:
-                    raise KernaiError(f"it defines skill {twice!r}, as {by[twice]} does")
+                for one in new[path].skills if pattern else ():  # a later pattern may replace skills
+                    is_own = one.__module__ == new[path].module  # it may import others, even from one of the files
+                    first = by.setdefault(one.name, path) if is_own else path
+                    if first != path and not os.path.samefile(first, path):  # noqa: PTH121 - text in, text out
+                        raise KernaiError(f"it defines skill {one.name!r}, as {first} does")
             except BaseException as error:
                 forget(new.values())
                 if not isinstance(error, (Exception, SystemExit)):
