@@ -183,6 +183,21 @@ def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approv
 
 
 @EACH_WAY
+def test_a_decision_that_edits_a_call_of_a_skill_that_the_agent_no_longer_has_is_refused(way: Way) -> None:
+    def instead(effect: Any) -> Any:
+        return (yield effect.replace(skill="pay", arguments={"amount": 2}) if isinstance(effect, CallSkill) else effect)
+
+    look, pay = (Skill(name, execute=str, inputs={"amount": int}, approval=name == "pay") for name in ("look", "pay"))
+    run = Stored(way, Agent(instructions="x", skills=[look, pay], middleware=[instead]), {"go": [command("look", "1")]})
+    run.execute()
+    run.agent = run.agent.replace(skills=[look])
+    with pytest.raises(ValueError, match=r"approvals\['0.0'\]: Skill 'pay' not found"):
+        run.resume(approvals={"0.0": {"params": {"amount": 3}}})
+    run.store.decide("r", "0.0", {"params": {"amount": 3}})
+    assert [one.skill for one in run.resume().pending] == ["pay"], "it waits for another decision"
+
+
+@EACH_WAY
 def test_a_pause_or_an_answer_outside_of_a_call_is_an_error_that_says_so(way: Way) -> None:
     def instructions(*_: Any) -> str:
         raise raised

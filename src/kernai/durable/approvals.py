@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from string import punctuation, whitespace
 from typing import Any
@@ -213,16 +213,16 @@ def decided(run: Run, call: Call, decision: Decision) -> Call:
     refusal = decision.refusal
     if refusal is not None:
         raise Stop(StopReason.GUARDRAIL, refusal) if isinstance(call, CallModel) else CallRefusedError(refusal)
-    return as_edited(run, call.replace(approval=decision), decision)
+    return as_edited(run, call.replace(approval=decision), [decision])
 
 
-def as_edited(run: Run, call: Call, decision: Decision) -> Call:
-    """Returns the call with the inputs that the decision changes. Raises what `edited` raises."""
-    if decision.params is None or decision.skill not in (None, called(call)[0]):
-        return call
-    if isinstance(call, SubRun):
-        arguments = edited(run, call.skill or "", {"input": call.input[0]}, decision)
-        return call.replace(input=(str(arguments["input"]),))
-    if isinstance(call, CallSkill):
-        return Effect.replace(call, arguments=edited(run, call.skill, call.arguments, decision))
+def as_edited(run: Run, call: Call, decisions: Iterable[Decision]) -> Call:
+    """Returns the call with the inputs that decisions on it change. Raises what `edited` raises."""
+    for one in decisions:
+        if one.params is None or one.skill not in (None, called(call)[0]):
+            continue
+        if isinstance(call, SubRun):
+            call = call.replace(input=(str(edited(run, call.skill or "", {"input": call.input[0]}, one)["input"]),))
+        elif isinstance(call, CallSkill):
+            call = Effect.replace(call, arguments=edited(run, call.skill, call.arguments, one))
     return call

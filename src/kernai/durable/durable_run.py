@@ -8,7 +8,6 @@ before that, so an error found during the replay changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -238,16 +237,15 @@ class DurableRun:
 
     def instead(self, run: Run, call: Call, call_id: str) -> Call:
         """Returns a call that a middleware makes instead of the model's, with people's decisions on it alone."""
-        (name, params), last = called(call), call.approval
+        (name, params), decisions = called(call), (*self.history.facts.decided.get(call_id, ()), call.approval)
         skill = run.held_skill(call.skill) if isinstance(call, CallSkill) else None
         if call_id in self.repeated and not (skill and skill.idempotent):
             why = f"{name!r} may have been called before the run was interrupted, and it is not idempotent"
             raise NotApproved(why, {"skill": name, "params": params})
-        decisions = (*self.history.facts.decided.get(call_id, ()), last)
-        own = [one for one in decisions if isinstance(one, Decision) and one.skill == name]
-        if skill and skill.approval and not own and getattr(last, "asked", None) is not None:
+        own = [one for one in decisions if getattr(one, "skill", None) == name]
+        if skill and skill.approval and not own and getattr(call.approval, "asked", None) is not None:
             return call.replace(approval=None)  # a person has decided on the model's call
-        return reduce(partial(as_edited, run), own, call)
+        return as_edited(run, call, own)
 
     def broken_off(self, call_id: str) -> BaseException:
         """Returns the error of a call without an outcome in a closed run."""

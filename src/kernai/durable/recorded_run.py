@@ -131,9 +131,7 @@ class Facts:
 
     def as_edited(self, run: Run, call: Call) -> Call:
         """Returns a call with the inputs that people have changed so far. Raises what `edited` raises."""
-        for decision in self.decided.get(call.call_id, ()):
-            call = as_edited(run, call, decision)
-        return call
+        return as_edited(run, call, self.decided.get(call.call_id, ()))
 
     def as_agreed(self, run: Run, call: Call) -> Call | None:
         """Returns a call with the decisions on it; None if it was refused."""

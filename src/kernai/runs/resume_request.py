@@ -162,7 +162,7 @@ class ResumeRequest(_RecordedRequest):
         for call_id, decision in self._approvals.items():
             try:
                 durable.use(call_id, decision)
-            except (SkillInputError, ValueError) as error:
+            except (KernaiError, ValueError) as error:
                 why = f"approvals[{call_id!r}]: {error}"
                 if self._runs is None or decision is not self._verdicts.get(call_id):
                     raise ValueError(why) from error
