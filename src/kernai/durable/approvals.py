@@ -188,7 +188,7 @@ def pending_call(run: Run, call: Call, pause: Pause) -> PendingCall:
     """Returns the call as shown to the person who decides, without the credentials that it has read."""
     name, params = called(call)
     reason, metadata = run.scrub(call.call_id, (pause.reason, jsonable(dict(pause.metadata))))
-    if isinstance(pause, NotApproved):
+    if NotApproved in (type(pause), type(pause.__context__)):  # a middleware may raise another one for it
         name, params = metadata.pop("skill", name), metadata.pop("params", params)
     untrusted = pause.untrusted if isinstance(pause, DoubtfulPause) else ()
     until = None if pause.until is None else utc(pause.until)
