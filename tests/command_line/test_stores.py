@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Media, SqliteStore
+from kernai import Media, PendingCall, SqliteStore
 from kernai.command_line import stores
 from kernai.command_line.diff_command import scopes_of
 from kernai.command_line.recording import Source
@@ -202,7 +202,8 @@ def test_a_decision_is_stored_for_the_process_that_continues_the_run(here: Here,
     assert (done.returncode, done.stdout) == (0, 'refused: 1.0 refund {"number": 42, "amount": 30}\n')
     assert done.stderr == 'this replaces the decision of bob: {"answer": [3]}\nto continue the run: kernai resume AGENT runs.db r42\n'
     assert here("runs", "runs.db").stderr.startswith("r42 has its decisions; `kernai resume AGENT runs.db r42` or")
-    assert stores.split("a=b.0=c=d", ["a", "a=b.0"]) == ("a=b.0", "c=d"), "a task has any id"
+    waiting = {one: PendingCall(one) for one in ("a", "a=b.0")}
+    assert stores.decided("a=b.0=c=d", "r", waiting) == ("a=b.0", {"answer": "c=d"}), "a task has any id"
     continued = here(*RESUME)
     assert continued.stdout == f'I read: <block type="error" name="refund">{reason}</block>\n'
     assert "  call 1.0 refused by ann" in continued.stderr

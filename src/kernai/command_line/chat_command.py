@@ -21,6 +21,7 @@ from kernai.command_line.program import Command, explained
 from kernai.command_line.recording import Recording
 from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
 from kernai.interrupts import INTERRUPTS
+from kernai.jsonio.json_data import value_in
 from kernai.runs.resume_request import recorded_result
 from kernai.runs.run_request import UserInput
 
@@ -111,7 +112,7 @@ def decided(what: Asked, call: kernai.PendingCall, text: str) -> kernai.Decision
         return word if word in ("skip", "retry") else None
     said: Any = {"y": True, "yes": True, "n": False, "no": False}.get(word, text)
     if word.startswith("="):
-        said = stores.approval(text[1:].lstrip())
+        said = {"answer": value_in(text[1:].lstrip())}
     decision = kernai.Decision(said, by=stores.login_name())
     with suppress(ValueError):  # such as "ok", which neither approves nor refuses
         decision.check_for(call.params)

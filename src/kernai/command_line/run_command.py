@@ -114,14 +114,10 @@ def _decisions(
     info = store.existing(options.run)
     waiting = {call.call_id: call for call in info.not_in_flight()}
     decisions: dict[str, kernai.Decision] = {}
-    approved, refused = ([stores.split(one, waiting) for one in given] for given in (options.approve, options.refuse))
-    given: list[tuple[str, Any]] = [(call, stores.approval(answer)) for call, answer in approved]
-    given += [(call, why or False) for call, why in refused]
-    for call, value in given:
+    for given, approves in [*((one, True) for one in options.approve), *((one, False) for one in options.refuse)]:
+        call, value = stores.decided(given, options.run, waiting, approves=approves)
         if call in decisions:
             raise CommandError(f"there are two decisions on call {call!r}", "give one --approve or --refuse per call")
-        if call not in waiting:
-            raise stores.not_waiting(call, options.run, waiting)
         decisions[call] = kernai.Decision(value, by=stores.login_name() if options.by is None else options.by)
         with failing(f"--refuse {call}", f"say why, or write --approve {call}", ValueError):
             decisions[call].check_for(waiting[call].params)

@@ -118,10 +118,9 @@ def _approve(options: Namespace) -> int:
     with stores.StoreAt(options.store) as store:
         info = store.existing(options.run)
         waiting = {one.call_id: one for one in info.pending}
-        call, answer = stores.split(options.call, waiting) if options.no is None else (options.call, None)
-        if call not in waiting:
-            raise stores.not_waiting(call, options.run, waiting)
-        said = stores.approval(answer) if options.no is None else options.no or False
+        call, said = stores.decided(options.call, options.run, waiting)
+        if options.no is not None:
+            call, said = options.call, options.no or False  # CALL=ANSWER would be a contradiction
         by = stores.login_name() if options.by is None else options.by
         with failing("", "give a reason with --no, or just the call's id to approve", ValueError):
             store.store.decide(options.run, call, Decision(said, by=by))

@@ -115,23 +115,21 @@ def call_lines(calls: Iterable[PendingCall]) -> str:
     return "; ".join(f"{call.call_id} {call_line(call, 200)}" for call in calls)
 
 
-def split(given: str, waiting: Iterable[str]) -> tuple[str, str | None]:
-    """The call of ``CALL[=TEXT]``, and the text. A task's id, and so a call's, may contain a ``=``."""
+def decided(given: str, run_id: str, waiting: Mapping[str, PendingCall], *, approves: bool = True) -> tuple[str, Any]:
+    """The call of ``CALL[=TEXT]``, and the decision on it; the text is an answer or, without `approves`, a reason.
+
+    Raises `CommandError` for a call that does not wait. A task's id, and so a call's, may contain a ``=``.
+    """
     fitting = [one for one in waiting if f"{given}=".startswith(f"{one}=")]
-    call = max(fitting, key=len, default=given.partition("=")[0])
-    return call, given[len(call) + 1 :] if len(given) > len(call) else None
-
-
-def approval(answer: str | None) -> Any:
-    """The decision that approves a call, or answers its question: with JSON, or else a text."""
-    return True if answer is None else {"answer": value_in(answer)}
-
-
-def not_waiting(call: str, run_id: str, waiting: Mapping[str, PendingCall]) -> CommandError:
-    """The error for a decision on a call that does not wait for one."""
-    none = "no call of this run waits; `kernai resume --in-flight` decides on interrupted ones"
-    hint = f"those that wait: {call_lines(waiting.values())}" if waiting else none
-    return CommandError(f"call {call!r} of run {run_id!r} waits for no decision", hint)
+    if not fitting:
+        none = "no call of this run waits; `kernai resume --in-flight` decides on interrupted ones"
+        hint = f"those that wait: {call_lines(waiting.values())}" if waiting else none
+        raise CommandError(f"call {given!r:.80} of run {run_id!r} waits for no decision", hint)
+    call = max(fitting, key=len)
+    text = given[len(call) + 1 :]
+    if not approves:
+        return call, text or False
+    return call, True if given == call else {"answer": value_in(text)}
 
 
 def login_name() -> str | None:
