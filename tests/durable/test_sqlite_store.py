@@ -195,10 +195,12 @@ def test_a_conflict_says_what_to_do(path: Path, store: SqliteStore, first_seq: i
         other.append("r", 0, [entry(), entry()], [])
         with pytest.raises(RunConflictError, match=f"^run 'r' {message}"):
             one.append("r", first_seq, [entry()], [])
-        wrong: list[Any] = [([], "append needs at least one entry"), (["x"], "entries must be"), ([{"event": ["x"]}], "entries must be")]
-        for entries, why in wrong:
-            with pytest.raises(ValueError, match=why):
-                one.append("r", 2, entries, [])
+        wrong: list[Any] = [(5, []), (["x"], []), ([{"event": ["x"]}], []), ([entry()], None), ([entry()], ["x"])]
+        for brought in wrong:
+            with pytest.raises(ValueError, match=r"entries must be a list of dicts, .* and media of Media"):
+                one.append("r", 2, *brought)
+        with pytest.raises(ValueError, match="append needs at least one entry"):
+            one.append("r", 2, [], [])
         with pytest.raises(ValueError, match="info must be that of run 'r'"):
             one.append("r", 2, [entry()], [], info=RunInfo("q"))
         with pytest.raises(ValueError, match="lease must be that of run 'r'"):

@@ -108,11 +108,10 @@ _QUESTIONS: Mapping[Asked, tuple[str, str]] = {
 def decided(what: Asked, call: kernai.PendingCall, text: str) -> kernai.Decision | str | None:
     """Reads the answer to the question about a call. None if the question must be asked again."""
     word = text.lower()
-    if what == "in_flight" or not word:
+    if what == "in_flight" or word in ("", "="):  # an empty answer is `= ""`
         return word if word in ("skip", "retry") else None
-    said: Any = {"y": True, "yes": True, "n": False, "no": False}.get(word, text)
-    if word.startswith("="):
-        said = {"answer": value_in(text[1:].lstrip())}
+    said: Any = {"answer": value_in(text[1:].lstrip())} if text.startswith("=") else text
+    said = {"y": True, "yes": True, "n": False, "no": False}.get(word, said)
     decision = kernai.Decision(said, by=stores.login_name())
     with suppress(ValueError):  # such as "ok", which neither approves nor refuses
         decision.check_for(call.params)

@@ -127,9 +127,8 @@ def decided(given: str, run_id: str, waiting: Mapping[str, PendingCall], *, appr
         raise CommandError(f"call {given!r:.80} of run {run_id!r} waits for no decision", hint)
     call = max(fitting, key=len)
     text = given[len(call) + 1 :]
-    if not approves:
-        return call, text or False
-    return call, True if given == call else {"answer": value_in(text)}
+    approval = given == call or {"answer": value_in(text)}
+    return call, approval if approves else text or False
 
 
 def login_name() -> str | None:

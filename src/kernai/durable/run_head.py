@@ -291,10 +291,10 @@ class LeasedStore(Closing, NotCopied, RunStore):
         for name in ("info", "lease"):
             if (one := terms.get(name)) is not None and getattr(one, "run_id", None) != run_id:
                 raise ValueError(f"{name} must be that of run {run_id!r}, got {one!r}")
-        for one in entries:  # otherwise each list of the runs may fail
-            texts = [one.get("event", ""), one.get("timestamp", "")] if isinstance(one, dict) else [None]
-            if not all(isinstance(text, str) for text in texts):
-                raise ValueError("entries must be a list of dicts, as Event.to_dict returns them")
+        try:  # fails for what is not a text: the list of the runs would fail later
+            "".join([one.get("event", "") + one.get("timestamp", "") for one in entries] + [one.id for one in media])
+        except (AttributeError, TypeError):
+            raise ValueError("entries must be a list of dicts, as from Event.to_dict, and media of Media") from None
         return list(map(self._sealed, entries)), [(one.id, *self._sealed_media(one)) for one in media]
 
     def _sealed_media(self, media: Media) -> tuple[str, bytes | None]:

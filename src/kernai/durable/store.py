@@ -410,5 +410,4 @@ def check_load(run_id: str, from_seq: int, limit: int | None = None) -> None:
     check_run_id(run_id)
     if limit is not None:
         check_count("limit", limit, or_zero=True)
-    if not isinstance(from_seq, int) or from_seq < 0:
-        raise ValueError(f"from_seq must be the number of an entry, from 0, got {from_seq!r}")
+    check_count("from_seq", from_seq, or_zero=True)
