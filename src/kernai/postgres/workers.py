@@ -375,7 +375,7 @@ class RunHandle:
             ended = recorded_result(agent, self.run_id, self._store)
         except ReplayDivergenceError:  # the agent has changed since
             ended = RecordedRun(self.run_id, self._store.load(self.run_id)).final_result(MediaStore())
-        return self.result(timeout) if ended is None else ended  # somebody has continued it just now
+        return self.result(max(until - time.monotonic(), 0)) if ended is None else ended  # it was continued just now
 
     def cancel(self, reason: str = "") -> None:
         """Ends the run: as ``cancelled`` if a worker has it, which may take seconds, else at once as ``closed``."""
