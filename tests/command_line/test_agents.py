@@ -51,11 +51,12 @@ def refund(amount: int) -> str:
 
 
 def test_the_command_in_the_hint_continues_a_waiting_run(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "pay.py", PAY)
+    asks = "(ctx: kernai.SkillContext, amount: int) -> str:\n    if ctx.approval is None:\n        raise kernai.Pause('?', {'of': 1})"
+    write(tmp_path, "pay.py", PAY.replace("(approval=True)", "").replace("(amount: int) -> str:", asks))
     with WireServer([OPENAI.answer('<command name="refund">30</command>'), OPENAI.answer("<final>Done.</final>")]) as server:
         options = ("--skills", "pay.py", "--system", "You refund.", "--model", "local/tiny", "--base-url", f"{server.url}/v1")
         done = here("run", "Refund it", *options, "--store", "runs.db", "--run-id", "r")
-        assert done.returncode == 4, done.stderr
+        assert (done.returncode, ", or 0.0=ANSWER, or --refuse 0.0=WHY" in done.stderr) == (4, True), done.stderr
         hint = done.stderr.splitlines()[-1].removeprefix("hint: kernai ").partition(", or")[0]
         again = here(*shlex.split(hint))
     assert (again.returncode, again.stdout) == (0, "Done.\n"), again.stderr

@@ -56,7 +56,7 @@ def test_the_question_about_a_call_is_repeated_until_it_is_answered(
     what: Any, lines: list[str], answers: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(stores, "login_name", lambda: "ann")
-    calls = [PendingCall(call_id, "pay", {}, "Which?", {"among": 2}) for call_id in ("0.0", "0.1")]
+    calls = [PendingCall(call_id, "pay", {}, "Which?", {"mcp": 2, "state": "s"}) for call_id in ("0.0", "0.1")]
     talk, found = session(Agent(instructions="")), dict[str, Any]()
     talk._ask(what, calls, found)
     for line in lines[:-1]:
@@ -64,7 +64,7 @@ def test_the_question_about_a_call_is_repeated_until_it_is_answered(
     with pytest.raises(TypeError):  # the turn continues, and there is no store
         talk.take(lines[-1])
     assert list(found.values()) == answers
-    assert capsys.readouterr().err.count('pay {} (Which? {"among": 2})') == len(lines)
+    assert capsys.readouterr().err.count('pay {} (Which? {"mcp": 2})') == len(lines)
 
 
 ASK = '<command name="/skills"></command>'

@@ -105,7 +105,8 @@ def new_run_id() -> str:
 def call_line(call: PendingCall, width: int = 10**9) -> str:
     """One line about a call that waits for a decision. By default, nothing is cut: who approves a call must see it."""
     what = f"{call.skill} {one_line(jsonable(call.params), width)}" if call.skill else "a call of the model"
-    metadata = {} if call.metadata.get("in_flight") else jsonable(call.metadata)
+    hidden = ("in_flight", "state") if "mcp" in call.metadata else ("in_flight",)  # long, and for the server alone
+    metadata = {name: one for name, one in jsonable(call.metadata).items() if name not in hidden}
     about = [one_line(one, width) for one in (call.reason, metadata) if one]
     return f"{what} ({' '.join(about)})" if about else what
 
