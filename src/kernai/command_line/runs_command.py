@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from argparse import SUPPRESS, ArgumentTypeError, Namespace
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -122,16 +123,18 @@ def _approve(options: Namespace) -> int:
         if options.no is not None:
             call, said = options.call, options.no or False  # CALL=ANSWER would be a contradiction
         by = stores.login_name() if options.by is None else options.by
-        with failing("", "give a reason with --no, or just the call's id to approve", ValueError):
-            store.store.decide(options.run, call, Decision(said, by=by))
+        at: Any = store.store
+        in_one = at.transaction() if output.is_address(options.store) else nullcontext()  # so that there is one job
+        with failing("", "give a reason with --no, or just the call's id to approve", ValueError), in_one as postgres:
+            at.decide(options.run, call, Decision(said, by=by))
+            # a worker of a PostgreSQL store continues the run if it was submitted, and no limit has ended it
+            is_continued = postgres is not None and info.status in UNFINISHED and at.enqueue(options.run)
         verdict = "approved" if options.no is None else "refused"
         output.write(f"{verdict}: {call} {stores.call_line(waiting[call])}")
         if (earlier := info.decisions.get(call)) is not None:
             value = one_line(earlier["decision"], _LONGEST_WHY)
             output.note(f"this replaces the decision of {earlier['by'] or 'somebody'}: {value}")
-        # a worker of a PostgreSQL store continues the run if it was submitted, and no limit has ended it
-        is_continued = output.is_address(options.store) and info.status in UNFINISHED
-        if not (is_continued and store.store.enqueue(options.run)):  # type: ignore[union-attr]
+        if not is_continued:
             output.note(f"to continue the run: {stores.command('resume', 'AGENT', store.path, options.run)}")
     return OK
 
