@@ -196,7 +196,9 @@ class Interrupting(Screen):
         return super().write(text)
 
 
-def test_a_turn_interrupted_while_it_is_shown_ends_although_its_model_hangs(hanging: Hanging, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_turn_interrupted_while_it_is_shown_ends_although_its_model_hangs(
+    hanging: Hanging, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     talk = session(Agent(instructions="x", provider=hanging))
     monkeypatch.setattr(sys, "stdout", Interrupting())
     assert INTERRUPTS.during(lambda: talk.take("go"))
@@ -277,7 +279,9 @@ MORE = {
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_an_event_of_any_kind_is_one_line_or_none(verbose: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_event_of_any_kind_is_one_line_or_none(
+    verbose: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     shown = {}
     for kind in KINDS.values():

@@ -20,8 +20,7 @@ class Plain:
     """A store as a user may write it: the five methods, without leases."""
 
     def __init__(self) -> None:
-        self._kept = kept = MemoryStore()
-        self.load_media, self.delete = kept.load_media, kept.delete
+        self._kept = MemoryStore()
 
     def append(self, run_id: str, first_seq: int, entries: Sequence[Entry], media: Sequence[Media]) -> None:
         self._kept.append(run_id, first_seq, entries, media)
@@ -29,8 +28,14 @@ class Plain:
     def load(self, run_id: str) -> list[Entry]:
         return self._kept.load(run_id)
 
+    def load_media(self, run_id: str) -> list[Media]:
+        return self._kept.load_media(run_id)
+
     def runs(self) -> list[RunInfo]:
         return list(self._kept.runs())
+
+    def delete(self, run_id: str) -> None:
+        self._kept.delete(run_id)
 
 
 @pytest.mark.parametrize("filters, error, message", [
@@ -58,6 +63,7 @@ def test_a_filter_that_can_match_no_run_is_an_error(filters: dict[str, Any], err
 
 
 def test_a_run_is_found_by_the_value_of_its_tag() -> None:
+    """A run's tags are kept as texts."""
     store = MemoryStore()
     tagged = {"tags": {"order": 43}}
     kernai.execute(Agent(instructions=""), "go", store=store, run_id="r", metadata=tagged, provider=MockProvider("hi"))

@@ -311,7 +311,8 @@ wrong: Any = "text"
         ("first_wait", lambda wait: retry(first_wait=wait)), ("longest_wait", lambda wait: retry(longest_wait=wait)), ("seconds", Sleep),
     ) for one in (-1, float("nan"), float("inf"), 10**9, wrong, None, True)],
     (lambda: fallback(), "needs another provider, another model, or both"),
-    (lambda: fallback(wrong), "provider must be a kernai.Provider, got str"), (lambda: retry(draw=wrong), "draw must be a plain function of no arguments"),
+    (lambda: fallback(wrong), "provider must be a kernai.Provider, got str"),
+    (lambda: retry(draw=wrong), "draw must be a plain function of no arguments"),
     (lambda: fallback(model=wrong), "model must be a Model"),
     (lambda: guardrail(wrong), "check must be a plain function"),
     (lambda: guardrail(lambda: True), "check must be a function of the call: too many"),  # type: ignore[misc, arg-type]

@@ -28,6 +28,7 @@ def test_setting_one_option_does_not_change_the_others() -> None:
         before = state()
         assert kernai.configure(**{name: value}) is config
         assert state() == {**before, name: value}
+    assert kernai.config is config
 
 
 def test_a_list_of_allowed_skills_is_copied() -> None:

@@ -188,8 +188,10 @@ def test_events_of_concurrent_runs_are_delivered_one_at_a_time(map_runs: MapRuns
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
-    map_runs(agent(), list("abcdefgh"), on_event=observe)
-    sys.setswitchinterval(before)
+    try:
+        map_runs(agent(), list("abcdefgh"), on_event=observe)
+    finally:
+        sys.setswitchinterval(before)
     assert (types.count("run_start"), types.count("result"), types.count("two at once")) == (8, 8, 0)
 
 
