@@ -44,8 +44,10 @@ def test_skills_and_instructions_may_be_given_on_the_command_line(here: Here, tm
 
 
 PAY = STOCK + """
-@kernai.skill(approval=True)
-def refund(amount: int) -> str:
+@kernai.skill
+def refund(amount: int, ctx: kernai.SkillContext) -> str:
+    if ctx.approval is None:
+        raise kernai.Pause("From which account?")
     return f"{amount} paid back"
 """
 
@@ -56,8 +58,9 @@ def test_the_command_in_the_hint_continues_a_waiting_run(here: Here, tmp_path: P
     with WireServer([OPENAI.answer('<command name="refund">30</command>'), OPENAI.answer("<final>Done.</final>")]) as server:
         options = ("--skills", "pay.py", "--system", "You refund.", "--model", "local/tiny", "--base-url", f"{server.url}/v1")
         done = here("run", "Refund it", *options, "--store", "runs.db", "--run-id", "r")
-        assert (done.returncode, ", or 0.0=ANSWER, or --refuse 0.0=WHY" in done.stderr) == (4, True), done.stderr
-        hint = done.stderr.splitlines()[-1].removeprefix("hint: kernai ").partition(", or")[0]
+        assert done.returncode == 4, done.stderr
+        hint, others = done.stderr.splitlines()[-1].removeprefix("hint: kernai ").split(", ", 1)
+        assert others == "--approve 0.0=ANSWER, or --refuse 0.0=WHY"
         again = here(*shlex.split(hint))
     assert (again.returncode, again.stdout) == (0, "Done.\n"), again.stderr
     other = here("replay", "--skills", "pay.py", "runs.db", "r")

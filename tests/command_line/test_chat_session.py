@@ -50,7 +50,7 @@ def test_a_limit_ends_the_turn_and_its_messages_stay(capsys: pytest.CaptureFixtu
     ("in_flight", ["perhaps", " Skip ", "", "retry"], ["skip", "retry"]),
     ("approvals", ["", "ok", " Y ", "not today"], [Decision(True, by="ann"), Decision("not today", by="ann")]),
     ("approvals", ["yes", "n"], [Decision(True, by="ann"), Decision(False, by="ann")]),
-    ("approvals", ["=", "= red", " No "], [Decision({"answer": "red"}, by="ann"), Decision(False, by="ann")]),
+    ("approvals", ["=", "= no", " No "], [Decision({"answer": "no"}, by="ann"), Decision(False, by="ann")]),
 ])
 def test_the_question_about_a_call_is_repeated_until_it_is_answered(
     what: Any, lines: list[str], answers: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -285,8 +285,8 @@ def carried_out(
         for call in result.pending:
             output.note(f"waits for a decision: {printable(call.call_id)} {call_line(call)}", "yellow")
         first = result.pending[0].call_id
-        answers = f"or {first}=ANSWER, " if result.pending[0].metadata else ""
-        output.note(f"hint: {again} --approve {first}, {answers}or --refuse {first}=WHY", None)
+        asks = f", --approve {first}=ANSWER" if result.pending[0].reason else ""
+        output.note(f"hint: {again} --approve {first}{asks}, or --refuse {first}=WHY", None)
         return output.WAITING
     if not result.ok:
         raise failure_of(result, again) from result.error

@@ -128,6 +128,8 @@ def decided(given: str, run_id: str, waiting: Mapping[str, PendingCall], *, appr
         raise CommandError(f"call {given!r:.80} of run {run_id!r} waits for no decision", hint)
     call = max(fitting, key=len)
     text = given[len(call) + 1 :]
+    if approves and given != call and text.strip().lower() in ("", "n", "no"):
+        raise CommandError("an answer approves the call", "to refuse, use --no or --refuse; or quote it: '\"no\"'")
     approval = given == call or {"answer": value_in(text)}
     return call, approval if approves else text or False
 
