@@ -269,7 +269,7 @@ def test_at_a_pause_the_person_at_the_terminal_sees_the_whole_call_and_is_asked(
     write(tmp_path, "clerk.py", CLERK.replace("30", "30" * 150))
     refused = here("chat", "clerk.py", *TALK, keys=Keys("Refund order 42\n", "\n", "it was never paid\n", "Refund order 42\n"))
     assert (refused.returncode, f'"amount": {"30" * 150}}} waits for your decision' in refused.stderr) == (0, True)
-    assert refused.stderr.count("any other text refuses and says why)") == 3
+    assert refused.stderr.count("other text refuses and says why)") == 3
     assert "it was never paid</block>" in refused.stdout
     assert here("chat", "clerk.py", *TALK, keys=Keys("y\n")).stdout == "Order 42 is refunded.\n"
     assert (tmp_path / "paid.txt").read_text() == "30" * 150 + " "

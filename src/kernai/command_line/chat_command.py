@@ -97,7 +97,7 @@ Ctrl-C             cancel the turn that is running; what its calls have done sta
 Asked = Literal["approvals", "in_flight"]
 #: the question about a call, and how to answer it
 _QUESTIONS: Mapping[Asked, tuple[str, str]] = {
-    "approvals": ("waits for your decision", "y approves, n refuses, = answers, any other text refuses and says why"),
+    "approvals": ("waits for your decision", "y approves, n refuses, =ANSWER answers, other text refuses and says why"),
     "in_flight": (
         "was running when the program ended, and may have taken effect",
         "skip: the model reads that the outcome is unknown; retry: it is called again",
