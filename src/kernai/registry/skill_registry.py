@@ -52,7 +52,7 @@ class SkillRegistry(Registry[Skill]):
 
         A file is code and is run with the rights of this process. Its module has a private name, and `sys.path` is not
         changed. All or nothing: if a file fails, a `KernaiError` names the file and line, and nothing is registered.
-        Also raises `KernaiError` if no file matches, or two define a skill of one name. Returns the files' skills.
+        Also raises `KernaiError` if no file matches, or two define the same skill. Returns the skills of the files.
         """
         text = os.path.abspath(os.fspath(pattern))  # noqa: PTH100 - Path would take "**" and "[" for names
         with self._loading:
