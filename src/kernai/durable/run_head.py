@@ -291,8 +291,9 @@ class LeasedStore(Closing, NotCopied, RunStore):
         for name in ("info", "lease"):
             if (one := terms.get(name)) is not None and getattr(one, "run_id", None) != run_id:
                 raise ValueError(f"{name} must be that of run {run_id!r}, got {one!r}")
-        try:  # fails for what is not a text: the list of the runs would fail later
-            "".join([one.get("event", "") + one.get("timestamp", "") for one in entries] + [one.id for one in media])
+        read = entries if terms.get("info") is None else ()  # the list of the runs would fail without texts
+        try:
+            "".join([one.get("event", "") + one.get("timestamp", "") for one in read] + [one.id for one in media])
         except (AttributeError, TypeError):
             raise ValueError("entries must be a list of dicts, as from Event.to_dict, and media of Media") from None
         return list(map(self._sealed, entries)), [(one.id, *self._sealed_media(one)) for one in media]
