@@ -171,7 +171,7 @@ def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approv
         try:
             return (yield effect)
         except Pause as pause:
-            raise Pause(pause.reason, {**pause.metadata, "team": "a"}) from None
+            raise Pause(pause.reason, {"skill": "mine"}) from None
 
     skills = Skill("look", execute=str, inputs={"at": str}, approval=decided == "flag"), Skill("pay", execute=pay, approval=True)
     it = Agent(instructions="x", skills=skills, middleware=[noted, instead], parallel_skills=at_once)
@@ -180,7 +180,7 @@ def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approv
     if decided:  # a decision on the other one's call is none on this
         [asked] = run.resume(approvals={asked.call_id: True}).pending
     assert (asked.reason, asked.skill, asked.params) == ("skill 'pay' needs approval", "pay", {"amount": 2})
-    assert asked.metadata == {"team": "a"}
+    assert asked.metadata == {"skill": "mine"}  # its own
     with pytest.raises(ValueError, match="'at' is not an input of pay; it has amount"):
         run.resume(approvals={asked.call_id: {"params": {"at": "ship"}}})
     [asked] = run.resume(approvals={asked.call_id: {"params": {"amount": 3}}}).pending

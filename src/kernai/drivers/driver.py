@@ -201,8 +201,7 @@ class Driver:
         if isinstance(effect, CallSkill):
             skill = run.held.get(effect.skill) or run.held_skill(effect.skill)
             if skill.approval and effect.approval is None:  # with a store, a middleware has chosen this skill
-                asked = {"skill": skill.name, "params": effect.arguments}
-                raise NotApproved(f"skill {skill.name!r} needs approval", asked)
+                raise NotApproved(f"skill {skill.name!r} needs approval", (skill.name, effect.arguments))
             if skill.takes_keywords:
                 return skill.function, effect.arguments, skill.is_async
             context = run.skill_context(skill, effect) if skill.wants_context else None

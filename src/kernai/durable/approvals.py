@@ -187,9 +187,10 @@ def _doubts(run: Run, call: CallSkill | CallProtocol | SubRun) -> tuple[Untruste
 def pending_call(run: Run, call: Call, pause: Pause) -> PendingCall:
     """Returns the call as shown to the person who decides, without the credentials that it has read."""
     name, params = called(call)
+    asked = pause if isinstance(pause, NotApproved) else pause.__context__  # a middleware may raise another one for it
+    if isinstance(asked, NotApproved) and asked.call is not None:
+        name, params = run.scrub(call.call_id, jsonable(asked.call))
     reason, metadata = run.scrub(call.call_id, (pause.reason, jsonable(dict(pause.metadata))))
-    if NotApproved in (type(pause), type(pause.__context__)):  # a middleware may raise another one for it
-        name, params = metadata.pop("skill", name), metadata.pop("params", params)
     untrusted = pause.untrusted if isinstance(pause, DoubtfulPause) else ()
     until = None if pause.until is None else utc(pause.until)
     return PendingCall(call.call_id, name, params, reason, metadata, until, untrusted)

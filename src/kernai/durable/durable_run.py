@@ -237,11 +237,11 @@ class DurableRun:
 
     def instead(self, run: Run, call: Call, call_id: str) -> Call:
         """Returns a call that a middleware makes instead of the model's, with people's decisions on it alone."""
-        (name, params), decisions = called(call), (*self.history.facts.decided.get(call_id, ()), call.approval)
+        name, decisions = called(call)[0], (*self.history.facts.decided.get(call_id, ()), call.approval)
         skill = run.held_skill(call.skill) if isinstance(call, CallSkill) else None
         if call_id in self.repeated and not (skill and skill.idempotent):
             why = f"{name!r} may have been called before the run was interrupted, and it is not idempotent"
-            raise NotApproved(why, {"skill": name, "params": params})
+            raise NotApproved(why, called(call))
         own = [one for one in decisions if getattr(one, "skill", None) == name]
         if skill and skill.approval and not own and getattr(call.approval, "asked", None) is not None:
             return call.replace(approval=None)  # a person has decided on the model's call

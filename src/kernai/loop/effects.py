@@ -57,7 +57,11 @@ class NotBegun(Cancelled):
 
 
 class NotApproved(Pause):
-    """A call was not made because it needs approval. Its `metadata` says which skill or protocol."""
+    """A call was not made because it needs approval. `call`: its name and parameters, if a middleware has chosen it."""
+
+    def __init__(self, reason: str, call: tuple[str | None, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.call = call
 
 
 class NotPerformed(Control):
