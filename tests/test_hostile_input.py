@@ -175,7 +175,7 @@ async def _later_numbers() -> AsyncIterator[int]:
 
 
 NONSENSE: dict[str, tuple[Callable[[], Any], str | None]] = {
-    "an object without a text": (_NoText, "cannot be turned into text"),
+    "an object without a text": (_NoText, "no text for you"),
     "such an object inside of a list": (lambda: [1, _NoText()], ""),
     "an object that hides its attributes": (_NoAttributes, "here"),
     "bytes": (lambda: b"\xff", "bytes"),

@@ -231,9 +231,9 @@ def test_repeated_refused_calls_and_built_in_commands_are_a_loop_too(turn: str) 
 
 @pytest.mark.parametrize("name, value, error", [
     *[("max_tokens", wrong, TypeError) for wrong in ("10", 1.5, True)], ("max_tokens", -1, ValueError),
-    ("max_cost", "1", TypeError), *[("max_cost", wrong, ValueError) for wrong in (-0.1, 10**400, float("nan"))],
+    ("max_cost", "1", TypeError), *[("max_cost", wrong, ValueError) for wrong in (-0.1, float("nan"))],
     *[("timeout", right, None) for right in (None, 0.5, float("inf"))], ("timeout", "1s", TypeError),
-    *[("timeout", wrong, ValueError) for wrong in (-1, 10**400, float("nan"))],
+    *[("timeout", wrong, ValueError) for wrong in (-1, float("nan"))],
     ("max_calls", 2.0, TypeError), ("max_calls", "many", TypeError), ("max_depth", None, TypeError), ("max_depth", -1, ValueError),
     ("repeated_calls", 1, ValueError), ("repeated_calls", False, TypeError), ("max_cost", 1, None),
 ])  # fmt: skip

@@ -55,7 +55,7 @@ def test_capabilities_become_a_tuple(given: Any, expected: tuple[str, ...]) -> N
     (("m", 5), TypeError, "capabilities must be a tuple of words"),
     *(
         (("m", ("text",), cost), ValueError, "cost must be")
-        for cost in (3.0, (3.0,), (3, 15, 1), (3, "15"), (3, True), (-1, 2), (math.nan, 2), (10**400, 2), (1, 2, -1, None))
+        for cost in (3.0, (3.0,), (3, 15, 1), (3, "15"), (3, True), (-1, 2), (math.nan, 2), (1, 2, -1, None))
     ),
 ])
 def test_a_wrong_argument_of_a_model_is_an_error_that_names_it(arguments: Any, error: type[Exception], complaint: str) -> None:

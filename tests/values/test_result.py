@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import FrozenInstanceError, dataclass, replace
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from hypothesis import given
@@ -29,8 +29,7 @@ def test_a_result_with_an_answer_gives_it() -> None:
     for value, name in ((DONE, "text"), (Usage(), "cost")):
         with pytest.raises((FrozenInstanceError, AttributeError)):
             setattr(value, name, 1)
-    own: type[Result[str]] = dataclass(frozen=True)(type("Own", (Result,), {}))
-    assert [kind("", StopReason.FINAL, 1, Usage(), (), "r").unwrap() for kind in (Result, own)] == ["", ""]
+    assert Result("", StopReason.FINAL, 1, Usage(), (), "r").unwrap() == ""
 
 
 def test_a_result_without_an_answer_raises_what_stopped_the_run() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import PurePosixPath
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,11 +59,6 @@ class Nameless:
         return "nameless"
 
 
-class Broken:
-    def __str__(self) -> NoReturn:
-        raise RuntimeError("no words")
-
-
 class Count:
     """Counts as an integer, as those of numpy do."""
 
@@ -83,11 +78,6 @@ class Array(Nameless):
 class Failing(Model):
     def model_dump(self, mode: str = "python") -> dict[str, object]:
         raise ValueError(f"no {mode}")
-
-
-class Wrong:
-    def __str__(self) -> str:
-        return 5  # type: ignore[return-value]  # noqa: PLE0307 - that is what is wrong with it
 
 
 PARTS: list[tuple[object, tuple[str | Media, ...]]] = [
@@ -181,18 +171,14 @@ FORGOTTEN.close()  # otherwise Python warns about it
 BAD: list[tuple[object, str]] = [
     (b"png", r"bytes have no text: return Media.from_bytes"),
     ({"image": b"png"}, "bytes have no text"),
-    (Broken(), "a Broken cannot be turned into text: no words"),
-    (Wrong(), "a Wrong cannot be turned into text"),
     (object(), "a value of type object has no text of its own: return text, a dict"),
     ("Ada".title, "a value of type builtin_function_or_method has no text of its own"),
-    ({"name": Broken().__str__}, "a value of type method has no text of its own"),
+    ({"name": Nameless().__str__}, "a value of type method has no text of its own"),
     (Stop("guardrail", "no"), "a Stop was returned, which has no effect: raise it"),
     (FORGOTTEN, "a coroutine was not awaited: write the skill as 'async def'"),
     (circular(), "a list that contains itself"),
     *((deep(levels), "deeper than 200 levels") for levels in (201, 50_000)),
     ({"1": "a", 1: "b"}, "two keys of a dict are both '1'"),
-    ([10**5000], "a list cannot be written as JSON: .*digits"),
-    (10**5000, "a int cannot be turned into text"),
     (Failing(), r"Failing.model_dump\(\) failed: no json"),
 ]
 

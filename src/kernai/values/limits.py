@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from itertools import count
 from math import inf
-from sys import float_info, maxsize
+from sys import maxsize
 from typing import Any, Literal
 
 from kernai._util.api import ForkSafeLock, Value
@@ -56,11 +56,8 @@ class Limits(Value):
             value = getattr(self, one.name)
             if (value is None and one.name != "max_depth") or (value == PER_INPUT and one.name == "max_calls"):
                 continue
-            whole = one.name not in ("max_cost", "timeout")
             least = 2 if one.name == "repeated_calls" else 0  # one call repeats nothing
-            check_number(one.name, value, least, whole=whole)
-            if not whole and isinstance(value, int) and value > float_info.max:
-                raise ValueError(f"{one.name} is larger than a float can be; for no limit, pass None")
+            check_number(one.name, value, least, whole=one.name not in ("max_cost", "timeout"))
 
     def check_model(self, model: Model) -> None:
         """Raises `ValueError` if `max_cost` is set and the model's price is unknown: no price is guessed."""

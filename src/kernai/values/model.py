@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from math import isfinite
-from sys import float_info
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from kernai._util.api import Value, check_count, check_type
@@ -101,7 +99,7 @@ def _cost(cost: object) -> Cost:
     given = tuple(cost) if isinstance(cost, (tuple, list)) else ()
     numbers = [one for at, one in enumerate(given) if one is not None or at < 2]  # noqa: PLR2004 - two are required
     are_rates = all(
-        isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one <= float_info.max for one in numbers
+        isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one < inf for one in numbers
     )
     if len(given) not in (2, 4) or not are_rates:
         raise ValueError(
@@ -158,9 +156,7 @@ class GenerationOptions(Value):
         if self.stop is not None:
             object.__setattr__(self, "stop", _stop(self.stop))
         extra = {} if self.extra is None else check_type(self.extra, Mapping, "extra must be a mapping")
-        with suppress(RecursionError):  # data that contain themselves, which adapters refuse
-            extra = copy_of(extra)
-        object.__setattr__(self, "extra", dict(extra))
+        object.__setattr__(self, "extra", copy_of(extra))
 
     @classmethod
     def coerce(cls, value: GenerationOptions | Mapping[str, Any] | None) -> GenerationOptions:

@@ -128,11 +128,6 @@ class Result(Value, Generic[Output_co]):
             output=text if output is _AS_TEXT else output,
         )
 
-    def __post_init__(self) -> None:
-        """Called by a subclass's own constructor if that is a dataclass's."""
-        if self.output is _AS_TEXT:
-            object.__setattr__(self, "output", self.text)
-
     if not TYPE_CHECKING:  # otherwise type checkers would accept every name
 
         def __getattr__(self, name: str) -> Any:

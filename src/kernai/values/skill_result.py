@@ -67,7 +67,7 @@ class SkillResult(Replaceable):
         becomes `str()`.
 
         Raises `KernaiError` for values without a text: bytes, a generator, an awaitable, data that contain themselves
-        or nest deeper than 200 levels, an object without a `__str__` of its own, or whose `__str__` fails.
+        or nest deeper than 200 levels, an object without a `__str__` of its own.
         """
         if isinstance(value, SkillResult):
             return value
@@ -114,10 +114,7 @@ def _parts_of(value: Any) -> tuple[Part, ...]:
         return tuple(value)
     if is_data(value):
         media: list[Media] = []
-        try:
-            return (json.dumps(plain(value, media), ensure_ascii=False), *media)
-        except ValueError as error:  # an integer over Python's digit limit
-            raise KernaiError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
+        return (json.dumps(plain(value, media), ensure_ascii=False), *media)
     return _parts_of(_text_of(value))
 
 
@@ -136,10 +133,7 @@ def plain(value: object, media: list[Media] | None = None) -> Any:
     ``"Infinity"``. Media become their id and are added to `media`. Anything else becomes `str()`. Raises `KernaiError`
     as `SkillResult.of` does, and for two keys that become the same text.
     """
-    try:
-        return _Strict([] if media is None else media).of(value)
-    except RecursionError as error:  # the caller's own stack was nearly used up
-        raise KernaiError(f"a {type(value).__name__} is nested too deeply to be written as JSON") from error
+    return _Strict([] if media is None else media).of(value)
 
 
 class _Strict(Conversion):
@@ -227,7 +221,4 @@ def _text_of(value: object) -> str:
             f"a value of type {kind} has no text of its own: return text, a dict, a list or a dataclass, such as "
             "dict(row) for a row of a database"
         )
-    try:
-        return str(value)
-    except Exception as error:
-        raise KernaiError(f"a {kind} cannot be turned into text: {error}") from error
+    return str(value)
