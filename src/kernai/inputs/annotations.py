@@ -12,7 +12,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -28,7 +28,6 @@ SUPPORTED = (
     "Sequence[T], dict[str, T], Mapping[str, T], X | Y, Optional, Literal, Enum, NewType, type aliases, TypedDict, "
     "NamedTuple, dataclasses, pydantic models, Annotated[T, 'description', constraints], Media, Any"
 )
-_MOST_NESTED = 30  # instances of one generic class inside each other, since it may contain ever new ones of itself
 _UNIONS = (typing.Union, types.UnionType)
 _WRAPPERS = ("Required", "NotRequired", "ReadOnly")
 
@@ -65,8 +64,6 @@ class Namespace:
         _bind(annotation, {}, bindings)
         # a TypedDict has no bases at run time, but the annotations of those that it was written with
         is_flat = _is_typed_dict(record)
-        if is_flat and typing.Generic in record.__bases__ and not hasattr(record, "__orig_bases__"):
-            raise TypeError("Python 3.11 forgets its bases; name the generic one too, as in Deeper(Planned, Page[int])")
         inherited: dict[str, Any] = {}
         found: dict[str, Any] = dict.fromkeys(getattr(record, "__annotations__", ()))  # in this order
         for owner in reversed(bindings if is_flat else record.__mro__):
@@ -98,7 +95,6 @@ class TypeBuilder:
         self.has_records = False
         self._media = media
         self._named: dict[object, InputType] = {}  # records and aliases
-        self._open: list[Any] = []  # those whose parts are being built
 
     def build(self, annotation: object) -> tuple[InputType, str]:
         """The type of a resolved annotation, and its description. Raises `TypeError` for an unsupported type."""
@@ -121,12 +117,11 @@ class TypeBuilder:
         if isinstance(annotation, typing.NewType):
             return self._type(annotation.__supertype__)
         if type(plain).__name__ == "TypeAliasType":
-            with self._inside(plain):
-                bindings = dict(zip(plain.__parameters__, arguments, strict=False))
-                return self._alias(
-                    annotation, plain.__name__,  # its value is evaluated on access, and may contain it
-                    lambda: substituted(self.namespace.resolve(plain.__value__, plain.__module__), bindings),
-                )
+            bindings = dict(zip(plain.__parameters__, arguments, strict=False))
+            return self._alias(
+                annotation, plain.__name__,  # its value is evaluated on access, and may contain it
+                lambda: substituted(self.namespace.resolve(plain.__value__, plain.__module__), bindings),
+            )
         return self._generic(annotation, origin, arguments)
 
     def _generic(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> InputType:
@@ -180,15 +175,6 @@ class TypeBuilder:
             self._named[key] = made
         return self._named[key]
 
-    @contextmanager
-    def _inside(self, generic: Any) -> Iterator[None]:
-        """Marks a generic record or alias as one whose parts are being built, so that endless nesting is noticed."""
-        if self._open.count(generic) > _MOST_NESTED:
-            raise TypeError(f"{_shown(generic)} contains itself with ever different type arguments")
-        self._open.append(generic)
-        yield
-        self._open.pop()
-
     def _class(self, annotation: Any, plain: type) -> InputType:
         """The type of a class. A record is built only once, and known before its fields, which may contain it."""
         if plain is Media:
@@ -210,12 +196,11 @@ class TypeBuilder:
         else:
             raise _unsupported(annotation)
         self._named[annotation], self.has_records = node, True
-        with self._inside(plain):
-            try:
-                hints = self.namespace.fields(annotation, plain)
-            except Exception as error:
-                raise TypeError(f"the fields of {plain.__name__} cannot be resolved: {error}") from error
-            node.set_fields([self._field(plain, *one) for one in _fields(plain, hints)])
+        try:
+            hints = self.namespace.fields(annotation, plain)
+        except Exception as error:
+            raise TypeError(f"the fields of {plain.__name__} cannot be resolved: {error}") from error
+        node.set_fields([self._field(plain, *one) for one in _fields(plain, hints)])
         return node
 
     def _field(self, record: type, name: str, annotation: object, default: object, about: str = "") -> containers.Field:
@@ -302,8 +287,6 @@ def _is_hashable(annotation: Any) -> bool:
 
 
 def _literal(values: tuple[object, ...]) -> InputType:
-    if not values:
-        raise TypeError("Literal[()] has no values, so none fits")
     for value in values:
         if not (value is None or isinstance(value, Enum) or type(value) in (str, int, bool)):
             raise TypeError(f"Literal[{value!r}] is not a JSON value; it may hold str, int, bool, None, enum members")

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from kernai._util.api import Once, check_function
-from kernai.inputs.containers import DictType, ListType, ReferenceType, UnionType, ways_of
+from kernai.inputs.containers import DictType, ListType, UnionType
 from kernai.inputs.schema import WORDS, Schema, condition, label_of, sample_of, satisfies
 from kernai.inputs.types import PLAIN, InputType, TextType, Validation, WrapperType, underlying
 from kernai.values.skill_result import plain
@@ -155,9 +155,6 @@ def constrained(kind: InputType, metadata: Sequence[Any]) -> InputType:
     found = [one for given in metadata for one in constraints_of(given)]
     if not found:
         return kind
-    for way in ways_of(kind):
-        if isinstance(way, ReferenceType):  # it is still being built
-            raise TypeError(f"the type {way.name} cannot be constrained inside itself")
     members = kind.members if isinstance(kind, UnionType) else (kind,)
     for name, value in found:
         if all(_applied(name, value, member) is None for member in members):
