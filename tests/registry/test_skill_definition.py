@@ -344,7 +344,7 @@ def test_a_function_written_in_c_can_be_a_skill_with_declared_inputs() -> None:
 def test_declared_inputs_that_the_function_does_not_accept_are_a_type_error() -> None:
     for function, inputs, said in (
         (search, {"query": str, "y": int}, "takes no parameter 'y', which is in inputs"),
-        (search, {}, "needs 'query', which is not in inputs"), (greedy, {}, "'a' and 'b' are both a SkillContext"),
+        (search, {}, "needs 'query', which is not in inputs"),
         (positional, {"args": list}, "takes no parameter 'args'"),
         (lambda a=0, b=0, /: a, {"b": int}, "takes 'b' by position, after one that is not in inputs"),
     ):
@@ -372,12 +372,11 @@ def test_a_subclass_of_skill_may_parse_and_bind_parameters_in_its_own_way() -> N
 
 
 @pytest.mark.parametrize("name, error, said", [
-    *((blank, ValueError, "must not be blank") for blank in ("", " \n")),
-    *((spaced, ValueError, "white space around") for spaced in (" search", "search\n")),
+    *((spaced, ValueError, "must not be blank or have white space around it") for spaced in ("", " \n", " search", "search\n")),
     ("/skills", ValueError, "starts with '/'"),
     *((f"a{sign}b", ValueError, "no block that is shown to a model can name it") for sign in '"<>\n\t\x00\x85'),
     ("<lambda>", ValueError, "give it another with name="),
-    (5, TypeError, "must be a str, got int"), (None, TypeError, "must be a str, got NoneType"),
+    (5, TypeError, "must be a str, got int: give one with name="),
 ])
 def test_a_name_that_cannot_be_written_in_a_call_is_refused(name: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
@@ -401,11 +400,9 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"execute": max}, TypeError, r"the signature of <built-in function max> cannot be read; pass inputs=\{...\}"),
     ({"execute": lambda ctx: ctx}, TypeError, "'ctx' would be an input; write ctx: SkillContext"),
     ({"inputs": ["x"]}, TypeError, "inputs must be a mapping"),
-    ({"inputs": {1: int}}, TypeError, "the name of an input must be a non-blank str"),
     ({"credentials": ["key"]}, TypeError, "credentials must be a mapping"),
     ({"credentials": {"key": Setting()}}, TypeError, r"credentials\['key'\] must be a Credential, got Setting"),
     ({"credentials": {"key": "hunter2"}}, TypeError, r"credentials\['key'\] must be a Credential, got str"),
-    ({"credentials": {"": Credential()}}, TypeError, "a key in credentials must be a non-blank str"),
     ({"settings": {"key": 5}}, TypeError, r"settings\['key'\] must be a Setting, got int"),
 ]
 
@@ -420,7 +417,6 @@ def test_a_wrong_option_of_a_skill_is_an_error_that_names_it(options: dict[str, 
 def positional(*args: Any) -> None: ...
 def keywords(**kwargs: Any) -> None: ...
 def mixed(a: Any, *args: int) -> None: ...
-def greedy(a: SkillContext[Any], b: SkillContext[Any]) -> None: ...
 def lost(x: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 def numbers() -> Iterator[int]: yield 1
 async def more() -> AsyncIterator[int]: yield 1
@@ -430,11 +426,10 @@ def fielded(n: int = pydantic.Field(ge=1)) -> None: ...
 
 @pytest.mark.parametrize("given, said", [
     *((one, rf"skill '{one.__name__}': parameter '\*+\w+' cannot be an input") for one in (positional, keywords, mixed)),
-    (greedy, "'a' and 'b' are both a SkillContext"),
     (lost, "skill 'lost': parameter 'x': the annotation 'Nowhere' cannot be resolved"),
     (numbers, "does not yield"), (more, "does not yield"), (fielded, "'n': its default, a FieldInfo, is not a value"),
     (method, r"make a skill of the bound method: skill\(instance.method\)"),
-    (functools.partial(of_a_module), r"no name of its own; give one with skill\(name="),
+    (functools.partial(of_a_module), "name must be a str, got NoneType: give one with name="),
     ("search", r"a name is given as @skill\(name="),
 ])
 def test_a_function_that_cannot_be_a_skill_is_a_type_error_with_the_fix(given: Any, said: str) -> None:

@@ -171,11 +171,6 @@ def test_a_reload_that_fails_leaves_every_old_skill_in_place(registry: SkillRegi
     assert [answer(registry, name) for name in ("one", "two", "extra")] == [2, 2, 2]
 
 
-def test_a_file_that_is_also_there_as_a_symbolic_link_defines_its_skills_twice(registry: SkillRegistry, tmp_path: Path) -> None:
-    (tmp_path / "b.py").symlink_to(write(tmp_path / "a.py", one=1))
-    assert [one.name for one in registry.load_from(tmp_path / "*.py")] == ["one", "one"]
-
-
 def test_a_pattern_loaded_twice_is_reloaded_once(registry: SkillRegistry, tmp_path: Path) -> None:
     counter = tmp_path / "count"
     counter.write_text("")
@@ -274,11 +269,8 @@ def test_readers_see_either_the_old_skills_or_the_new_ones(registry: SkillRegist
 
 def test_a_skill_that_a_file_defines_after_loading_is_registered_globally(registry: SkillRegistry, tmp_path: Path) -> None:
     define = "def define():\n    @skill\n    def late(): ...\n"
-    give = "import contextvars\nlater = contextvars.copy_context()\n@skill\ndef give(): return later, define\n"
-    registry.load_from(put(tmp_path / "a.py", define + give))
-    found: Any = answer(registry, "give")
-    context, function = found
-    context.run(function)
+    registry.load_from(put(tmp_path / "a.py", define + "@skill\ndef give(): return define()\n"))
+    answer(registry, "give")
     assert skills.find("late") is not None
     assert names(registry) == ["give"]
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Never, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernai._util.api import check_methods, check_texts, check_type, likely
 from kernai.errors import KernaiError
@@ -126,16 +126,14 @@ _KEEP: Any = ...  # the default of each option
 def configure(
     *, debug: bool = _KEEP, default_provider: Provider | None = _KEEP, allowed_skills: Iterable[str] | None = _KEEP,
     recorder: Recorder | None = _KEEP, logger: logging.Logger | None = _KEEP, repair: Repair = _KEEP,
-    credential_resolver: Resolver | None = _KEEP, setting_resolver: Resolver | None = _KEEP, **unknown: Never,
+    credential_resolver: Resolver | None = _KEEP, setting_resolver: Resolver | None = _KEEP,
 ) -> Configuration:
     """Changes `kernai.config` in place and returns it. Options that are not passed keep their value.
 
     Raises `TypeError` for an unknown option or a value of a wrong type, and `ValueError` for an unknown `repair`.
     """
-    changes = locals()
-    for name in changes.pop("unknown"):
-        raise TypeError(f"configure() has no option {name!r}{likely(name, vars(config), 'it has')}")
-    vars(config).update({name: _checked(name, value) for name, value in changes.items() if value is not _KEEP})
+    changes = {name: _checked(name, value) for name, value in locals().items() if value is not _KEEP}
+    vars(config).update(changes)
     return config
 
 

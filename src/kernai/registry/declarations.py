@@ -38,11 +38,7 @@ def read_signature(
     about = f"skill {skill_name!r}: "
     namespace = Namespace(function)
     parameters = _parameters(about, function, is_declared=declared is not None)
-    inputs: dict[str, Input] = {}
-    for key, kind in (declared or {}).items():
-        if not isinstance(key, str) or not key.strip():
-            raise TypeError(f"{about}the name of an input must be a non-blank str, got {key!r}")
-        inputs[key] = kind if isinstance(kind, Input) else Input(kind)
+    inputs = {key: kind if isinstance(kind, Input) else Input(kind) for key, kind in (declared or {}).items()}
     given = {*inputs, *(function.keywords if isinstance(function, partial) else ())}
     context: str | None = None
     for one in parameters:
@@ -50,8 +46,6 @@ def read_signature(
             continue
         annotation = _resolved(about, one, namespace, is_input=declared is None)
         if _is_context(annotation):
-            if context is not None:
-                raise TypeError(f"{about}{context!r} and {one.name!r} are both a SkillContext")
             context = one.name
         elif declared is None:
             default = REQUIRED if one.default is one.empty else one.default

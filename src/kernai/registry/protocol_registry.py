@@ -100,9 +100,7 @@ def protocol(name: Any = None, *, documentation: str | None = None, register: bo
     """
 
     def decorate(handler: AnyHandler) -> AnyHandler:
-        block_type = getattr(handler, "__name__", None) if name is None or name is handler else name
-        if block_type is None:
-            raise TypeError(f"{handler!r} has no name of its own; give one with protocol(name)")
+        block_type: Any = getattr(handler, "__name__", None) if name is None or name is handler else name
         documented = first_paragraph(handler) or None if documentation is None else documentation
         made = Protocol(block_type, handler, documented)
         if register:

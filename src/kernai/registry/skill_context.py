@@ -167,9 +167,8 @@ class SkillContext(NotCopied, Generic[RunContext]):
             raise KernaiError(f"a protocol's handler has no {kind}; it can read its own configuration")
         declared: Mapping[str, Any] = getattr(self.skill, kind, None) or {}
         if key not in declared:
-            known = f"; it declares {', '.join(map(repr, declared))}" if declared else ""
-            add = f": add @skill({kind}={{{key!r}: {'Credential()' if kind == 'credentials' else 'Setting(str)'}}})"
-            raise KernaiError(f"{self._name!r} declares no {kind[:-1]} {key!r}{likely(key, declared) or known + add}")
+            meant = likely(key, declared) or f": add it with @skill({kind}={{{key!r}: ...}})"
+            raise KernaiError(f"{self._name!r} declares no {kind[:-1]} {key!r}{meant}")
         return declared[key]
 
     @calls_out

@@ -236,11 +236,9 @@ class AgentSkill(Skill):
 
 
 def _checked_name(given: object) -> str:
-    name: str = check_type(given, str, "a skill's name must be a str")
-    if not name.strip():
-        raise ValueError("a skill's name must not be blank")
-    if name != name.strip():
-        raise ValueError(f"the skill's name {name!r} has white space around it; leave it out")
+    name: str = check_type(given, str, "a skill's name must be a str", ": give one with name=...")
+    if not name or name != name.strip():
+        raise ValueError(f"a skill's name must not be blank or have white space around it, got {name!r}")
     if name.startswith("/"):
         raise ValueError(f"the skill's name {name!r} starts with '/', as built-in commands do; take another name")
     if escape_attribute(name) != name:
@@ -290,7 +288,5 @@ def _declared(name: str, argument: str, given: Mapping[str, Any] | None) -> dict
     kind: type = Credential if argument == "credentials" else Setting
     declared = dict(_checked(name, argument, given, Mapping, "a mapping of keys"))
     for key, one in declared.items():
-        if not isinstance(key, str) or not key.strip():
-            raise TypeError(f"skill {name!r}: a key in {argument} must be a non-blank str, got {type(key).__name__}")
         _checked(name, f"{argument}[{key!r}]", one, kind, f"a {kind.__name__}")  # the value is never shown
     return declared

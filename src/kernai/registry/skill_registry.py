@@ -80,7 +80,7 @@ class SkillRegistry(Registry[Skill]):
                 for one in new[path].skills if pattern else ():  # a later pattern may replace skills
                     is_own = one.__module__ == new[path].module  # it may import others, even from one of the files
                     first = by.setdefault(one.name, path) if is_own else path
-                    if first != path and not os.path.samefile(first, path):  # noqa: PTH121 - text in, text out
+                    if first != path:
                         raise KernaiError(f"it defines skill {one.name!r}, as {first} does")
             except BaseException as error:
                 forget(new.values())
@@ -200,12 +200,10 @@ def skill(
     def made(given: Any) -> FunctionSkill[..., Any]:
         if not callable(given):
             raise TypeError(f"@skill is for functions, got {given!r}; a name is given as @skill(name=...)")
-        named = getattr(given, "__name__", None) if name is None else name
-        if named is None:
-            raise TypeError(f"{given!r} has no name of its own; give one with skill(name=...)")
+        named: Any = getattr(given, "__name__", None) if name is None else name
         new: FunctionSkill[..., Any] = FunctionSkill(named, execute=given, **options)
         file = _file.get()
-        if register and file is not None and file.is_running:
+        if register and file is not None:
             file.skills.append(new)
         elif register:
             REGISTRY.register(new)
@@ -227,12 +225,10 @@ class SkillFile:
         #: never used twice: an old module may still be running
         self.module = f"_kernai_skill_file_{next(_numbers)}_{stem}"
         self.skills: list[Skill] = []
-        self.is_running = True
 
 
 _numbers = count(1)
-# A context variable, so that threads can load files at the same time. A task that a file starts may keep this value
-# forever, so it also says when the file has ended.
+# a context variable, so that threads can load files at the same time
 _file: ContextVar[SkillFile | None] = ContextVar("kernai_skill_file", default=None)
 
 
@@ -298,6 +294,5 @@ def run_file(path: str) -> SkillFile:
         forget([file])
         raise
     finally:
-        file.is_running = False
         _file.reset(token)
     return file
