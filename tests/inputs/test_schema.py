@@ -183,20 +183,20 @@ def test_defaults_and_descriptions_are_where_they_belong() -> None:
     def book(
         arrival: date, ctx: SkillContext[Any], guest: Annotated[Guest, "who  comes"], limit: Annotated[int, "how many"] = 10,
         colour: Colour = Colour.BLUE, wrong: str = 5, when: date = date(2024, 1, 2), other: Any = object,  # type: ignore[assignment]
-        *, opaque: Opaque = Opaque.THAT, span: Span = Span(1), pair: tuple[int, int | None] = Span(2, 3),  # noqa: B008 - it cannot change
+        *, opaque: Opaque = Opaque.THAT, span: Span = Span(1),  # noqa: B008 - it cannot change
     ) -> str:
         """Book."""
         return ""
 
     schema = schema_of(Skill("book", execute=book).table)
     assert schema["required"] == ["arrival", "guest"]
-    assert list(schema["properties"]) == ["arrival", "guest", "limit", "colour", "wrong", "when", "other", "opaque", "span", "pair"]
+    assert list(schema["properties"]) == ["arrival", "guest", "limit", "colour", "wrong", "when", "other", "opaque", "span"]
     assert schema["properties"]["guest"] == {"$ref": "#/$defs/Guest", "description": "who comes"}
     assert schema["properties"]["limit"] == {"type": "integer", "description": "how many", "default": 10}
     assert schema["properties"]["colour"]["default"] == 2
     assert schema["properties"]["wrong"] == {"type": "string"}, "a default that no call could give is not offered"
-    defaults = [schema["properties"][name]["default"] for name in ("when", "opaque", "span", "pair")]
-    assert defaults == ["2024-01-02", "THAT", {"first": 1, "last": None}, [2, 3]]
+    defaults = [schema["properties"][name]["default"] for name in ("when", "opaque", "span")]
+    assert defaults == ["2024-01-02", "THAT", {"first": 1, "last": None}]
     guest = schema["$defs"]["Guest"]
     assert guest["properties"]["wishes"]["default"] == []
     assert guest["properties"]["contact"]["default"] is None

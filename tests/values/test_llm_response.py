@@ -46,7 +46,7 @@ def test_a_count_that_is_no_count_is_refused_by_name(name: str, count: Any) -> N
     ({"content": None}, "content must be str, got"), ({"content": b"x"}, "content must be str, got"),
     ({"latency_ms": "5"}, "latency_ms must be a number of milliseconds, at least 0, got '5'"),
     ({"latency_ms": float("nan")}, "latency_ms must be a number"), ({"latency_ms": -1.5}, "latency_ms must be a number"),
-    ({"metadata": ["id"]}, "metadata must be a mapping, got list"), ({"ends_turn": 1}, "ends_turn must be True, False or None, got 1"),
+    ({"metadata": ["id"]}, "metadata must be a mapping, got list"),
     ({"blocks": [{"type": "command"}]}, r"blocks must be a list of blocks with text as content, got \[{'type'"),
     *(({"blocks": wrong}, "blocks must be a list of") for wrong in ([NativeCall("command", "x", None)], 5, iter(()))),  # type: ignore[arg-type]
     ({"prompt_tokens": 2**63, "completion_tokens": 1}, "total_tokens must be an int from 0"),

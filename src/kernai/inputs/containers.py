@@ -11,7 +11,7 @@ from kernai.errors import error_text
 from kernai.inputs.schema import NO_VALUE, REQUIRED, WORDS, Definition, Schema, Sentinel, adopted, resolved, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
 from kernai.jsonio.json_data import MAX_DEPTH, copy_of, dumps, loads
-from kernai.values.skill_result import plain, typed
+from kernai.values.skill_result import typed
 
 _READ_AS = "read as"
 SETS = (set, frozenset)
@@ -90,10 +90,7 @@ class DictType(InputType):
     def convert(self, value: object, validation: Validation) -> Any:
         if not isinstance(value, Mapping):
             return validation.refuse(self.label, value)
-        for key in value:
-            if not isinstance(key, str):  # possible only for a caller in Python
-                validation.refuse("text as a key", key, (str(key),))
-        return {key: validation.inside(str(key), self.item, one) for key, one in value.items()}
+        return {key: validation.inside(key, self.item, one) for key, one in value.items()}
 
     @Once
     def schema(self) -> Schema:
@@ -125,9 +122,9 @@ class UnionType(InputType):
         if len(natural) == 1 and kind in (list, dict):  # no other member accepts such a value, so only its faults count
             return natural[0].convert(value, validation)
         place = (id(value), id(self), validation.repair)
-        _, made, faults = validation.memo.get(place) or (value, *self._tried(value, natural, validation))
-        if kind in (list, dict):  # with the value, since another one may get the id of a value that is freed
-            validation.memo[place] = (value, made, faults)
+        made, faults = validation.memo.get(place) or self._tried(value, natural, validation)
+        if kind in (list, dict):
+            validation.memo[place] = made, faults
         validation.faults.extend(faults)
         return made
 
@@ -231,10 +228,9 @@ class Field(NamedTuple):
     def json_default(self) -> Any:
         """The default as JSON, or NO_VALUE if the type does not accept it, as in ``x: str = None``."""
         with suppress(Exception):  # a default is whatever the author put there
-            for written in (typed, plain):  # a named tuple may be for a tuple
-                made = written(self.default)
-                if not isinstance(self.default, Sentinel) and self.type.takes(made):
-                    return made
+            made = typed(self.default)
+            if not isinstance(self.default, Sentinel) and self.type.takes(made):
+                return made
         return NO_VALUE
 
     def schema(self) -> Schema:

@@ -51,7 +51,7 @@ class Validation:
     def __init__(self, media_store: MediaStore | None = None, *, repair: bool = False) -> None:
         self.media_store = media_store
         self.repair = repair
-        self.memo: dict[tuple[int, int, bool], tuple[object, Any, list[Fault]]] = {}
+        self.memo: dict[tuple[int, int, bool], tuple[Any, list[Fault]]] = {}
         self.faults: list[Fault] = []
 
     def refuse(self, expected: str, received: object, path: tuple[str | int, ...] = ()) -> Any:

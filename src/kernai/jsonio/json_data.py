@@ -19,8 +19,6 @@ from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore
 from math import isfinite
 from typing import Any, NoReturn
 
-from kernai.errors import KernaiError
-
 MAX_DEPTH = 200
 """How many levels data may nest, when they are read and when they are written."""
 
@@ -101,10 +99,7 @@ class Conversion:
         for name, arguments in self.exporters:
             method = getattr(value, name, None)
             if callable(method):
-                try:
-                    return method(**arguments)
-                except Exception as error:
-                    raise KernaiError(f"{type(value).__name__}.{name}() failed: {error}") from error
+                return method(**arguments)
         return {one.name: getattr(value, one.name, None) for one in fields(value)} if is_dataclass(value) else None
 
     def key(self, key: object) -> str:

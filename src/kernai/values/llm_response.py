@@ -61,7 +61,7 @@ class LlmResponse(Value):
             (prompt is not None and (type(prompt) is not int or prompt < 0))
             or (completion is not None and (type(completion) is not int or completion < 0))
             or self.total_tokens is not None or self.cached_tokens is not None or self.cache_write_tokens is not None
-            or self.cost is not None or self.model is not None or self.ends_turn is not None or self.blocks is not None
+            or self.cost is not None or self.model is not None or self.blocks is not None
             or type(self.latency_ms) is not int or type(self.metadata) is not dict
         ):
             self._check_rest()
@@ -83,8 +83,6 @@ class LlmResponse(Value):
             self.metadata = {}
         check_type(self.metadata, Mapping, "metadata must be a mapping")
         check_type(self.model, str | None, "model must be a model's id or None")
-        if not (self.ends_turn is None or isinstance(self.ends_turn, bool)):
-            raise TypeError(f"ends_turn must be True, False or None, got {self.ends_turn!r}")
         blocks = self.blocks or ()
         if not (isinstance(blocks, Sequence) and all(isinstance(getattr(one, "content", None), str) for one in blocks)):
             raise TypeError(f"blocks must be a list of blocks with text as content, got {blocks!r:.80}")
