@@ -122,8 +122,6 @@ def test_an_undeclared_key_is_an_error_that_says_how_to_declare_it() -> None:
         context(settings={"api_key": "x"})
     with pytest.raises(KernaiError, match="declares no credential 'x': add it"):
         SkillContext(skill_with()).credential("x")
-    with pytest.raises(TypeError, match=r"must be a mapping, or have resolve\(skill, key\), got int"):
-        context(credentials=3).credential("api_key")
     for read in (SkillContext(None).credential, SkillContext(None).setting):
         with pytest.raises(KernaiError, match="a protocol's handler has no"):
             read("api_key")

@@ -30,10 +30,8 @@ def test_a_core_block_type_cannot_be_claimed(name: str) -> None:
 
 
 @pytest.mark.parametrize("arguments, error, complaint", [
-    *(((name, answer), ValueError, "name must be a non-blank string") for name in ("", " ", None, 5)),
-    (('a"b', answer), ValueError, "may not hold quotes, angle brackets"),
-    (("a<b", answer), ValueError, "may not hold quotes, angle brackets"),
-    (("a\nb", answer), ValueError, "or control characters"),
+    *(((name, answer), TypeError, "name must be a string, got") for name in (None, 5)),
+    *(((name, answer), ValueError, "must not be blank, or hold quotes, .*, got") for name in ("", " ", 'a"b', "a<b", "a\nb")),
     (("a", None), TypeError, r"handler must be a function of \(block, ctx\), got None"),
     (("a", lambda block: "x"), TypeError, r"handler must be a function of \(block, ctx\): too many positional arguments"),
     (("a", yielding), TypeError, r"handler must be a function of \(block, ctx\), got the generator <function yielding"),
@@ -100,7 +98,7 @@ def test_the_decorator_registers_a_function_by_its_name_and_docstring_and_return
 def test_a_handler_without_a_name_must_be_given_one() -> None:
     handler = partial(answer)
     for decorate in (protocol, protocol()):
-        with pytest.raises(ValueError, match="a protocol's name must be a non-blank string, got None"):
+        with pytest.raises(TypeError, match="a protocol's name must be a string, got NoneType"):
             decorate(handler)
     assert protocol("ticketing", register=False)(handler) is handler
     assert protocols.names == []

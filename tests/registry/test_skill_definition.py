@@ -343,10 +343,8 @@ def test_a_function_written_in_c_can_be_a_skill_with_declared_inputs() -> None:
 
 def test_declared_inputs_that_the_function_does_not_accept_are_a_type_error() -> None:
     for function, inputs, said in (
-        (search, {"query": str, "y": int}, "takes no parameter 'y', which is in inputs"),
-        (search, {}, "needs 'query', which is not in inputs"),
-        (positional, {"args": list}, "takes no parameter 'args'"),
-        (lambda a=0, b=0, /: a, {"b": int}, "takes 'b' by position, after one that is not in inputs"),
+        (search, {"query": str, "y": int}, "its function does not accept these inputs: got an unexpected keyword argument 'y'"),
+        (search, {}, "missing a required argument: 'query'"), (positional, {"args": list}, "unexpected keyword argument 'args'"),
     ):
         with pytest.raises(TypeError, match=said):
             Skill("bad", execute=getattr(function, "function", function), inputs=inputs)
@@ -372,10 +370,8 @@ def test_a_subclass_of_skill_may_parse_and_bind_parameters_in_its_own_way() -> N
 
 
 @pytest.mark.parametrize("name, error, said", [
-    *((spaced, ValueError, "must not be blank or have white space around it") for spaced in ("", " \n", " search", "search\n")),
-    ("/skills", ValueError, "starts with '/'"),
-    *((f"a{sign}b", ValueError, "no block that is shown to a model can name it") for sign in '"<>\n\t\x00\x85'),
-    ("<lambda>", ValueError, "give it another with name="),
+    *((wrong, ValueError, "cannot be named .*: it must not be blank, begin with '/' .*; choose one with name=")
+      for wrong in ("", " \n", " search", "search\n", "/skills", "<lambda>", *(f"a{sign}b" for sign in '"<>\n\t\x00\x85'))),
     (5, TypeError, "must be a str, got int: give one with name="),
 ])
 def test_a_name_that_cannot_be_written_in_a_call_is_refused(name: Any, error: type[Exception], said: str) -> None:

@@ -134,8 +134,6 @@ def test_options_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("given, error, complaint", [
     ({"temperature": "hot"}, TypeError, "temperature must be a number or None, got 'hot'"),
-    ({"temperature": math.nan}, ValueError, "temperature must be a finite number or None, got nan"),
-    ({"top_p": math.inf}, ValueError, "top_p must be a finite number"),
     ({"max_tokens": 0}, ValueError, "max_tokens must be a positive int"),
     ({"max_tokens": True}, ValueError, "max_tokens must be a positive int"),
     ({"thinking": "low"}, TypeError, r'thinking must be \{"budget": int\} or \{"effort": str\}'),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from kernai.jsonio.json_data import value_in
 from kernai.registry.skill_context import SkillContext
 
 if TYPE_CHECKING:
-    from inspect import Parameter
+    from inspect import Parameter, Signature
 
 # An annotation with names that are imported under TYPE_CHECKING cannot be resolved, but a SkillContext is recognised.
 _CONTEXT_TEXT = re.compile(r"(?:(?:[\w.]+\.)?Optional\[\s*)?(?:[\w.]+\.)?SkillContext\b.*", re.DOTALL)
@@ -37,7 +37,8 @@ def read_signature(
     """
     about = f"skill {skill_name!r}: "
     namespace = Namespace(function)
-    parameters = _parameters(about, function, is_declared=declared is not None)
+    signature = _signature(about, function, is_declared=declared is not None)
+    parameters = signature.parameters.values()
     inputs = {key: kind if isinstance(kind, Input) else Input(kind) for key, kind in (declared or {}).items()}
     given = {*inputs, *(function.keywords if isinstance(function, partial) else ())}
     context: str | None = None
@@ -50,29 +51,24 @@ def read_signature(
         elif declared is None:
             default = REQUIRED if one.default is one.empty else one.default
             inputs[one.name] = Input(defaulted(annotation, default), default)
-        elif one.default is one.empty:
-            raise TypeError(f"{about}its function needs {one.name!r}, which is not in inputs")
-    taken = {one.name for one in parameters if one.kind is not one.VAR_POSITIONAL}
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
-    missing = next((name for name in inputs if name not in taken and not takes_any), None)
-    if missing is not None:
-        raise TypeError(f"{about}its function takes no parameter {missing!r}, which is in inputs")
-    in_order = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]
-    positional = [name for name in in_order if name in inputs or name == context]
-    if positional != in_order[: len(positional)]:
-        raise TypeError(f"{about}its function takes {positional[-1]!r} by position, after one that is not in inputs")
+    passed = [*inputs, *([] if context is None else [context])]
+    positional = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.name in passed]
+    try:
+        signature.bind(*positional, **{name: None for name in passed if name not in positional})
+    except TypeError as error:
+        raise TypeError(f"{about}its function does not accept these inputs: {error}") from None
     return InputTable(skill_name, inputs, TypeBuilder(namespace)), context, tuple(positional)
 
 
-def _parameters(about: str, function: Callable[..., Any], *, is_declared: bool) -> Iterable[Parameter]:
-    """The function's parameters. Unless the inputs are declared, raises `TypeError` for one that cannot be an input."""
+def _signature(about: str, function: Callable[..., Any], *, is_declared: bool) -> Signature:
+    """The function's signature. Unless inputs are declared, raises `TypeError` for a parameter that cannot be one."""
     try:
-        parameters = signature_of(function).parameters.values()
+        signature = signature_of(function)
     except ValueError:  # some functions written in C
         if not is_declared:
             raise TypeError(f"{about}the signature of {function!r} cannot be read; pass inputs={{...}}") from None
-        return signature_of(lambda **_: None).parameters.values()
-    for at, one in enumerate(() if is_declared else parameters):
+        return signature_of(lambda **_: None)
+    for at, one in enumerate(() if is_declared else signature.parameters.values()):
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             stars = "*" if one.kind is one.VAR_POSITIONAL else "**"
             raise TypeError(
@@ -80,10 +76,10 @@ def _parameters(about: str, function: Callable[..., Any], *, is_declared: bool) 
                 "each one out, or take a dict"
             )
         if one.annotation is one.empty and (one.name == "ctx" or (at == 0 and one.name in ("self", "cls"))):
-            bound = f"make a skill of the bound method: skill(instance.{getattr(function, '__name__', 'method')})"
+            bound = "make a skill of the bound method: skill(instance.method)"
             fix = "write ctx: SkillContext, or ctx: Any for an input" if one.name == "ctx" else bound
             raise TypeError(f"{about}{one.name!r} would be an input; {fix}")
-    return parameters
+    return signature
 
 
 def _resolved(about: str, parameter: Parameter, namespace: Namespace, *, is_input: bool) -> Any:

@@ -33,12 +33,12 @@ class Protocol(Value):
     by_name: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise ValueError(f"a protocol's name must be a non-blank string, got {self.name!r}")
-        if self.name in RESERVED_TYPES:
-            raise ValueError(f"{self.name!r} is a core block type and cannot be claimed; take another name")
-        if "'" in self.name or escape_attribute(self.name) != self.name:
-            raise ValueError(f"protocol {self.name!r}: names may not hold quotes, angle brackets or control characters")
+        name = check_type(self.name, str, "a protocol's name must be a string")
+        if not name.strip() or "'" in name or escape_attribute(name) != name:
+            wanted = "must not be blank, or hold quotes, angle brackets or control characters"
+            raise ValueError(f"a protocol's name {wanted}, got {name!r}")
+        if name in RESERVED_TYPES:
+            raise ValueError(f"{name!r} is a core block type and cannot be claimed; take another name")
         check_function("handler", self.handler, "(block, ctx)", None, None, may_be_async=True)
         check_type(self.documentation, str | None, "documentation must be text or None")
 

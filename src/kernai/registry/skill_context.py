@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic
 
-from kernai._util.api import NotCopied, check_methods, likely
+from kernai._util.api import NotCopied, likely
 from kernai._util.redaction import Redactor
 from kernai.errors import CredentialMissingError, KernaiError
 from kernai.interrupts import calls_out
@@ -176,8 +176,7 @@ class SkillContext(NotCopied, Generic[RunContext]):
         if isinstance(values, Mapping):
             return values.get(key)
         resolver = getattr(config, configured) if values is None else values
-        wanted = "credentials and settings of a SkillContext must be a mapping, or have resolve(skill, key)"
-        return check_methods(resolver, wanted, "resolve").resolve(self._name, key)
+        return resolver.resolve(self._name, key)
 
     def __repr__(self) -> str:
         return f"SkillContext(skill={self._name!r}, call_id={self.call_id!r})"  # never a value

@@ -237,14 +237,10 @@ class AgentSkill(Skill):
 
 def _checked_name(given: object) -> str:
     name: str = check_type(given, str, "a skill's name must be a str", ": give one with name=...")
-    if not name or name != name.strip():
-        raise ValueError(f"a skill's name must not be blank or have white space around it, got {name!r}")
-    if name.startswith("/"):
-        raise ValueError(f"the skill's name {name!r} starts with '/', as built-in commands do; take another name")
-    if escape_attribute(name) != name:
+    if not name or name != name.strip() or name.startswith("/") or escape_attribute(name) != name:
         raise ValueError(
-            f"the skill's name {name!r} holds a quote, an angle bracket or a control character, so no block that is "
-            "shown to a model can name it; give it another with name=..."
+            f"a skill cannot be named {name!r}: it must not be blank, begin with '/' as built-in commands do, have "
+            "white space around it, or hold quotes, angle brackets or control characters; choose one with name=..."
         )
     return name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from math import inf, isfinite
+from math import inf
 from typing import Any, NamedTuple
 
 from kernai._util.api import Value, check_count, check_type
@@ -211,8 +211,6 @@ def _one_letter_apart(one: str, other: str) -> bool:
 def _check_number(name: str, value: object) -> None:
     if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
         raise TypeError(f"{name} must be a number or None, got {value!r}")
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"{name} must be a finite number or None, got {value!r}")
 
 
 def _check_thinking(thinking: object) -> None:
