@@ -7,7 +7,6 @@ import enum
 import itertools
 import os
 import random
-from collections.abc import Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -272,19 +271,6 @@ def test_the_grammar_has_the_skills_that_the_agent_may_call_with_its_model() -> 
     assert [Grammar(with_vision.grammar()).accepts(text) for text in (look, ask)] == [True, False]
     assert Grammar(with_vision.replace(list_skills=False).grammar()).accepts(str(Block("command", "/skills")))
     assert not Grammar(agent.replace(skills=None, protocols=[]).grammar()).accepts(str(Block("command", "/skills")))
-
-
-def test_a_call_without_parameters_is_accepted_only_if_the_skill_allows_it() -> None:
-    class Picky(Skill):
-        def bind(self, params: Mapping[str, object], *given: Any, **named: Any) -> dict[str, object]:
-            if not params:
-                raise SkillInputError("say which")
-            return super().bind(params, *given, **named)
-
-    for kind, taken in ((Skill, True), (Picky, False)):
-        one = kind("go", execute=lambda a: "", inputs={"a": Input(int, default=1)})
-        grammar = Grammar(Agent(instructions="", skills=[one], protocols=[]).grammar())
-        assert (grammar.accepts(go("")), grammar.accepts(go('{"a": 2}'))) == (taken, True)
 
 
 def test_rules_are_named_after_their_skills() -> None:

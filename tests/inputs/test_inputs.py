@@ -81,26 +81,6 @@ class Even:
             raise (ValueError if self.number == 3 else SystemExit)("number must be even")
 
 
-class WordlessError(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError
-
-    def errors(self) -> int:
-        return 5  # not a list, as pydantic's has
-
-
-@dataclass(frozen=True)
-class Broken:
-    number: int
-
-    def __post_init__(self) -> None:
-        if self.number:
-            raise WordlessError
-
-    def __hash__(self) -> int:
-        raise WordlessError
-
-
 @dataclass
 class Set:
     op: Literal["set"]
@@ -127,10 +107,6 @@ class Counted:
 
     def __post_init__(self) -> None:
         self.double = 2 * self.n
-
-
-class Stamp(datetime):
-    """As other libraries have their own; for Python, each is a date too."""
 
 
 class Lifting(pydantic.BaseModel, extra="allow"):
@@ -222,7 +198,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (None, 0, "x", "null", "integer 0"),
     (date, "2024-02-30", "x", 'date such as "2024-01-31"', 'string "2024-02-30"'),
     (date, 20240101, "x", "date", "integer 20240101"),
-    (date, Stamp(2024, 1, 1), "x", "date", "a Python Stamp"),
     (Decimal, "NaN", "x", "decimal", 'string "NaN"'),
     (time, "19.99", "x", "time", 'string "19.99"'),
     (datetime, "2024-01-31T12.5", "x", "datetime", 'string "2024-01-31T12.5"'),
@@ -260,8 +235,6 @@ REFUSED: list[tuple[Any, object, str, str, str]] = [
     (Media, "media_000000000000", "x", "the id of a media in this conversation", "string"),
     (Media, "/etc/passwd", "x", "the id of a media", 'string "/etc/passwd"'),
     (Media, 5, "x", "the id of a media", "integer 5"),
-    (Broken, {"number": 1}, "x", "WordlessError", "object"),
-    (set[Broken], [{"number": 0}], "x[0]", "a value that a set can hold", "object"),
     (set, [1, [2]], "x[1]", "a value that a set can hold", "list of 1 item"),
     (set[str], "abc", "x", "list of distinct items, each string", 'string "abc"'),
     (frozenset[Any] | None, [{}], "x[0]", "a value that a set can hold", "empty object"),

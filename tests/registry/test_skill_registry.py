@@ -43,10 +43,10 @@ def test_skills_are_found_by_name_listed_in_order_replaced_and_removed(registry:
 def test_anything_but_a_skill_or_a_list_of_names_is_a_type_error_with_the_fix(registry: SkillRegistry) -> None:
     with pytest.raises(TypeError, match=r"register takes a Skill, got function; make one with @skill or Skill"):
         registry.register(make)  # type: ignore[arg-type]
-    wanted = 'scope must be "all", None or a list of names and skills'
-    for given, said in ((["one"], r"mean \['one'\]"), ([5], f"{wanted}, got int"), (["all", "x"], r"model must be a kernai\.Model, got str")):
-        with pytest.raises(TypeError, match=said):
-            registry.listing(*given)
+    with pytest.raises(TypeError, match=r"mean \['one'\]"):
+        registry.listing("one")
+    with pytest.raises(TypeError, match=r"model must be a kernai\.Model, got str"):
+        registry.listing("all", "x")  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------------------- what a model is offered

@@ -17,7 +17,6 @@ from functools import reduce
 from typing import Any
 
 from kernai.blocks.block import Block
-from kernai.errors import SkillInputError
 from kernai.grammars.gbnf import Rules, decimals, integers, literal, one_of, optional, repeated
 from kernai.inputs.answer_type import AnswerType
 from kernai.inputs.schema import Definition, Schema, alternatives, merged, resolved
@@ -72,13 +71,7 @@ def response_grammar(
 def _parameters(json_grammar: JsonGrammar, skill: Skill) -> str:
     schema = skill.table.whole
     value = json_grammar.rule(schema, skill.name)
-    if schema.get("required"):
-        return value
-    try:
-        skill.bind(skill.read(""))
-    except SkillInputError:
-        return value
-    return optional(value)
+    return value if schema.get("required") else optional(value)
 
 
 def _bounded_text(schema: Schema) -> str:

@@ -48,7 +48,7 @@ class ListType(InputType):
                     message = f"expected distinct items, received {shown(value[at])} twice"
                     validation.faults.append(Fault((at,), message))
                 found.add(one)
-            except Exception:  # noqa: BLE001 - a list for `set[Any]`, or a class of the author's own that has no hash
+            except TypeError:  # a list for `set[Any]`, which has no hash
                 validation.refuse("a value that a set can hold", value[at], (at,))
 
     @Once

@@ -254,16 +254,15 @@ class TextType(InputType):
     natural = frozenset({str})
 
     def __init__(self, kind: type, name: str, example: str, parse: Callable[[Any], object], schema: Schema,
-                 shape: str = ".*", sources: tuple[type, ...] = (str,), excluded: tuple[type, ...] = ()) -> None:
+                 shape: str = ".*", sources: tuple[type, ...] = (str,)) -> None:
         self.kind = kind
         self.schema = {**schema, "examples": [example], WORDS: f'{name} such as "{example}"'}
         self._parse = parse
         self._shape = re.compile(shape, re.DOTALL)
         self._sources = sources
-        self._excluded = excluded
 
     def convert(self, value: object, validation: Validation) -> Any:
-        if isinstance(value, self.kind) and not isinstance(value, self._excluded):
+        if isinstance(value, self.kind):
             return value
         bare = value.strip(ASCII_SPACE) if isinstance(value, str) else value
         has_shape = not isinstance(bare, str) or self._shape.fullmatch(bare)
@@ -356,8 +355,7 @@ def text_types() -> Mapping[type, TextType]:
         return {"type": "string", "format": form}
 
     made = [
-        # for Python, a datetime is a date
-        TextType(date, "date", "2024-01-31", date.fromisoformat, written("date"), excluded=(datetime,)),
+        TextType(date, "date", "2024-01-31", date.fromisoformat, written("date")),
         TextType(datetime, "datetime", "2024-01-31T12:00:00", datetime.fromisoformat, written("date-time"), _TIME),
         TextType(time, "time", "12:00:00", time.fromisoformat, written("time"), _TIME),
         TextType(Decimal, "decimal number as text", "19.99", Decimal, _DECIMAL_SCHEMA, _DECIMAL, (str, int)),

@@ -108,7 +108,6 @@ class SkillRegistry(Registry[Skill]):
         """
         if isinstance(selection, str) and selection != "all":
             raise TypeError(f'scope must be "all", None or a list of names and skills; did you mean [{selection!r}]?')
-        check_type(selection, Iterable | None, 'scope must be "all", None or a list of names and skills')
         check_type(model, Model | None, "model must be a kernai.Model")
         registered = self._state.entries
         given = registered.values() if selection == "all" else selection or ()
