@@ -392,13 +392,9 @@ def test_a_default_that_can_change_is_copied_for_each_call(default: Any) -> None
     assert probe(Any, default=sentinel).bind({})["x"] is sentinel
 
 
-@pytest.mark.parametrize("options, said", [
-    ({"description": 5}, "the description of an Input must be a str, got int"),
-    ({"default": [threading.Lock()]}, "parameter 'x': its default cannot be copied"),
-])
-def test_a_description_or_default_that_cannot_be_used_is_a_type_error_at_definition(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(TypeError, match=said):
-        probe(Any, **options)
+def test_a_default_that_cannot_be_copied_is_a_type_error_at_definition() -> None:
+    with pytest.raises(TypeError, match="parameter 'x': its default cannot be copied"):
+        probe(Any, default=[threading.Lock()])
 
 
 def test_changes_that_a_skill_makes_to_its_input_do_not_change_the_parameters() -> None:

@@ -130,7 +130,7 @@ def test_an_undeclared_key_is_an_error_that_says_how_to_declare_it() -> None:
 @pytest.mark.parametrize("wrong, says", [
     (lambda: MappingResolver([SECRET]), "values must be a mapping"),  # type: ignore[arg-type]
     (lambda: Credential(required="yes"), "required must be True or False"),  # type: ignore[arg-type]
-    (lambda: Credential(default=5), "the default of a Credential must be text"),  # type: ignore[arg-type]
+    (lambda: SkillContext(skill_with(credentials={"k": Credential(default=5)})).credential("k"), "must be text, not int"),  # type: ignore[arg-type]
     (lambda: Setting(timedelta), "timedelta is not supported"),
     (lambda: Setting(int, default="30"), "the default of a Setting must be of its type, it is not converted, got '30'"),
     (lambda: MappingResolver({"find it": SECRET}).resolve("find it", "k"), "for 'find it' must be a mapping: {'k': ...}"),

@@ -16,7 +16,7 @@ from functools import partial, reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any, Literal
 
-from kernai._util.api import Once, Value, check_type
+from kernai._util.api import Once, Value
 from kernai.blocks.block import Block
 from kernai.blocks.grammar import ASCII_SPACE
 from kernai.errors import SkillInputError
@@ -65,9 +65,6 @@ class Input(Value):
     type: Any = Any
     default: Any = REQUIRED
     description: str = ""
-
-    def __post_init__(self) -> None:
-        check_type(self.description, str, "the description of an Input must be a str")
 
     @property
     def required(self) -> bool:

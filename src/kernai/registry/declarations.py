@@ -124,7 +124,6 @@ class Credential(Value):
 
     def __post_init__(self) -> None:
         check_type(self.required, bool, "required must be True or False")
-        check_type(self.default, str | None, "the default of a Credential must be text or None")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

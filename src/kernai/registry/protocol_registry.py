@@ -40,7 +40,6 @@ class Protocol(Value):
         if name in RESERVED_TYPES:
             raise ValueError(f"{name!r} is a core block type and cannot be claimed; take another name")
         check_function("handler", self.handler, "(block, ctx)", None, None, may_be_async=True)
-        check_type(self.documentation, str | None, "documentation must be text or None")
 
 
 #: only the runtime writes `media`, so no protocol may answer it either
