@@ -338,7 +338,7 @@ class Unmade:
     (Annotated[str, at.MinLen(-1)], "does not apply to string"),
     (Annotated[str, pydantic.StringConstraints(to_lower=True)], "to_lower=True is not supported"),
     (Annotated[str | None, at.Ge(1)], "does not apply to string or null"),
-    (Annotated[int, pydantic.Field(strict=True)], "strict"),
+    (Annotated[int, pydantic.Field(strict=True)], "strict"), (Annotated[int, pydantic.Field(5)], r"Field\(default=...\) in Annotated"),
     (Annotated[datetime, at.Timezone(None)], "tz"),
     (Annotated[int, at.Predicate(asyncio.sleep)], "Predicate must be a plain function of the value"),  # type: ignore[arg-type]
     (set[tuple[list[int], ...]], "cannot be in a set"),

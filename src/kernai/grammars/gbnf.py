@@ -71,8 +71,6 @@ def one_of(expressions: Iterable[str]) -> str:
 
 def repeated(expression: str, least: int, most: int | None) -> str:
     """An expression `least` to `most` times."""
-    if (least, most) == (1, 1):
-        return expression
     named = {(0, None): "*", (1, None): "+", (0, 1): "?", (least, least): f"{{{least}}}"}
     times = named.get((least, most), f"{{{least},{'' if most is None else most}}}")
     return (expression if _ATOM.fullmatch(expression) else f"({expression})") + times

@@ -140,14 +140,9 @@ class ConstrainedType(WrapperType):
 
 
 def _tighten(schema: Schema, keyword: str, value: Any) -> None:
-    """Adds a keyword. If the schema already has it, the narrower of two bounds applies; other keywords apply both."""
+    """Adds a keyword. If the schema already has it, the narrower of two bounds applies, or the later pattern."""
     stricter = {"min": max, "max": min}.get(keyword.removeprefix("exclusive").lower()[:3])
-    if keyword in schema and stricter is not None:
-        schema[keyword] = stricter(schema[keyword], value)
-    elif keyword in schema and schema[keyword] != value:
-        schema.setdefault("allOf", []).append({keyword: value})
-    else:
-        schema[keyword] = value
+    schema[keyword] = stricter(schema[keyword], value) if keyword in schema and stricter is not None else value
 
 
 def constrained(kind: InputType, metadata: Sequence[Any]) -> InputType:

@@ -145,8 +145,6 @@ class UnionType(InputType):
 
     def _faults(self, value: object, trials: list[tuple[InputType, list[Fault]]]) -> list[Fault]:
         """The faults to report if no member fits, given the faults of the members of the value's own JSON type."""
-        if len(trials) == 1 and isinstance(underlying(trials[0][0]), ModelType):
-            return trials[0][1]
         # a fault without a path: a value of a wrong type, or a record whose own check refuses it
         inside = {one: found for one, found in trials if one.natural == {dict} or all(fault.path for fault in found)}
         if not inside:

@@ -239,8 +239,6 @@ def loads(text: str, *, unique_keys: bool = False) -> Any:
         found = (_UNIQUE if unique_keys else _STRICT).decode(text)
     except (ValueError, RecursionError) as error:
         _check_depth(text)
-        if isinstance(error, RecursionError):  # the caller's own stack was nearly used up
-            raise JsonRefusedError("nested too deeply") from error
         _check_syntax(text)
         if not isinstance(error, JsonRefusedError):
             raise JsonRefusedError(f"it holds an integer with too many digits ({error})") from error

@@ -84,7 +84,6 @@ class Context:
         (`context_saved`) if it has changed. If a sub-run shares objects with its parent, it calls the parent's `save`,
         in the sub-run's thread.
         """
-        return None
 
     def restore(self, data: Any) -> None:
         """Restores the last result of `save` in a new context, before a run continues."""
