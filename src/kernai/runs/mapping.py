@@ -283,12 +283,7 @@ def _logged() -> Iterator[None]:
 def _by_tqdm(total: int) -> Iterator[Report]:
     from tqdm.auto import tqdm
 
-    class Bar(tqdm):  # type: ignore[type-arg]  # takes no arguments at run time
-        def display(self, *given: Any, **named: Any) -> None:
-            with _logged():  # tqdm would never release its lock, for which all bars of the process wait
-                super().display(*given, **named)
-
-    with Bar(total=total, desc=_LABEL, file=sys.stderr) as bar:
+    with tqdm(total=total, desc=_LABEL, file=sys.stderr) as bar:
 
         def show(progress: Progress[Any]) -> None:
             bar.set_postfix_str(_about(progress), refresh=False)
