@@ -39,7 +39,6 @@ PAGE, LONGEST_PAGE = 500, 8000
 _RUN_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
 
 _METHODS = ("append", "load", "load_media", "runs", "delete")
-_TAKES_KEYWORDS = 8  # in `co_flags`: the function takes **keywords
 
 
 def check_store(store: object) -> None:
@@ -49,15 +48,8 @@ def check_store(store: object) -> None:
 
 
 def leased(store: Any) -> RunStore | None:
-    """Returns the store if it supports leases, else None.
-
-    A store whose `append` takes no `lease` does not support them, even if it inherits `claim`.
-    """
-    if not callable(getattr(store, "claim", None)):
-        return None
-    code = getattr(store.append, "__code__", None)
-    takes = code is None or code.co_flags & _TAKES_KEYWORDS or "lease" in code.co_varnames
-    return store if takes else None
+    """Returns the store if it supports leases, else None."""
+    return store if hasattr(store, "claim") else None
 
 
 def check_run_id(run_id: str, what: str = "run_id") -> None:
@@ -259,8 +251,6 @@ class RunPage:
         `updated_at` are used.
         """
         check_count("limit", limit)
-        if after is not None and not (hasattr(after, "run_id") and hasattr(after, "updated_at")):
-            raise TypeError(f"after must be the last RunInfo of the previous page, got {after!r}")
         return self._find(self.wanted, limit, after)
 
 
