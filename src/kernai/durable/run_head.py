@@ -18,7 +18,7 @@ from datetime import datetime
 from math import inf
 from operator import attrgetter
 from time import monotonic, sleep, time
-from typing import Any, NoReturn, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack
 
 from kernai._util.api import Closing, NotCopied, check_methods, check_seconds, check_texts, check_type
 from kernai._util.redaction import printable
@@ -50,7 +50,7 @@ from kernai.values.result import StopReason
 T = TypeVar("T")
 #: how often `watch` polls a store that cannot notify it, in seconds
 POLL = 0.2
-TIMEOUT, LEASE = "timeout must be a number of seconds", "lease must be the Lease that the store gave"
+TIMEOUT = "timeout must be a number of seconds"
 #: add this to `monotonic()` for the time of day without jumps
 _SINCE = time() - monotonic()
 
@@ -158,7 +158,12 @@ class Head:
         elif first_seq != 0:
             self.check_free()
         if first_seq != self.entries:
-            self._misplaced(first_seq)
+            others = "another worker has started or continued the run"
+            raise RunConflictError(
+                f"run {self.info.run_id!r} has {self.entries} entries in the store, and entry {first_seq} was to be "
+                f"written: {others if first_seq < self.entries else 'the run was deleted, or this is another store'}. "
+                "Nothing was written; resume it, or choose another run_id"
+            )
         if self.decisions:
             self._use_up(entries, self.decisions if info is None else info.decisions)
         if claim is not None:
@@ -172,17 +177,6 @@ class Head:
         if self.info.status == StopReason.CLOSED:
             self.decisions = {}
         return True
-
-    def _misplaced(self, first_seq: int) -> NoReturn:
-        """Raises a `RunConflictError`, since `first_seq` is not the number of the next entry."""
-        run_id, count = self.info.run_id, self.entries
-        advice = "load it again, or leave it to that worker" if first_seq else "resume it, or choose another run_id"
-        why = f"this worker was about to write entry {first_seq}: another worker has started or continued the run"
-        if first_seq > count:
-            advice = "load the run again"
-            why = f"entry {first_seq} was to be written: the run was deleted or replaced, or this is another store"
-        found = f"run {run_id!r} has {count} entries in the store"
-        raise RunConflictError(f"{found}, and {why}. Nothing was written; {advice}")
 
     def lease_after(self, *, lease: Lease | None = None, claim: Claim | None = None, **_: object) -> Lease | None:
         """The lease that an append returns: the one it was made under, with any request to cancel."""
@@ -363,10 +357,10 @@ class LeasedStore(Closing, NotCopied, RunStore):
         return self._change(run_id, lambda head: head.existing().claim(worker, seconds))
 
     def renew(self, lease: Lease) -> Lease:
-        return self._change(check_type(lease, Lease, LEASE).run_id, lambda head: head.renew(lease))
+        return self._change(lease.run_id, lambda head: head.renew(lease))
 
     def release(self, lease: Lease) -> None:
-        self._change(check_type(lease, Lease, LEASE).run_id, lambda head: head.release(lease))
+        self._change(lease.run_id, lambda head: head.release(lease))
 
     def decide(self, run_id: str, call_id: str, decision: object) -> None:
         made = Decision.of(decision)
@@ -385,17 +379,13 @@ class LeasedStore(Closing, NotCopied, RunStore):
         found = {one: self._change(one, Head.why_cancelled, writes=False) for one in check_texts("run_ids", run_ids)}
         return {run_id: reason for run_id, reason in found.items() if reason is not None}
 
-    @overload
-    def close(self) -> None: ...
-    @overload
-    def close(self, run_id: str, reason: str) -> None: ...
     def close(self, run_id: str | None = None, reason: str = "") -> None:
         """Closes the store; may be called twice. With a run's id, ends that run instead, as `RunStore.close` does."""
         if run_id is None and not reason:
             self._disconnect()
             return
         run_id = check_type(run_id, str, "run_id must say which run to close")
-        if not isinstance(reason, str) or not reason.strip():
+        if not reason.strip():
             raise ValueError(f"reason must say why the run is closed, got {reason!r}")
         info = self._change(run_id, lambda head: head.existing().unfinished().shown(), writes=False)
         error = f"the run was closed: {reason}"
@@ -407,12 +397,10 @@ class LeasedStore(Closing, NotCopied, RunStore):
     def delete(
         self, run_id: str | None = None, *, updated_before: datetime | str | None = None, status: str | None = None
     ) -> int:
-        if run_id is not None and (updated_before is not None or status is not None):
-            raise TypeError("delete needs a run_id, or updated_before=... and status=..., not both")
+        if (run_id is None) == (updated_before is None and status is None):
+            raise TypeError("delete needs either a run_id, or updated_before=... or status=... that says which runs")
         if run_id is not None:
             return int(self._change(run_id, Head.delete))
-        if updated_before is None and status is None:
-            raise TypeError("delete needs a run_id, or updated_before=... or status=... that says which runs")
         found = self.runs(updated_before=updated_before, status=status)
 
         def change(head: Head) -> bool:  # the run may have changed since it was listed, or been claimed
@@ -429,7 +417,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
                     from_seq, last = from_seq + len(found), monotonic()
                 elif (left := last + limit - monotonic()) > 0:
                     wait(left)
-                else:  # also if it is NaN
+                else:
                     return
 
 
