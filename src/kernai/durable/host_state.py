@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
-from kernai.errors import Control, KernaiError, described
+from kernai.errors import Control
 from kernai.events import ApprovalRequestedRow, CallEndedRow, ContextSavedRow, Row
 from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import Conversion
@@ -179,22 +179,11 @@ def _parent(run: Run) -> Run | None:
 @calls_out
 def _saved(run: Run) -> Any:
     """The saved state. Raises `TypeError` for data that JSON does not have; a tuple will be restored as a list."""
-    name = type(run.context).__name__
-    try:
-        data = run.context.save()
-    except (Exception, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # raised unchanged, it would be treated as Ctrl-C
-        raise KernaiError(f"{name}.save raised {described(error)}") from error
-    return _JsonCheck(name).of(data)
+    return _JsonCheck().of(run.context.save())
 
 
 class _JsonCheck(Conversion):
     """Checks JSON data without converting anything: an object recorded as text would be restored as text."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name = name
 
     def held(self, value: object) -> Any:
         return value if isinstance(value, (dict, list, tuple)) else None
@@ -206,7 +195,7 @@ class _JsonCheck(Conversion):
         self.refuse(f"{value!r:.80} cannot be stored as JSON")
 
     def refuse(self, why: str) -> Any:
-        raise TypeError(f"{self._name}.save must give JSON data: {why}")
+        raise TypeError(f"Context.save must give JSON data: {why}")
 
     def failed(self, value: object, error: Exception) -> Any:  # noqa: ARG002 - the error says it
         raise error
