@@ -203,7 +203,7 @@ def test_replaying_a_file_with_several_runs_needs_a_run_id(tmp_path: Path, monke
     Path("other").write_text(Path(lines).read_text() * 2)
     with pytest.raises(KernaiError, match="2 runs in the recording have the id 'two'"):
         kernai.replay(it, "two", recording="other")
-    with pytest.raises(FileNotFoundError, match="recording: No such file or directory: 'nope'"):
+    with pytest.raises(FileNotFoundError, match="No such file or directory: 'nope'"):
         kernai.replay(it, recording="nope")
     with pytest.raises(KernaiError, match=r"the recording of run '\{\}' is damaged"):
         kernai.replay(it, recording=[{"event": "run_start", "run_id": {}}])
@@ -241,10 +241,10 @@ def test_a_recording_that_stops_in_the_middle_replays_as_far_as_it_goes(whole: M
 
 @pytest.mark.parametrize("given", [
     {}, {"recording": [], "store": MemoryStore()}, {"store": MemoryStore()}, {"other": 1}, {"run_id": "r", "store": "runs.db"},
-    {"recording": "[{}]"}, {"recording": Recorder()}, {"recording": [1]}, {"recording": [None]},
+    {"recording": Recorder()}, {"recording": [1]},
 ])
 def test_replay_needs_exactly_one_recording(given: dict[str, Any]) -> None:
-    why = r"replay needs|unexpected keyword argument 'other'|store must be|got its text|such as recorder.to_list|recording must hold"
+    why = "replay needs|unexpected keyword argument 'other'|store must be|such as recorder.to_list|recording must hold"
     with pytest.raises(TypeError, match=why):
         kernai.replay(agent(Performed()), **given)
     with pytest.raises(kernai.KernaiError, match="has no run_start"):

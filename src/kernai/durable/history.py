@@ -356,7 +356,7 @@ def fork(store: Store, source: str, *, at_step: int, run_id: str) -> str:
     entries = store.load(source)
     recorded = RecordedRun(source, entries)
     begins = {one.step: one.seq for one in recorded.scopes[""] if isinstance(one.row, events.MessagesSentRow)}
-    if type(at_step) is not int or at_step not in begins:
+    if at_step not in begins:
         known = ", ".join(map(str, begins)) or "none"
         raise ValueError(f"at_step must be a step in which run {source!r} called the model ({known}), got {at_step!r}")
     # including rows that a resume left out: their usage counts, and `run_resumed` has their numbers

@@ -353,14 +353,8 @@ def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[
 
 
 def _entries(recording: Any, run_id: str | None) -> list[Any]:
-    is_text = isinstance(recording, str) and recording[:1] in ("[", "{")
-    if is_text and not os.path.exists(recording):  # noqa: PTH110 - a `Path` fails for a long text
-        raise TypeError("recording must be a file's path or a recording's entries, got its text: pass json.loads(text)")
     if isinstance(recording, (str, os.PathLike)):
-        try:
-            recording = read_recording(recording)
-        except OSError as error:
-            raise OSError(error.errno, f"recording: {error.strerror}", error.filename) from error
+        recording = read_recording(recording)
     check_type(recording, Iterable, "recording must be a file's path or entries, such as recorder.to_list()")
     entries = [entry.to_dict() if isinstance(entry, Event) else entry for entry in recording]
     for entry in entries:
