@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from kernai._util.api import Closing, ForkSafeLock, NotCopied, check_methods, check_type, likely
+from kernai._util.api import Closing, ForkSafeLock, NotCopied, check_methods, likely
 from kernai.errors import KernaiError
 from kernai.events import KINDS, Event, MessagesSentRow, ResultRow, Row, RunStartRow
 from kernai.interrupts import calls_out
@@ -81,7 +81,7 @@ class JsonlSink(Closing, NotCopied):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(check_type(path, str | bytes | os.PathLike, "path must be a file's path"))
+        self.path = os.fspath(path)
         self._lock = ForkSafeLock()
         self._delta = MessageDelta()
         # a descriptor, not a buffered file: when `record` returns, the line is in the file, even if the process crashes
@@ -90,7 +90,9 @@ class JsonlSink(Closing, NotCopied):
         if stat.S_ISREG(os.fstat(self._file).st_mode):  # the mode of a device or a pipe is not ours to change
             if hasattr(os, "fchmod"):  # not on every system; an existing file may have been readable by others
                 os.fchmod(self._file, 0o600)
-            self._cut_off = _last_line_is_cut_off(self.path)
+            with open(self.path, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
+                file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+                self._cut_off = file.read() not in (b"", b"\n")
 
     def record(self, event: Event) -> None:
         with self._lock:
@@ -209,7 +211,7 @@ class Recorder:
     def for_event(self, type: str) -> list[Event]:
         """The events of one type. Raises `ValueError` if none was recorded and the type looks like a misspelled one."""
         found = [event for event in self.entries if event.type == type]
-        if not found and type not in KINDS and (meant := likely(check_type(type, str, "type must be text"), KINDS)):
+        if not found and type not in KINDS and (meant := likely(type, KINDS)):
             raise ValueError(f"there is no event {type!r}{meant}")
         return found
 
@@ -345,14 +347,6 @@ class MessageDelta:
             self._sent.get(run, {}).pop(scope, None)
         else:
             self._sent.pop(run, None)
-
-
-def _last_line_is_cut_off(path: str) -> bool:
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
-            return file.seek(0, os.SEEK_END) > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
-    except OSError:  # the file may be writable, but not readable
-        return False
 
 
 def _memory(sink: object) -> MemorySink | None:
