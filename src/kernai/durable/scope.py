@@ -70,17 +70,14 @@ class DurableScope:
         while outcome is not None:
             effect = effects.advance(self.work, outcome.value, outcome.error)
             error = effect.error if isinstance(effect, Completion) else None
-            if not isinstance(error, (Exception, Control, SystemExit, NoneType)):
-                raise error  # of a signal just now; a recorded one is replayed as a cancellation
+            if not isinstance(error, (Exception, Control, outcomes.RecordedExit, NoneType)):
+                raise error  # raised just now
             self._compare_rows()
             if isinstance(effect, Completion):
                 self.ended, outcome = effect, None
             else:
                 outcome = self._recorded_outcome(effect)
                 self._frontier = None if outcome is not None else effect
-        failed = None if self.ended is None else self.ended.error
-        if isinstance(failed, SystemExit) and not isinstance(failed, outcomes.RecordedExit):
-            raise failed  # raised just now
         left, frontier = self.cursor.next, self._frontier
         if left is not None:
             raise divergence(left, left.row.type, "the run ends" if frontier is None else repr(type(frontier).__name__))
