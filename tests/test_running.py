@@ -65,7 +65,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "store class": ({"store": MemoryStore, "run_id": "r"}, TypeError, "got the class MemoryStore"),
     "unknown": ({"modle": 1}, TypeError, "unknown option 'modle'; did you mean 'model'?"),
     "an agent's": ({"temperature": 1}, TypeError, "did you mean the agent's 'generation'"),
-    "of resume": ({"wait": 1}, TypeError, r"unknown option 'wait'; only resume\(\) and aresume\(\) take it"),
+    "of resume": ({"wait": 1}, TypeError, "unknown option 'wait'; it is for a run that is resumed"),
     "like nothing": ({"colour": 1}, TypeError, "unknown option 'colour'; known: provider, model,"),
     "of the agent": ({"max_steps": 3}, TypeError, r"'max_steps'; it is the agent's: agent.replace\(max_steps=...\)"),
     "a limit": ({"timeout": 3}, TypeError, r"'timeout'; it is a limit: limits=Limits\(timeout=...\)"),

@@ -60,9 +60,9 @@ def test_a_stream_resumes_with_the_options_of_a_resume(is_async: bool) -> None:
     for run_id, error in ((None, r"pass store=\.\.\. and run_id="), (5, "run_id must be .*, got 5")):
         with pytest.raises((TypeError, ValueError), match=error):
             (kernai.astream if is_async else kernai.stream)(it, resume=True, **{**options, "run_id": run_id})
-    with pytest.raises(TypeError, match=r"unknown option 'accept'; only resume\(\) and aresume\(\) take it"):
+    with pytest.raises(TypeError, match="unknown option 'accept'; it is for a run that is resumed"):
         streamed(is_async, it, "again", resume=True, accept=[], **options)
-    for name, hint in (("resume", ""), ("approvals", r"; only resume\(\) and stream\(resume=True\) take it")):
+    for name, hint in (("resume", ""), ("approvals", "; it is for a run that is resumed")):
         with pytest.raises(TypeError, match=f"unknown option '{name}'{hint}"):
             kernai.execute(it, "again", **{**options, name: True})
 

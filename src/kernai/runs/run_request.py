@@ -308,10 +308,10 @@ def check_options(options: Mapping[str, Any], known: type, *others: str) -> None
         hint = f"it is the agent's: agent.replace({name}=...)"
     elif name in Limits.__dataclass_fields__:
         hint = f"it is a limit: limits=Limits({name}=...)"
-    elif name in ("approvals", "in_flight"):
-        hint = "only resume() and stream(resume=True) take it, and their asyncio versions"
-    elif name in ("wait", "accept", "history"):
-        hint = "a run that is resumed has its own" if name == "history" else "only resume() and aresume() take it"
+    elif name in ("approvals", "in_flight", "wait", "accept"):
+        hint = "it is for a run that is resumed: resume(...)"
+    elif name == "history":
+        hint = "a run that is resumed has its own"
     elif closest(name, names) is None and (close := closest(name, AGENT_OPTIONS)) is not None:
         hint = f"did you mean the agent's {close!r}? It is set by agent.replace({close}=...)"
     else:
