@@ -285,11 +285,8 @@ class LeasedStore(Closing, NotCopied, RunStore):
         for name in ("info", "lease"):
             if (one := terms.get(name)) is not None and getattr(one, "run_id", None) != run_id:
                 raise ValueError(f"{name} must be that of run {run_id!r}, got {one!r}")
-        read = entries if terms.get("info") is None else ()  # the list of the runs would fail without texts
-        try:
-            "".join([one.get("event", "") + one.get("timestamp", "") for one in read] + [one.id for one in media])
-        except (AttributeError, TypeError):
-            raise ValueError("entries must be a list of dicts, as from Event.to_dict, and media of Media") from None
+        for one in entries if terms.get("info") is None else ():  # the list of runs is sorted by it
+            check_type(one.get("timestamp", ""), str, "the timestamp of an entry must be text")
         return list(map(self._sealed, entries)), [(one.id, *self._sealed_media(one)) for one in media]
 
     def _sealed_media(self, media: Media) -> tuple[str, bytes | None]:
@@ -482,11 +479,8 @@ class MemoryStore(LeasedStore):
     def _run(self, run_id: str) -> _Run:
         """The run as it is now; without entries if it does not exist."""
         run = self._runs.get((self._tenant, run_id)) or _Run(run_id)
-        run.head.now = self._now()
+        run.head.now = monotonic() + _SINCE
         return run
-
-    def _now(self) -> float:
-        return monotonic() + _SINCE
 
 
 class _Run:

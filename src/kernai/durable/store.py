@@ -202,10 +202,7 @@ class RunFilter:
     def __post_init__(self) -> None:
         """Raises `ValueError` or `TypeError` for a filter that no run can match."""
         if self.status is not None and self.status not in STATUSES:
-            meant = likely(str(self.status), STATUSES, "there are")
-            if self.status == StopReason.INTERRUPT:
-                meant = f"; did you mean {WAITING!r}?"
-            raise ValueError(f"no run can have the status {self.status!r}{meant}")
+            raise ValueError(f"no run can have the status {self.status!r}{likely(self.status, STATUSES, 'there are')}")
         for name in ("agent", "waiting", "parent"):
             check_type(getattr(self, name), str | None, f"{name} must be a name or an id")
         check_type(self.tags, Mapping, "tags must be a mapping of names to values")
