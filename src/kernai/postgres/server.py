@@ -24,7 +24,7 @@ from psycopg import sql
 from psycopg_pool import ConnectionPool
 
 from kernai._util.api import Once
-from kernai.errors import KernaiError, error_text
+from kernai.errors import KernaiError
 from kernai.interrupts import INTERRUPTS
 
 #: how many seconds to keep retrying while the server is unavailable, and the pause between attempts
@@ -142,14 +142,6 @@ class Server:
                 self._own.connection = None
                 if self._separate is not None and self._separate.closed:
                     self._separate = None
-
-    def explain_timeout(self) -> str:
-        try:
-            self.connect().close()
-        except psycopg.Error as error:
-            return f"{error_text(error).strip()} (is the server running, and is this its address?)"
-        use = "pass a larger pool_size, or let fewer threads use the store"
-        return f"all {self._pool_size} connections are in use: {use}"
 
     @contextmanager
     def listening(self, note: str) -> Iterator[threading.Event]:

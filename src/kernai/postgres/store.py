@@ -23,7 +23,6 @@ from typing import Any, Self, TypeVar, Unpack
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg_pool import PoolTimeout
 
 from kernai._util.api import check_count, check_texts, check_type
 from kernai.durable.lease import Lease, new_worker
@@ -381,8 +380,7 @@ class PostgresStore(LeasedStore):
 
     def _reported(self, doing: str, error: psycopg.Error) -> KernaiError:
         hint = "" if isinstance(error, psycopg.DataError) else _HINTS.get(error.sqlstate, "")
-        why = self._server.explain_timeout() if isinstance(error, PoolTimeout) else f"{error_text(error).strip()}{hint}"
-        return KernaiError(f"cannot {doing} in {self.name}: {why}")
+        return KernaiError(f"cannot {doing} in {self.name}: {error_text(error).strip()}{hint}")
 
 
 def head_of(info: str, decisions: str, *rest: Any) -> Head:
@@ -420,5 +418,5 @@ _HINTS: dict[str | None, str] = {
     errors.UndefinedTable.sqlstate: " (`kernai store migrate` makes the tables)",
     errors.ProgramLimitExceeded.sqlstate: " (a tag or a lock may have at most 2,600 bytes, an entry 1 GB)",
     errors.DiskFull.sqlstate: " (free some space and resume the run; what was appended before is safe)",
-    None: " (is the server running, and is this its address?)",
+    None: " (is the server running, and is this its address? For more threads at once, pass a larger pool_size)",
 }
