@@ -372,7 +372,7 @@ class AsyncStore(MemoryStore):
     ("x", {"store": MemoryStore()}, kernai.KernaiError, "the store has no run 'x'"),
     ("x", {"store": "runs.db"}, TypeError, "store must be a store"),
     ("x", {"store": AsyncStore()}, TypeError, r"AsyncStore\.append is an async function"),
-    ("x", {}, TypeError, "pass store="),
+    ("x", {}, TypeError, "store must be a store, such as .*, got NoneType"),
     ("../x", {"store": MemoryStore()}, ValueError, "run_id must be"),
     ("x", {"store": MemoryStore(), "history": []}, TypeError, "unknown option 'history'; a run that is resumed"),
 ])

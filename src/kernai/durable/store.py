@@ -40,10 +40,10 @@ _RUN_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
 _METHODS = ("append", "load", "load_media", "runs", "delete")
 
 
-def check_store(store: object) -> None:
-    """Raises `TypeError` unless the object is a store."""
+def check_store(store: Any) -> Any:
+    """Returns a store. Raises `TypeError` for anything else."""
     path = store if isinstance(store, str) else "runs.db"
-    check_methods(store, f"store must be a store, such as SqliteStore({path!r})", *_METHODS)
+    return check_methods(store, f"store must be a store, such as SqliteStore({path!r})", *_METHODS)
 
 
 def leased(store: Any) -> RunStore | None:

@@ -98,10 +98,7 @@ class ResumeRequest(_RecordedRequest):
     ) -> None:
         check_options(options, ResumeOptions, "input", "approvals", "in_flight", "agents", "wait", "accept")
         self._accept = None if accept is None else check_texts("accept", accept, "keys")
-        store, context = options.get("store"), checked_context(options.get("context"))
-        if store is None:
-            raise TypeError("resume needs the store that has the run: pass store=...")
-        check_store(store)
+        store, context = check_store(options.get("store")), checked_context(options.get("context"))
         check_run_id(run_id)
         self._runs, self._info, entries, known = leased(store), None, list[Any](), -1
         while known < len(entries):
