@@ -30,7 +30,6 @@ from psycopg import sql
 
 from kernai import Agent, KernaiError, MediaStore, Message, Result, RunBusyError, RunConflictError, StopReason, resume
 from kernai._util.api import check_count, check_function, check_seconds, check_texts, check_type
-from kernai._util.redaction import printable
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.durable.lease import end_run
 from kernai.durable.recorded_run import RecordedRun
@@ -95,7 +94,7 @@ class Workers:
         for one in check_type(agents, Mapping, "agents must be a mapping of names to agents").values():
             check_type(one, Agent, "agents must be a mapping of names to agents", " in it")
         check_count("concurrency", concurrency)
-        _check_name("queue", queue)  # a run without one would never start
+        check_type(queue, str, "queue must be a name")  # a run without one would never start
         if options is not None:
             check_function("options", options, "the run's RunInfo", None)
         self.agents = {name: agent.replace(name=name) for name, agent in agents.items()}
@@ -122,8 +121,7 @@ class Workers:
         """
         if agent not in self.agents:
             raise KernaiError(_unknown(agent, self.agents))
-        if lock is not None:
-            _check_name("lock", lock)
+        check_type(lock, str | None, "lock must be a name")
         check_type(tags, Mapping | None, "tags must be a mapping of names to values")
         if tags:
             metadata = {**(metadata or {}), "tags": dict(tags)}
@@ -380,12 +378,6 @@ class RunHandle:
     def cancel(self, reason: str = "") -> None:
         """Ends the run: as ``cancelled`` if a worker has it, which may take seconds, else at once as ``closed``."""
         end_run(self._store, self.run_id, reason)
-
-
-def _check_name(argument: str, name: object) -> None:
-    """Raises `ValueError` for an empty name, or one that PostgreSQL cannot store."""
-    if not isinstance(name, str) or not name or printable(name) != name:
-        raise ValueError(f"{argument} must be a name, got {name!r}")
 
 
 def _unknown(agent: str | None, known: Iterable[str]) -> str:
