@@ -79,10 +79,6 @@ class Head:
     def to_data(self) -> list[Any]:
         return [self.info.to_dict(), *_KEPT(self)]
 
-    @classmethod
-    def from_data(cls, data: Sequence[Any]) -> Head:
-        return cls(RunInfo.from_dict(data[0]), *data[1:])
-
     def shown(self) -> RunInfo:
         """The run's summary, as `runs` returns it."""
         lease = self.lease() if self.is_busy() else None

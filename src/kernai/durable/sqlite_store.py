@@ -281,7 +281,7 @@ class _File:
             while True:
                 try:
                     return self._attempt(work, begin)
-                except (sqlite3.Error, UnicodeDecodeError, OverflowError, OSError) as error:
+                except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
                     if _code(error) != sqlite3.SQLITE_BUSY or monotonic() > until:
                         hint = _HINTS.get(_code(error) or 0)
                         why = (isinstance(error, OSError) and error.strerror) or error
@@ -358,9 +358,9 @@ def _head_of(key: str, text: object, checksum: object, *listed_by: str) -> Head:
     if isinstance(data[0], str):  # written in format 1
         run_id, agent, status, updated_at, entries, media = data
         data = [RunInfo(run_id, agent, status, updated_at).to_dict(), entries, media]
-    head = Head.from_data(data)
+    info = RunInfo.from_dict(data[0])
+    head = Head(info, *data[1:])
     head.now = time()
-    info = head.info
     if info.run_id != key.rpartition("/")[2] or listed_by not in ((), (info.status, info.updated_at)):
         raise _DamageError(f"the row of run {info.run_id!r} is damaged")
     return head

@@ -37,13 +37,11 @@ PAGE, LONGEST_PAGE = 500, 8000
 
 _RUN_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,128}")
 
-_METHODS = ("append", "load", "load_media", "runs", "delete")
-
 
 def check_store(store: Any) -> Any:
     """Returns a store. Raises `TypeError` for anything else."""
-    path = store if isinstance(store, str) else "runs.db"
-    return check_methods(store, f"store must be a store, such as SqliteStore({path!r})", *_METHODS)
+    wanted = f"store must be a store, such as SqliteStore({store if isinstance(store, str) else 'runs.db'!r})"
+    return check_methods(store, wanted, "append", "load", "load_media", "runs", "delete")
 
 
 def leased(store: Any) -> RunStore | None:
