@@ -417,10 +417,7 @@ def _frozen(path: str) -> sqlite3.Connection:
         )
     connection = _connection(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True)
     try:
-        if _format(connection, path) != FORMAT:
-            raise KernaiError(
-                f"{path!r} was written by an older kernai, and can only be opened if you may write to its folder"
-            )
+        _format(connection, path)
     except BaseException:
         connection.close()
         raise
