@@ -239,7 +239,6 @@ class Workers:
                     return
             try:
                 options: ResumeOptions = {} if self._options is None else self._options(info)
-                check_type(options, Mapping, "options must return a mapping, such as {'limits': ...}")
                 options = {"lease": self._lease, **options, "store": store}
                 resume(agent, run_id, accept=self._accept, **options)
             except RunConflictError:
