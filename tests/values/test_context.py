@@ -58,11 +58,11 @@ def test_a_subclass_cannot_have_an_attribute_of_its_own_that_runs_set(name: str)
             type("Shop", (Context,), fields)
 
 
-@pytest.mark.parametrize("name, value", [("plan", "gold"), ("depth", None), ("trusted", ["mail"])])
+@pytest.mark.parametrize("name, value", [("plan", "gold"), ("trusted", ["mail"])])
 def test_a_run_refuses_a_context_whose_own_attributes_are_somebody_elses(name: str, value: object) -> None:
     context = AppContext("ada")
     setattr(context, name, value)
-    with pytest.raises(TypeError, match=rf"context: runs set AppContext.{name}, so keep .* under another name"):
+    with pytest.raises(TypeError, match=rf"context: runs set .*AppContext.{name}.*, so keep your own under other names"):
         execute(Agent(instructions=""), "go", context=context, provider=MockProvider("hi"))
 
 

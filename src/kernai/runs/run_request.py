@@ -324,16 +324,11 @@ def checked_context(given: object) -> Context:
     if given is None:
         return Context()
     context: Context = _instance("context", given, Context)
+    name = type(context).__name__
     if getattr(getattr(type(context), "__dataclass_params__", None), "frozen", False):
-        name = type(context).__name__
         raise TypeError(f"context: a run changes its context, so {name} must not be a frozen dataclass")
-    for name, is_own in (
-        ("plan", context.plan is None or hasattr(context.plan, "tasks")), ("depth", type(context.depth) is int),
-        ("trusted", type(context.trusted) is tuple),
-    ):
-        if not is_own:
-            what = f"{type(context).__name__}.{name}"
-            raise TypeError(f"context: runs set {what}, so keep {getattr(context, name)!r} under another name")
+    if not (context.plan is None or hasattr(context.plan, "tasks")) or not isinstance(context.trusted, tuple):
+        raise TypeError(f"context: runs set {name}.plan and {name}.trusted, so keep your own under other names")
     check_type(context.media_store, MediaStore, "context.media_store must be a MediaStore")
     return context
 
