@@ -214,16 +214,6 @@ def test_a_recording_without_its_start_or_its_end_still_results_in_spans() -> No
     assert noted == ["kernai.run_resumed", "kernai.quoted_call", "kernai.approval_given"]
 
 
-def test_an_event_whose_timestamp_is_not_a_time_is_refused_and_changes_no_span() -> None:
-    traced = Traced()
-    call = {"call_id": "0.0", "skill": "x"}
-    traced.sink.record(Event("skill_execute", call, 0, run_id="r"))
-    with pytest.raises(ValueError, match="a skill_result event has the timestamp 'noon', which is not a time such as"):
-        traced.sink.record(Event("skill_result", call, 0, run_id="r", timestamp="noon"))
-    traced.sink.close()
-    assert {span.name for span in traced.spans} == {"invoke_agent", "execute_tool x"}
-
-
 @pytest.mark.parametrize("end", ["result", "run_start", "close"])
 def test_spans_that_were_cut_off_end_once_with_their_run_the_next_of_its_id_or_the_sink(
     end: str, caplog: pytest.LogCaptureFixture
@@ -239,23 +229,18 @@ def test_spans_that_were_cut_off_end_once_with_their_run_the_next_of_its_id_or_t
     assert not caplog.records  # OpenTelemetry warns of a span that ends twice
 
 
-class Raising(SpanProcessor):
+class RunsAnAgent(SpanProcessor):
     def __init__(self, sink: SpanSink) -> None:
         self.sink = sink
 
     def on_end(self, span: ReadableSpan) -> None:
-        self.sink.record(Event("plan", "x"))  # as if the exporter ran an agent
-        raise RuntimeError(span.name)
+        self.sink.record(Event("plan", "x"))
 
 
-def test_a_processor_that_raises_leaves_no_span_open() -> None:
+def test_a_processor_may_run_an_agent_with_the_same_sink() -> None:
     traced = Traced()
-    traced.provider.add_span_processor(Raising(traced.sink))
-    agent = agent_saying('<command name="search">tea</command>', PLAN, "<final>a</final>", "<final>b</final>", "<final>x</final>")
-    assert run_to(traced.sink, agent).text == "x"
-    spans = len(traced.spans)
-    traced.sink.close()
-    assert (len(traced.spans), vars(traced.sink)["_open"]) == (spans, {})
+    traced.provider.add_span_processor(RunsAnAgent(traced.sink))
+    assert run_to(traced.sink, agent_saying("<final>x</final>")).text == "x"
 
 
 def test_a_model_call_of_a_resumed_run_has_a_span_with_its_usage() -> None:
