@@ -30,8 +30,6 @@ Item = TypeVar("Item")
 
 #: shorter values are not hidden, because they occur in any text
 SHORTEST_SECRET = 4
-#: kernai's own key for the servers, and the key that desktop clients use
-_LAYOUTS = ("servers", "mcpServers")
 _OF_STDIO = ("command", "args", "env", "cwd")
 _OF_HTTP = ("url", "headers")
 _TRANSPORTS: dict[str, Transport] = {
@@ -69,26 +67,20 @@ def read_servers(mapping: Mapping[str, Any], given: Collection[str] = ()) -> dic
     """Reads the servers of a configuration, and those in `given`, which come from `client=` and need no entry."""
     if not isinstance(mapping, Mapping):
         hint = "; kernai.mcp.load reads a file" if isinstance(mapping, str) else ""
-        raise McpConfigError(f"the configuration must be a mapping with the key 'servers', got {_kind(mapping)}{hint}")
-    unknown = [key for key in mapping if key not in _LAYOUTS]
-    if unknown and not any(layout in mapping for layout in _LAYOUTS):
-        raise McpConfigError(
-            f"the configuration has no key 'servers' (or 'mcpServers'), but {unknown[0]!r}: write "
-            "{'servers': {'NAME': {'command': ...}}}"
-        )
-    if unknown and "servers" in mapping:
-        raise McpConfigError(f"unknown key {unknown[0]!r} beside 'servers': remove it")
-    servers: dict[str, ServerConfig] = {}
-    for layout in _LAYOUTS:
-        listed = {} if mapping.get(layout) is None else mapping[layout]
-        if not isinstance(listed, Mapping):
-            raise McpConfigError(f"{layout} must be a mapping from names to servers, got {_kind(listed)}")
-        for name, entry in listed.items():
-            if name in servers:
-                raise McpConfigError(f"server {name!r} is configured twice, in 'servers' and in 'mcpServers'")
-            foreign = layout == "mcpServers"
-            if not (foreign and isinstance(entry, Mapping) and entry.get("disabled") is True):
-                servers[name] = _server(name, entry, foreign=foreign, given=name in given)
+        got = type(mapping).__name__
+        raise McpConfigError(f"the configuration must be a mapping with the key 'servers', got {got}{hint}")
+    foreign = "mcpServers" in mapping and "servers" not in mapping  # the file of a desktop client
+    layout = "mcpServers" if foreign else "servers"
+    for key in mapping:
+        if key != layout and not foreign:
+            raise McpConfigError(f"unknown key {key!r}: write {{'servers': {{'NAME': {{'command': ...}}}}}}")
+    listed = {} if mapping.get(layout) is None else mapping[layout]
+    if not isinstance(listed, Mapping):
+        raise McpConfigError(f"{layout} must be a mapping from names to servers, got {type(listed).__name__}")
+    servers = {
+        name: _server(name, entry, foreign=foreign, given=name in given) for name, entry in listed.items()
+        if not (foreign and isinstance(entry, Mapping) and entry.get("disabled") is True)
+    }
     return servers | {name: _server(name, None, foreign=False, given=True) for name in given if name not in servers}
 
 
@@ -103,7 +95,8 @@ def _server(name: Any, entry: Any, *, foreign: bool, given: bool) -> ServerConfi
             f"got {name!r}"
         )
     if entry is not None and not isinstance(entry, Mapping):
-        raise McpConfigError(f"server {name!r}: must be a mapping such as {{'command': ...}}, got {_kind(entry)}")
+        got = type(entry).__name__
+        raise McpConfigError(f"server {name!r}: must be a mapping such as {{'command': ...}}, got {got}")
     # YAML allows a key without a value: it counts as missing
     found = {key: value for key, value in (entry or {}).items() if value is not None}
     if "type" in found and "transport" not in found:
@@ -162,34 +155,26 @@ def _expanded(key: str, text: str) -> str:
 
 
 def _text(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not (text := _expanded(key, value)).strip():
-        raise _FaultError(key, f"must be text that is not blank, got {_kind(value)}")
-    return text
-
-
-def _plain(key: str, value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)  # YAML and TOML read `PORT: 8080` as a number
     if not isinstance(value, str):
-        raise _FaultError(key, f"must be text, got {_kind(value)}: put it in quotes")
-    if "\0" in (text := _expanded(key, value)):
-        raise _FaultError(key, "contains a NUL character; remove it")
-    return text
+        raise _FaultError(key, f"must be text, got {type(value).__name__}: put it in quotes")
+    return _expanded(key, value)
 
 
-def _each(key: str, value: Any, read: Callable[[str, Any], Item], what: str = "texts") -> tuple[Item, ...]:
+def _each(key: str, value: Any, read: Callable[[str, Any], Item]) -> tuple[Item, ...]:
     if not isinstance(value, (list, tuple)):
-        raise _FaultError(key, f"must be a list of {what}, got {_kind(value)}")
+        raise _FaultError(key, f"must be a list, got {type(value).__name__}")
     return tuple(read(f"{key}[{at}]", one) for at, one in enumerate(value))
 
 
 def _pairs(key: str, value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise _FaultError(key, f"must be a mapping from names to texts, got {_kind(value)}")
+        raise _FaultError(key, f"must be a mapping from names to texts, got {type(value).__name__}")
     for name in value:
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise _FaultError(key, f"{name!r} cannot be a name there")
-    return {name: _plain(f"{key}.{name}", one) for name, one in value.items()}
+        if not isinstance(name, str):
+            raise _FaultError(key, f"the name {name!r} must be text: put it in quotes")
+    return {name: _text(f"{key}.{name}", one) for name, one in value.items()}
 
 
 def _url(key: str, value: Any) -> str:
@@ -213,41 +198,32 @@ def _headers(key: str, value: Any) -> dict[str, str]:
 def _timeout(key: str, value: Any) -> float:
     with suppress(ValueError):
         value = float(_expanded(key, value)) if isinstance(value, str) else value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _FaultError(key, f"must be a number of seconds, got {_kind(value)}")
-    if not 0 < value <= sys.float_info.max:
-        raise _FaultError(key, f"must be more than 0 seconds and finite, got {value}")
+    if not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
+        shown = value if isinstance(value, (int, float)) else type(value).__name__
+        raise _FaultError(key, f"must be a number of seconds, more than 0 and finite, got {shown}")
     return float(value)
 
 
 def _root(key: str, value: Any) -> dict[str, str | None]:
-    name = None
-    if isinstance(value, Mapping) and set(value) <= {"uri", "name"}:
-        name, value = value.get("name"), value.get("uri")
-    name, value = (_expanded(key, one) if isinstance(one, str) else one for one in (name, value))
-    if not isinstance(value, str) or not value.strip() or not isinstance(name, str | None):
+    given = value if isinstance(value, Mapping) else {"uri": value}
+    root = {one: _text(key, text) for one, text in given.items() if text is not None}
+    uri = root.get("uri", "")
+    if not uri.strip() or not root.keys() <= {"uri", "name"}:
         raise _FaultError(key, "must be a folder, a file:// URI, or {'uri': ..., 'name': ...}")
-    if "://" in value and not value.startswith("file://"):
-        raise _FaultError(key, "only folders and file:// URIs can be roots")
-    with suppress(RuntimeError, ValueError):  # for the home of an unknown user, and a NUL character
-        return {"uri": value if "://" in value else Path(value).expanduser().resolve().as_uri(), "name": name}
-    raise _FaultError(key, f"there can be no folder {value!r}")
+    if not uri.startswith("file://"):
+        if "://" in uri:
+            raise _FaultError(key, "only folders and file:// URIs can be roots")
+        uri = Path(uri).expanduser().resolve().as_uri()
+    return {"uri": uri, "name": root.get("name")}
 
 
 #: for each key that there is, the function that checks and converts its value
 _READERS: dict[str, Callable[[str, Any], Any]] = {
-    "transport": _text, "command": _text, "args": partial(_each, read=_plain), "env": _pairs, "cwd": _text,
+    "transport": _text, "command": _text, "args": partial(_each, read=_text), "env": _pairs, "cwd": _text,
     "url": _url, "headers": _headers, "timeout": _timeout,
-    "tools": lambda key, value: frozenset(_each(key, value, _plain)),
-    "roots": partial(_each, read=_root, what="folders or file:// URIs"),
+    "tools": lambda key, value: frozenset(_each(key, value, _text)),
+    "roots": partial(_each, read=_root),
 }
-
-
-def _kind(value: object) -> str:
-    """The kind of a value, without the value itself."""
-    return {"NoneType": "nothing", "str": "text", "dict": "a mapping", "list": "a list", "bool": "a boolean"}.get(
-        type(value).__name__, type(value).__name__
-    )
 
 
 # ----------------------------------------------------------------------------------------------------------- secrets
