@@ -67,9 +67,6 @@ def test_serving_over_stdio_sends_stray_output_to_stderr_and_restores_both_descr
                 there.write(json.dumps(request) + "\n")
                 there.flush()
                 got.append(json.loads(back.readline()))
-            with pytest.raises(KernaiError, match="are serving an MCP client already") as error:
-                serve(served.SKILLS)
-            got.append(error)
 
     os.dup2(asked[0], 0)
     os.dup2(answered[1], 1)
@@ -84,8 +81,7 @@ def test_serving_over_stdio_sends_stray_output_to_stderr_and_restores_both_descr
         for one in (*before, asked[0], answered[1]):
             os.close(one)
         thread.join(30)
-    assert [one["result"].get("content") for one in got[:2]] == [None, [{"type": "text", "text": "shouted"}]]
-    assert len(got) == 3
+    assert [one["result"].get("content") for one in got] == [None, [{"type": "text", "text": "shouted"}]]
     assert "descriptor: hello" in capfd.readouterr().err
 
 
@@ -207,7 +203,6 @@ def test_a_wrong_option_of_a_server_is_an_error_that_names_it(served: Any, optio
     ({"transports": "http"}, TypeError, "unknown option 'transports'; did you mean 'transport'"),
     ({"token": "x"}, ValueError, "token is for transport='http'"),
     ({"on_ready": print}, ValueError, "on_ready is for transport='http'"),
-    ({"transport": "http", "on_ready": 5}, TypeError, "on_ready must be a function of the URL, got int"),
     ({}, KernaiError, "transport='stdio' needs an open stdin and stdout"),
 ])
 def test_serve_refuses_options_that_do_not_fit_the_transport(
@@ -239,13 +234,6 @@ def test_an_exception_from_on_ready_is_raised_ends_the_server_and_restores_the_s
 async def test_serve_in_a_running_event_loop_says_what_to_use(served: Any) -> None:
     with pytest.raises(RuntimeError, match=r"use kernai\.mcp\.serving\.Server"):
         kernai.mcp.serve(served.SKILLS, transport="http", port=0)
-
-
-def test_a_port_in_use_is_an_error_that_names_it(served: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {port}: .*; port=0 takes any free one"):
-            Server(served.SKILLS, port=port).start()
 
 
 def test_a_server_may_use_another_path_starts_once_and_may_be_stopped_repeatedly(served: Any) -> None:

@@ -74,7 +74,6 @@ def serve(
         raise ValueError(f"transport must be 'stdio', 'streamable_http' or 'http', got {transport!r}")
     if _get_running_loop() is not None:
         raise RuntimeError("serve() blocks, and an event loop is running here: use kernai.mcp.serving.Server")
-    check_type(on_ready, Callable | None, "on_ready must be a function of the URL")
     check_options(options, ServeOptions, "transport", "on_ready")
     if transport != "stdio":
         Server(source, **options).run(on_ready or _show)
@@ -142,8 +141,6 @@ def _show(url: str) -> None:
 #
 # Stdout carries the protocol, and a stray `print` would break it. So while serving, descriptor 1 and `sys.stdout` lead
 # to stderr and descriptor 0 is empty, for this process and its children.
-
-_claimed = threading.Lock()
 
 
 async def serve_stdio(tools: Tools, stop: asyncio.Event) -> None:
@@ -219,13 +216,10 @@ class _Input(io.RawIOBase):
 @contextmanager
 def _client() -> Iterator[tuple[FileIO, FileIO]]:
     """Yields private copies of descriptors 0 and 1. In the block, 0 itself is empty and 1 leads to stderr."""
-    if not _claimed.acquire(blocking=False):
-        raise KernaiError("stdin and stdout are serving an MCP client already; another server needs transport='http'")
+    # these say whether the streams were open at the start; by now another file may have a closed one's number
+    if sys.__stdin__ is None or sys.__stdout__ is None:
+        raise KernaiError("transport='stdio' needs an open stdin and stdout; without them use 'http'")
     with ExitStack() as undo:
-        undo.callback(_claimed.release)
-        # these say whether the streams were open at the start; by now another file may have a closed one's number
-        if sys.__stdin__ is None or sys.__stdout__ is None:
-            raise KernaiError("transport='stdio' needs an open stdin and stdout; without them use 'http'")
         stdin = undo.enter_context(FileIO(os.dup(0)))
         undo.callback(os.dup2, stdin.fileno(), 0)
         stdout = undo.enter_context(FileIO(os.dup(1), "w"))
@@ -323,11 +317,7 @@ class Server(Serving):
         if self._url is not None:
             raise RuntimeError("a Server can be started only once; create another one")
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        try:
-            self._listener = socket.create_server((self._host.strip("[]"), self._port), family=family, backlog=128)
-        except OSError as error:
-            reason = f"{error.strerror or error}; port=0 takes any free one"
-            raise OSError(error.errno, f"cannot listen on {self._host}, port {self._port}: {reason}") from error
+        self._listener = socket.create_server((self._host.strip("[]"), self._port), family=family, backlog=128)
         host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(self._host, self._host)  # noqa: S104 - shown, not bound
         self._url = f"http://{host}:{self._listener.getsockname()[1]}{self._path}"
         return super().start()
