@@ -319,14 +319,12 @@ def test_a_guarded_tool_called_through_the_protocol_is_refused_with_the_skill_to
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"server": "gone"}, McpConfigError, "there is no server 'gone'; the servers are: bank"),
-    ({"server": ["bank"]}, McpConfigError, r"there is no server \['bank'\]"),
     ({"trusted": {"send": ["recipient"]}}, McpConfigError, "server 'bank' has no tool 'send'"),
     ({"only": ["send"]}, McpConfigError, "server 'bank' has no tool 'send'; it has send_money, send_all, latest_mail"),
     ({"trusted": {"send_money": ["recipent"]}}, McpConfigError, "has no such input; did you mean 'recipient'"),
     ({"trusted": {"send_money": ["speed"]}}, McpConfigError, "its values are a closed set"),
     ({"trusted": {"send_money": "recipient"}}, TypeError, r"write trusted\['send_money'\]=\['recipient'\]"),
     ({"trusted": ["send_money"]}, TypeError, "trusted must be a mapping from tools to lists of inputs, got list"),
-    ({"prefix": 5}, TypeError, "prefix must be text, got int"),
     ({"acts": "send_money"}, TypeError, r"write acts=\['send_money'\]"),
     ({"only": 5}, TypeError, "only must be a list of names, got 5"),
     ({"trusted": {"send_money": [["recipient"]]}}, TypeError, r"trusted\['send_money'\] must be a list of names"),

@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,7 +22,7 @@ from mcp.client.session import ClientResponse
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 
-from kernai import Block, KernaiError, Protocol, RunCancelledError, Skill, SkillContext, __version__
+from kernai import Block, Protocol, RunCancelledError, Skill, SkillContext, __version__
 from kernai._util.api import check_texts, check_type, is_async, likely
 from kernai._util.worker_pool import WorkerPool, in_worker, outcome_of
 from kernai.drivers.background_loop import BackgroundLoop
@@ -110,9 +109,8 @@ class Adapter:
         `asyncio.to_thread`.
         """
         if server not in self.servers:
-            others = likely(str(server), self._connections, "the servers are:")
+            others = likely(server, self._connections, "the servers are:")
             raise McpConfigError(f"there is no server {server!r}{others}")
-        check_type(prefix, str, "prefix must be text")
         given = check_type({} if trusted is None else trusted, Mapping, "trusted must be a mapping from tools to lists "
                            "of inputs", ": write trusted={'TOOL': ['INPUT']}")
         marked = {name: check_texts(f"trusted[{name!r}]", inputs, "names") for name, inputs in given.items()}
@@ -179,6 +177,7 @@ class Adapter:
         Ctrl-C in this thread, or the cancellation of its run, cancels the work. Raises `McpClosedError` after
         `shutdown`.
         """
+        self._check()  # it may have been shut down since the last request to a server
         if self._loop.serves_here():
             raise McpError(
                 "an MCP request on the thread that serves MCP would wait for itself forever; "
@@ -197,9 +196,6 @@ class Adapter:
             raise RunCancelledError("the run was cancelled") from None
         except (CancelledError, asyncio.CancelledError):
             raise McpClosedError("the MCP adapter was shut down while it was asked") from None
-        except KernaiError:
-            self._check()  # it may have been shut down meanwhile
-            raise
         finally:
             must_stop()  # emits the last events
 
@@ -307,8 +303,7 @@ def _new_client(
     if not isinstance(source, _OBJECTS):
         found = transport_of(config, session, auth) if source is None else source()
     if not isinstance(found, _OBJECTS):
-        what = f"client[{config.name!r}] must give an SDK server, client or transport"
-        found = watched(check_type(found, AbstractAsyncContextManager, what), session)
+        found = watched(found, session)
     # a `Connection` keeps the listing of tools; servers of revision 2026-07-28 send logs only to clients that ask
     client = found if isinstance(found, Client) else Client(
         found, mode=session.mode, cache=None, log_level="info",
