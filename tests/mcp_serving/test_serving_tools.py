@@ -144,7 +144,7 @@ async def test_progress_is_a_number_with_an_optional_total_or_message() -> None:
     ]
 
 
-NUMBERS = st.integers(-10, 10) | st.floats(-10, 10) | st.integers(2**53, 2**54) | st.just(10**400)
+NUMBERS = st.integers(-10, 10) | st.floats(-10, 10) | st.integers(2**53, 2**54)
 EMITTED = NUMBERS | st.text(max_size=3) | st.fixed_dictionaries({"progress": NUMBERS}) | st.none()
 
 

@@ -326,7 +326,6 @@ def _content(part: Part) -> types.ContentBlock:
 #: progress notifications kept for a client that reads slowly
 MAX_WAITING = 1000
 _END = object()
-_LARGEST = 1e300  # larger numbers are not progress; it leaves room to add to them without overflow
 
 
 class Progress:
@@ -383,4 +382,4 @@ def as_message(data: Any) -> str:
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
