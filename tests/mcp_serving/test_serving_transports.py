@@ -150,6 +150,8 @@ def test_without_a_token_only_this_machine_is_served(served: Any) -> None:
     for host in ("0.0.0.0", "::", "192.168.1.7", "mcp.example.org", "127.0.0.1.example.org"):
         with pytest.raises(ValueError, match="so it needs token="):
             Server(served.SKILLS, host=host, port=0)
+    for host in ("127.0.0.2", "::1", "LocalHost"):
+        Server(served.SKILLS, host=host)  # no error
     with Server(served.SKILLS, port=0) as server:
         assert server.url.startswith("http://127.0.0.1:")
         assert server._listener.getsockname()[0] == "127.0.0.1"

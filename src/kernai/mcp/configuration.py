@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from kernai._util.api import check_type, likely
+from kernai._util.api import likely
 from kernai._util.network import HEADER_NAME
 from kernai._util.redaction import Redactor, shown_url
 from kernai.jsonio.json_data import loads
@@ -120,10 +120,8 @@ def _transport(read: Mapping[str, Any], *, given: bool) -> Transport | None:
         if has or named:
             raise _FaultError(min([*has, "transport"]), "this server is handed in by client=; remove the key")
         return None
-    if not named and "command" not in has and "url" not in has:
-        raise _FaultError("command", "is missing: give a command to start, or a url to connect to")
     path = urlsplit(read.get("url", "")).path
-    detected = "stdio" if "command" in has else "sse" if path.rstrip("/").endswith("/sse") else "http"
+    detected = "stdio" if "url" not in has else "sse" if path.rstrip("/").endswith("/sse") else "http"
     transport = _TRANSPORTS.get((named or detected).lower().replace("-", "_"))
     if transport is None:
         raise _FaultError("transport", f"must be stdio, sse or streamable_http, got {named!r}")
@@ -252,7 +250,7 @@ def redactor_of(config: ServerConfig) -> Redactor:
 
 def read_file(path: str | os.PathLike[str]) -> Any:
     """Reads the value in a file, without expanding it. Raises `McpConfigError` with the faulty line."""
-    file = Path(check_type(path, str | os.PathLike, "path must be a file's path", "; kernai.mcp.setup takes a mapping"))
+    file = Path(path)
     readers: dict[str, Callable[[str], Any]] = {
         ".yml": _yaml, ".yaml": _yaml, ".json": partial(loads, unique_keys=True), ".toml": tomllib.loads,
     }

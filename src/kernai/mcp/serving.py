@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import io
-import ipaddress
 import math
 import os
 import re
@@ -252,6 +251,7 @@ KEEP_ALIVE = 75
 MAX_BODY = 16 * 1024 * 1024
 MAX_PORT = 65535
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_ONLY_HERE = re.compile(r"127(\.\d+){3}|localhost|\[::1\]")  # what no other machine can reach
 _PATH = re.compile(r"/[^\s?#%{}]*")  # nothing that a URL would escape, or a route read as a pattern
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s]+")  # RFC 6454, section 6.2
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+)(:\d*)?")  # RFC 9110, section 7.2
@@ -281,7 +281,7 @@ class Server(Serving):
         self._port = port
         self._path = path
         self._verifier = None if token is None else _Verifier(token)
-        if token is None and not _is_loopback(self._host):
+        if token is None and not _ONLY_HERE.fullmatch(self._host):
             raise ValueError(
                 f"host={host!r} can be reached from other machines, so it needs token=...; "
                 f"for this machine alone use host='127.0.0.1'"
@@ -380,11 +380,3 @@ class _Verifier:
     async def verify_token(self, token: str) -> AccessToken | None:
         is_right = hmac.compare_digest(token.strip().encode("utf-8", "replace"), self._token.encode())
         return AccessToken(token=token, client_id="client", scopes=[]) if is_right else None
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host. Of names, this is known only for ``localhost``."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
