@@ -34,8 +34,6 @@ RETRY_SECONDS = 0.2
 POLL_SECONDS, LEAST_POLL_SECONDS = 1.0, 0.02
 #: seconds for the request that cancels a task
 CANCEL_SECONDS = 2.0
-#: what any field of a form may hold
-FIELD = {"type": ["string", "number", "boolean", "null", "array"], "items": {"type": "string"}}
 
 
 class Interaction:
@@ -138,7 +136,7 @@ class Interaction:
                 continue
             given = answer if len(elicited) == 1 else answer.get(key) if isinstance(answer, Mapping) else None
             content = {**defaults_of(schema), **(given if isinstance(given, Mapping) else {})}
-            wrong += faults(schema, content, key) or faults({"properties": dict.fromkeys(content, FIELD)}, content, key)
+            wrong += faults(schema, content, key)
             responses[key] = types.ElicitResult.model_construct(action="accept", content=content)
         if not elicited or (responses and not wrong):
             return responses
