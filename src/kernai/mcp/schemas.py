@@ -39,6 +39,8 @@ Found = tuple[tuple[str | int, ...], str]
 #: limit for the parts of a schema that is written out; one with very many keys or items in lists counts as several
 MAX_PARTS, SIZE_OF_PART = 5000, 20
 _MOST_INSIDE = 100  # references that lead to one another
+#: keywords that a schema written out does not need. What a dynamic reference allows is only checked
+_LEFT_OUT = ("$defs", "definitions", "$schema", "$id", "$dynamicRef", "$recursiveRef")
 _KIND = ("type", "format", "enum", "const", "items", "prefixItems", "anyOf", "oneOf")
 #: limit for checking data, about half a second; a keyword is one step, plus one for each item that it looks at
 MAX_STEPS = 50_000
@@ -221,9 +223,7 @@ class _Writer:
             raise ValueError(f"with its references written out it has more than {MAX_PARTS} parts")
         if "$ref" in schema:
             return self._referred(schema, inside)
-        if "$dynamicRef" in schema or "$recursiveRef" in schema:
-            raise ValueError("it contains a dynamic reference")
-        made = {key: one for key, one in schema.items() if key not in ("$defs", "definitions", "$schema", "$id")}
+        made = {key: one for key, one in schema.items() if key not in _LEFT_OUT}
         if "properties" in made:
             made["properties"] = {name: self.written(one, inside) for name, one in made["properties"].items()}
         if isinstance(made.get("items"), list):  # as earlier drafts write a tuple
