@@ -251,8 +251,16 @@ def setup(
             raise McpConfigError(f"auth[{name!r}]: there is no server with a url of that name")
     if not options.get("register", True):
         return Adapter(servers, sources, options)
+    name = options.get("name", "mcp")
     with _REGISTERING:
-        _check_free(options.get("name", "mcp"))
+        taken = REGISTRY.find(name)
+        # a forked child may replace an adapter of its parent
+        inherited = [one.protocol for one in list(_ADAPTERS) if one._is_of_parent]  # noqa: SLF001 - of this module
+        if taken is not None and taken not in inherited:
+            raise McpConfigError(
+                f"there is a protocol {name!r} already in kernai.protocols: shut that one down, give this one another "
+                f"name (name='{name}-2'), or keep it out of the registry (register=False) and pass adapter.protocol"
+            )
         adapter = Adapter(servers, sources, options)
         REGISTRY.register(adapter.protocol)
     return adapter
@@ -279,17 +287,6 @@ atexit.register(shutdown)
 # open adapters, in order; needs no lock, because each use is a single operation on a dictionary
 _ADAPTERS: dict[Adapter, None] = {}
 _REGISTERING = threading.Lock()
-
-
-def _check_free(name: str) -> None:
-    """Raises `McpConfigError` if the name is taken, unless by an adapter inherited from the process before a fork."""
-    taken = REGISTRY.find(name)
-    inherited = [one.protocol for one in list(_ADAPTERS) if one._is_of_parent]  # noqa: SLF001 - of this module
-    if taken is not None and taken not in inherited:
-        raise McpConfigError(
-            f"there is a protocol {name!r} already in kernai.protocols: shut that one down, give this one another name "
-            f"(name='{name}-2'), or keep it out of the registry (register=False) and pass adapter.protocol to an Agent"
-        )
 
 
 def _new_client(
