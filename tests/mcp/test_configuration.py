@@ -66,7 +66,7 @@ WRONG = [
     ({"servers": []}, "servers must be a mapping from names to servers, got list"),
     *(({"servers": {name: STDIO}}, f"got {name!r}") for name in ("a b", 7)),
     ({"servers": {"it": "npx"}}, "server 'it': must be a mapping such as {'command': ...}, got str"),
-    ({"servers": {"it": None}}, "server 'it', key 'command': is missing"),
+    *(({"servers": {"it": entry}}, "server 'it', key 'command': is missing") for entry in (None, {"command": " "})),
     ({"servers": {"it": {"comand": "npx"}}}, "server 'it', key 'comand': there is no such key; did you mean 'command'?"),
     ({"servers": {"it": {**STDIO, "color": 1}}}, "server 'it', key 'color': there is no such key; remove it"),
     ({"servers": {"it": {"command": "a", "url": "http://h"}}}, "server 'it', key 'command': does not belong to transport streamable_http"),

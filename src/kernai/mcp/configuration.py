@@ -126,7 +126,7 @@ def _transport(read: Mapping[str, Any], *, given: bool) -> Transport | None:
     if transport is None:
         raise _FaultError("transport", f"must be stdio, sse or streamable_http, got {named!r}")
     needed, foreign = ("command", _OF_HTTP) if transport == "stdio" else ("url", _OF_STDIO)
-    if needed not in has:
+    if not read.get(needed, "").strip():
         raise _FaultError(needed, f"is missing: transport {transport} needs it")
     for key in foreign:
         if key in has:
