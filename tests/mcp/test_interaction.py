@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import pytest
@@ -374,6 +375,16 @@ def test_a_task_may_take_longer_than_the_timeout_of_its_server(monkeypatch: pyte
     jobs = Jobs(WORKING, WORKING, DONE)
     with setup({"servers": {"jobs": {"timeout": 0.8}}}, {"jobs": jobs.server}, register=False) as adapter:
         assert call(adapter, "build").text == "built"
+
+
+def test_a_shutdown_ends_a_call_that_waits_for_its_task() -> None:
+    jobs = Jobs({**WORKING, "pollIntervalMs": 600_000})
+    with setup({}, {"jobs": jobs.server}, register=False) as adapter, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(call, adapter, "build")
+        while not jobs.polls:
+            pass
+        adapter.shutdown()
+        assert "effect" in str(waiting.result(20).error)  # nobody knows whether there will be one
 
 
 def test_a_task_that_needs_input_is_answered_once_by_a_callback() -> None:

@@ -195,7 +195,7 @@ class Adapter:
         except Cancelled:
             raise RunCancelledError("the run was cancelled") from None
         except (CancelledError, asyncio.CancelledError):
-            raise McpClosedError("the MCP adapter was shut down while it was asked") from None
+            raise McpClosedError("the MCP adapter was shut down during this request, which may take effect") from None
         finally:
             must_stop()  # emits the last events
 
