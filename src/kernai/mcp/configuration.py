@@ -267,10 +267,7 @@ def read_file(path: str | os.PathLike[str]) -> Any:
 
 def _yaml(text: str) -> Any:
     """Parses YAML with a safe loader that also refuses duplicate keys."""
-    try:
-        import yaml
-    except ImportError:
-        raise ImportError('YAML needs PyYAML: pip install "kernai[mcp]"') from None
+    import yaml
 
     class Loader(yaml.SafeLoader):
         def compose_mapping_node(self, anchor: Any) -> Any:
