@@ -156,7 +156,7 @@ def test_a_file_is_parsed_according_to_its_extension(name: str, tmp_path: Path, 
     ("mcp.yml", f"{BOMB}mcpServers: {{a: {{command: x, args: *x9}}}}", "server 'a', key 'args[0]': must be text, got list"),
     ("mcp.yml", MERGED_BOMB, "unknown key 'x0'"),
     ("mcp.json", '{"servers": {"a": {"command": "x"}, "a": {"command": "y"}}}', 'mcp.json: the key "a" is given twice in one object'),
-    ("none.yml", None, "none.yml: cannot be read"),
+    ("none.yml", None, "none.yml: [Errno 2] No such file or directory"),
 ])
 def test_a_file_that_cannot_be_used_is_an_error_that_names_it(name: str, text: str | None, complaint: str, tmp_path: Path) -> None:
     if text is not None:

@@ -259,9 +259,7 @@ def read_file(path: str | os.PathLike[str]) -> Any:
         raise McpConfigError("the file's name must end in .yml, .yaml, .json or .toml")
     try:
         return reader(file.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
-    except (OSError, UnicodeDecodeError) as error:
-        raise McpConfigError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise McpConfigError(str(error)) from None
 
 
