@@ -83,8 +83,7 @@ WRONG = [
       for wrong, got in ((0, 0), ("soon", "str"), (10**400, 1000))),
     ({"servers": {"it": {**STDIO, "roots": "/"}}}, "key 'roots': must be a list, got str"),
     *(({"servers": {"it": {**STDIO, "roots": [wrong]}}}, "key 'roots[0]': must be a folder, a file:// URI, or {'uri': ")
-      for wrong in (" ", {"name": "a"}, {"uri": "a", "title": "b"})),
-    ({"servers": {"it": {**STDIO, "roots": ["https://h"]}}}, "key 'roots[0]': only folders and file:// URIs can be roots"),
+      for wrong in (" ", {"name": "a"}, {"uri": "a", "title": "b"}, "https://h", "~nobody!/x", "a\0b")),
 ]
 
 

@@ -206,13 +206,11 @@ def _root(key: str, value: Any) -> dict[str, str | None]:
     given = value if isinstance(value, Mapping) else {"uri": value}
     root = {one: _text(key, text) for one, text in given.items() if text is not None}
     uri = root.get("uri", "")
-    if not uri.strip() or not root.keys() <= {"uri", "name"}:
-        raise _FaultError(key, "must be a folder, a file:// URI, or {'uri': ..., 'name': ...}")
-    if not uri.startswith("file://"):
-        if "://" in uri:
-            raise _FaultError(key, "only folders and file:// URIs can be roots")
-        uri = Path(uri).expanduser().resolve().as_uri()
-    return {"uri": uri, "name": root.get("name")}
+    with suppress(RuntimeError, ValueError):  # for the home of an unknown user, and a NUL character
+        if uri.strip() and root.keys() <= {"uri", "name"} and ("://" not in uri or uri.startswith("file://")):
+            uri = uri if "://" in uri else Path(uri).expanduser().resolve().as_uri()
+            return {"uri": uri, "name": root.get("name")}
+    raise _FaultError(key, "must be a folder, a file:// URI, or {'uri': ..., 'name': ...}")
 
 
 #: for each key that there is, the function that checks and converts its value
