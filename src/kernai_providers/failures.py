@@ -313,7 +313,7 @@ class RetryPolicy:
         if not error.retryable or attempt >= self.max_retries:
             return None
         hint = error.retry_after
-        if hint is None or not hint >= 0:  # written so that NaN is no hint either
+        if hint is None:
             longest = min(FIRST_WAIT * 2.0 ** min(attempt, DOUBLINGS), self.max_retry_wait)
             return longest * (1 + draw()) / 2
         if hint > self.max_retry_wait:
@@ -361,4 +361,4 @@ def _header_seconds(value: str, now: float) -> float | None:
 
 def _seconds(value: float) -> str:
     """Formats a number of seconds for people, rounded up so that waiting that long is enough."""
-    return f"{math.ceil(value)}" if math.isfinite(value) and value >= 10 else f"{value:g}"  # noqa: PLR2004 - digits
+    return f"{math.ceil(value)}" if value >= 10 else f"{value:g}"  # noqa: PLR2004 - digits

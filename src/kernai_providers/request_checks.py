@@ -171,8 +171,6 @@ class Outgoing(Endpoint):
 
 def outgoing(request: Request) -> Outgoing:
     """Checks a request and returns where it goes. Raises `ValueError`, which shows neither a header nor a query."""
-    if not HEADER_NAME.fullmatch(request.method):
-        raise ValueError("method is not an HTTP method")
     url = _split(request.url, "url")
     port = url.port or DEFAULT_PORTS[url.scheme]
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")

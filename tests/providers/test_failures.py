@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -309,7 +308,6 @@ def asking(seconds: float | None) -> ProviderError:
       for attempt, longest in enumerate((0.5, 1.0, 2.0, 4.0, 8.0, 8.0))),
     ({"max_retries": 10_000}, 5000, None, 8.0 * (1 + CHANCE) / 2), ({"max_retry_wait": 0.1}, 0, None, 0.1 * (1 + CHANCE) / 2),
     *(({}, 1, hint, hint) for hint in (0.0, 0.001, 37.0, 60.0)),  # obeyed exactly
-    *(({}, 0, hint, 0.5 * (1 + CHANCE) / 2) for hint in (-1.0, math.nan, -math.inf)),  # no hints
     ({}, 2, None, None), ({"max_retries": 0}, 0, None, None), ({"max_retries": 0}, 0, 3600, None),
 ])  # fmt: skip
 def test_a_call_is_retried_after_the_wait_that_the_hint_or_the_number_of_attempts_says(
@@ -326,7 +324,7 @@ def test_by_default_the_jitter_is_random() -> None:
     assert len({RetryPolicy().wait_before(0, asking(None)) for _ in range(20)}) > 1
 
 
-@pytest.mark.parametrize("hint,shown", [(60.5, "61 s"), (86_400.0, "86400 s"), (math.inf, "inf s")])
+@pytest.mark.parametrize("hint,shown", [(60.5, "61 s"), (86_400.0, "86400 s")])
 def test_a_hint_beyond_the_limit_ends_the_call_and_says_what_to_do(hint: float, shown: str) -> None:
     error = asking(hint)
     with pytest.raises(ProviderError) as caught:
