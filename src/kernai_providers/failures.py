@@ -15,7 +15,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC
@@ -301,12 +301,10 @@ class RetryPolicy:
         check_count("max_retries", self.max_retries, or_zero=True)
         check_seconds("max_retry_wait", self.max_retry_wait, or_zero=True)
 
-    def wait_before(
-        self, attempt: int, error: ProviderError, draw: Callable[[], float] = random.random
-    ) -> float | None:
+    def wait_before(self, attempt: int, error: ProviderError) -> float | None:
         """Seconds to wait before the next retry; None if there should be none.
 
-        `attempt` is the number of retries so far, 0 after the first failure. `draw` returns a number from 0 to 1.
+        `attempt` is the number of retries so far, 0 after the first failure.
         Raises a `ProviderError` with the fields of `error` if the vendor asks to wait longer than `max_retry_wait`:
         call again after that time, or raise the limit.
         """
@@ -315,7 +313,7 @@ class RetryPolicy:
         hint = error.retry_after
         if hint is None:
             longest = min(FIRST_WAIT * 2.0 ** min(attempt, DOUBLINGS), self.max_retry_wait)
-            return longest * (1 + draw()) / 2
+            return longest * (1 + random.random()) / 2  # noqa: S311 - jitter
         if hint > self.max_retry_wait:
             asked, limit = _seconds(hint), _seconds(self.max_retry_wait)
             raise ProviderError(
