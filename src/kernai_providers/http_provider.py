@@ -374,7 +374,7 @@ def _with_extra(ours: Any, theirs: Any) -> Any:
 def _json(body: Mapping[str, Any]) -> bytes:
     try:
         text = json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"a value in generation (extra, temperature, top_p) cannot be written as JSON: {error}"
         ) from error

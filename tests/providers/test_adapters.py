@@ -163,11 +163,10 @@ def test_the_body_of_an_error_is_bounded_too_and_its_start_is_enough(way: Way, n
 
 
 @every_way
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_an_answer_in_tiny_chunks_is_not_taken_for_an_endless_one(way: Way, size: int) -> None:
+def test_an_answer_in_tiny_chunks_is_not_taken_for_an_endless_one(way: Way) -> None:
     caller = Caller("openai", way)
     text = "word " * 2000
-    with WireServer(caller.wire.answer(text).split(size)) as server:
+    with WireServer(caller.wire.answer(text).split(1)) as server:
         assert caller.ask(server).answer.content == text
 
 
@@ -292,13 +291,6 @@ def test_the_name_of_another_model_and_the_id_of_a_call_show_no_key() -> None:
     by_execute(Agent(instructions="", provider=provider, calls="native", skills=[], max_steps=2), recorder=recorder)
     assert len(recorder.for_event("llm_response")) == 2
     assert not shows_key(json.dumps(recorder.to_list()))
-
-
-def test_an_error_whose_body_cannot_be_decoded_is_reported_with_its_status() -> None:
-    provider = ADAPTERS["openai"]("k", transport=MemoryTransport(MemoryReply(429, {"content-encoding": "br"}, b"?")), max_retries=0)
-    with pytest.raises(ProviderError, match="HTTP 429 Too Many Requests") as caught:
-        provider.call(HELLO, Model("m"), GenerationOptions(), str)
-    assert (caught.value.status, caught.value.retryable) == (429, True)
 
 
 @pytest.mark.parametrize("echoed", ["password", "pair", "header"])

@@ -84,14 +84,6 @@ def at_once(transport: HttpTransport, server: WireServer, count: int) -> list[Re
     return responses
 
 
-def test_the_connection_that_became_idle_last_is_taken_first(transport: HttpTransport) -> None:
-    with WireServer(plain(b"hello")) as server:
-        for response in at_once(transport, server, 3):
-            response.finish()
-        read(transport, post(server))
-        assert [request.connection for request in server.requests] == [1, 2, 3, 3]
-
-
 def test_no_more_than_max_idle_connections_stay_open(transport: HttpTransport) -> None:
     transport = HttpTransport(max_idle=2)
     with WireServer(plain(b"hello")) as server:

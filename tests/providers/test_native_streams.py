@@ -180,10 +180,6 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
         piece("{", index=0, id="1", name="search"), piece("q", index=0), piece(B, index=0, id="2", name="search")), ["b"]),
     "no call has a number": ("openai", openai(piece(A, id="1", name="search"), piece(B, id="2", name="search")), ["a", "b"]),
     "no piece has a number": ("openai", openai(piece("", id="1", name="search"), piece('{"q": '), piece('"a"}')), ["a"]),
-    "an index that is none": ("openai", openai(piece(A, index=[], id="1", name="search")), ["a"]),
-    "a block's index that is none": ("anthropic", anthropic(begun([]), more([], A), stop="tool_use"), ["a"]),  # type: ignore[arg-type]  # the subject
-    "an item's index that is none": ("openai-responses", responses(
-        ("output_item.done", {"output_index": {}, "item": item()}), output=[item()]), ["a"]),
     "arguments as an object": ("openai", openai(piece({"q": "a"}, index=0, id="1", name="search")), ["a"]),
     "blank lines before a call": ("openai", openai({"content": "Hm. \n\n"}, piece(A, index=0, id="1", name="search")), ["a"]),
     "calls that end with stop": ("openai", openai(piece(A, index=0, id="1", name="search"), finish="stop"), ["a"]),

@@ -110,12 +110,8 @@ def test_what_the_caller_says_about_compression_and_user_agent_goes_first(wire: 
 
 
 @pytest.mark.parametrize("changes", [
-    {"url": f"ftp://127.0.0.1/{KEY}"}, {"url": f"/v1?{KEY}"}, {"url": f"http://127.0.0.1/{KEY} x"},
-    {"url": f"http://127.0.0.1/{KEY}\r\nx: y"}, {"url": f"http://127.0.0.1/{KEY}é"}, {"url": f"http://u:{KEY}@127.0.0.1/"},
-    {"url": f"http://127.0.0.1:99999/{KEY}"}, {"url": f"http://[::1/{KEY}"}, {"url": f"http:///{KEY}"},
-    {"headers": {"X-Api-Key": KEY + "\n" + KEY}}, {"headers": {"X-Api-Key": KEY + "\x00"}}, {"headers": {"X-Api-Key": KEY + "€"}}, {"headers": {"X-Api-Key": KEY + "é"}},
-    {"headers": {f"{KEY}:": "x"}}, {"headers": {"": KEY}}, {"headers": {"A": KEY, "a": KEY}},
-    {"headers": {"Content-Length": KEY}}, {"headers": {"transfer-encoding": KEY}},
+    {"url": f"ftp://127.0.0.1/{KEY}"}, {"url": f"/v1?{KEY}"}, {"url": f"http://127.0.0.1/{KEY}\r\nx: y"}, {"url": f"http://[::1/{KEY}"},
+    {"headers": {"X-Api-Key": KEY + "\n" + KEY}}, {"headers": {f"{KEY}:": "x"}},  # as test_constructor.py tries them all
 ], ids=lambda changes: repr(changes).replace(KEY, "KEY"))  # fmt: skip
 def test_an_impossible_request_is_the_callers_mistake_and_shows_no_value(stage: Stage, changes: dict[str, Any]) -> None:
     client = stage.answers(plain(b""))

@@ -15,14 +15,12 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 from adapter_calls import ASYNC_WAYS, HELLO, TIMEOUT, WAYS, Caller, Interrupt, Listener, Way
 from kernai import Agent, GenerationOptions, LimitReachedError, Limits, Model, Result, RunCancelledError, StopReason
 from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, OpenAIProvider
-from kernai_providers.in_process import AsyncMemoryResponse
 from tests.ways import by_aexecute, by_astream, by_execute, by_stream
 from wire_server import Endless, Gate, Reply, WireRequest, WireServer
 
@@ -174,14 +172,6 @@ def test_a_transport_that_never_asks_whether_it_is_wanted_is_left_with_its_next_
     with pytest.raises(LimitReachedError) as caught:
         OpenAIProvider("k", transport=transport).call(HELLO, Model("m"), GenerationOptions(), listener)
     assert (caught.value, next(given), transport.open_responses) == (error, 1, 0)
-
-
-async def test_a_response_of_a_users_transport_that_cannot_be_iterated_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AsyncMemoryResponse, "__aiter__", Mock(side_effect=ValueError("no body")))
-    transport = MemoryTransport(MemoryReply(200, STREAM))
-    with pytest.raises(ValueError, match="no body"):
-        await OpenAIProvider("k", transport=transport).acall(HELLO, Model("m"), GenerationOptions(), Listener())
-    assert transport.open_responses == 0
 
 
 @every_way
