@@ -81,8 +81,7 @@ class Turn:
         """Closes the connection, or with `keep` returns it to the pool if that is cheap."""
         response, self._response = self._response, None
         if response is not None:
-            with suppress(TransportError):
-                await (response.finish() if keep else response.aclose())
+            await (response.finish() if keep else response.aclose())
 
     async def give_up(self) -> NoReturn:
         """Raises because the run has ended: what `on_chunk` raises, or else a `RunCancelledError`."""

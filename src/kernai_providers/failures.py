@@ -34,7 +34,6 @@ HIDDEN = "[hidden]"
 MAX_MESSAGE, MAX_RAW, MAX_CODE = 1000, 300, 100
 #: how much of an HTML page is searched for text; and the shortest secret: shorter ones may be ordinary syllables
 MAX_PAGE, SHORTEST_SECRET = 32_768, 6
-LARGEST_NUMBER = 10**9
 
 _BAD_REQUEST, _UNAUTHORIZED, _PAYMENT_REQUIRED, _FORBIDDEN, _NOT_FOUND, _RATE_LIMITED = 400, 401, 402, 403, 404, 429
 _REASONS = responses | {520: "Unknown Origin Error", **dict.fromkeys((522, 524), "Origin Timed Out"), 529: "Overloaded"}
@@ -176,7 +175,7 @@ def _read_body(data: object) -> _ErrorBody:
     inner = error if isinstance(error, dict) else data
     message = ": ".join(filter(None, dict.fromkeys((_text(error), _message(inner)))))  # gateways also send both
     words, number = [_text(inner.get(name)) for name in ("code", "status", "type", "__type")], inner.get("code")
-    if type(number) is int and 0 <= number < LARGEST_NUMBER:
+    if type(number) is int and number >= 0:
         words.append(str(number))
     # words before numbers; "error" is the type of the object, not of the error
     words = sorted((word for word in words if word not in ("", "error")), key=str.isdecimal)

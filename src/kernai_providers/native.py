@@ -399,10 +399,8 @@ def root_of(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Returns the schema with the reference at its root resolved, and without definitions that are not needed."""
     if schema is None or "$ref" not in schema:
         return schema
-    definitions = schema.get("$defs", {})
-    found = definitions.get(schema["$ref"].rpartition("/")[2])
-    if not isinstance(found, Mapping):
-        return schema
+    definitions = schema["$defs"]
+    found = definitions[schema["$ref"].rpartition("/")[2]]
     return {**found, **({"$defs": definitions} if '"$ref"' in json.dumps(found) else {})}
 
 

@@ -125,7 +125,6 @@ def test_the_text_of_an_error_is_bounded() -> None:
 def test_an_error_body_with_deep_nesting_or_absurd_numbers_is_handled() -> None:
     for body in (b"[" * 100_000, b'{"error":' * 50_000, b'{"error": {"code": ' + b"9" * 5000 + b', "message": "x"}}'):
         assert str(failed(500, body)).startswith("acme: HTTP 500")
-    assert failure_in_stream({"error": {"code": 10**5000, "message": "x"}}, "acme").code is None
 
 
 # ------------------------------------------------------------------------------------------ may it work later
