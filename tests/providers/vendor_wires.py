@@ -28,11 +28,7 @@ class AnthropicWire(Wire):
         "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool", "refusal": "refusal",
         "model_context_window_exceeded": "context", "pause_turn": "other",
     }  # fmt: skip
-    codes: ClassVar = {
-        400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
-        404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error", 504: "timeout_error",
-        529: "overloaded_error",
-    }  # fmt: skip
+    codes: ClassVar = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
     def path(self, model: str) -> str:
         return "/v1/messages"
@@ -146,8 +142,7 @@ class GeminiWire(Wire):
         "FINISH_REASON_UNSPECIFIED": "other",
     }  # fmt: skip
     codes: ClassVar = {
-        400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
-        429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+        400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE",
     }  # fmt: skip
 
     def path(self, model: str) -> str:
