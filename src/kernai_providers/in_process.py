@@ -48,8 +48,6 @@ class MemoryReply:
 
     def __post_init__(self) -> None:
         check_type(self.status, int, "status must be an int such as 200")
-        if isinstance(self.pieces, str):
-            raise TypeError("pieces must be bytes, or an iterable of bytes and exceptions, got str: encode it")
 
 
 Answer: TypeAlias = MemoryReply | BaseException
@@ -64,10 +62,8 @@ class MemoryTransport:
     """
 
     def __init__(self, *replies: Answer | Callable[[Request], MemoryReply]) -> None:
-        if not replies:
-            raise ValueError("replies is empty; give MemoryReply objects, or one function from Request to MemoryReply")
         functions = [reply for reply in replies if not isinstance(reply, (MemoryReply, BaseException))]
-        if functions and (len(replies) > 1 or not callable(functions[0])):
+        if not replies or (functions and (len(replies) > 1 or not callable(functions[0]))):
             raise TypeError("replies must be MemoryReply objects and exceptions, or exactly one function")
         self._replies = replies
         self._lock = threading.Lock()  # for replies in order; each other operation on a list or set is atomic
@@ -204,7 +200,7 @@ def _loaded(path: str, context: int, threads: int, template: str) -> Any:
     try:
         return llama.Server(params)
     except Exception as error:
-        raise TransportError(f"llama.cpp cannot load {path!r}: {error}", "protocol") from error
+        raise RuntimeError(f"cannot load {path!r}: {error}") from error
 
 
 class _Decoding:
@@ -232,8 +228,6 @@ class _Decoding:
                 self._put(failed)
             self._pieces.put(b"data: [DONE]\n\n")
             self._pieces.put(b"")
-        except TransportError as error:
-            self._pieces.put(error)
         except Exception as error:  # noqa: BLE001 - whatever the library raises fails this response alone
             self._pieces.put(TransportError(f"llama.cpp failed: {error}", "protocol"))
         finally:
