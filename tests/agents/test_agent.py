@@ -44,8 +44,7 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
 @pytest.mark.parametrize("options,error,message", [
     *(({"instructions": wrong}, (TypeError, ValueError), "instructions")
       for wrong in (None, 3, [], ["x", 1], [kernai.outside("x"), Media.from_file("x.png")])),
-    ({"instructions": lambda a, b: ""}, TypeError, "instructions.*one"),
-    ({"instructions": lambda *, key: ""}, TypeError, "instructions"),
+    ({"instructions": lambda a, b: ""}, TypeError, "instructions.*one, the run's Context: missing a required argument: 'b'"),
     ({"provider": (MockProvider(), Models.LLAVA)}, TypeError, r"got tuple: write provider, model = kernai_providers\.resolve"),
     ({"provider": MockProvider}, TypeError, r"provider must be an instance: write MockProvider\(\.\.\.\)"),
     ({"model": "gpt-4o"}, TypeError, r"model.*Model\('gpt-4o'\)"),
@@ -173,7 +172,7 @@ def unrelated(times: int = 2) -> str:
     ("to the letter {x} ", "to the letter {x} "), ("", ""), (lambda: "called", "called"),
     (lambda ctx: ctx.name, "host"), (lambda anything: anything.name, "host"), (Method().plain, "plain"),
     (Method().instruct, "Host"), (variadic, "1 given"), (optional, "with"), (unrelated, "xx"),
-    (partial(lambda prefix, ctx: prefix + ctx.name, "a "), "a host"), (str, ""),
+    (partial(lambda prefix, ctx: prefix + ctx.name, "a "), "a host"),
 ])  # fmt: skip
 def test_instructions_are_text_or_a_callable_of_none_or_the_context(
     instructions: str | Callable[..., str], text: str
@@ -204,7 +203,7 @@ async def later() -> str:
 
 
 def test_instructions_that_give_no_text_are_a_type_error() -> None:
-    with pytest.raises(TypeError, match="instructions must be text or a plain function that returns it, got <function later"):
+    with pytest.raises(TypeError, match=r"instructions must be a plain function of no argument or one, .* got the async function <function later"):
         Agent(instructions=later)  # type: ignore[arg-type]  # the point
     agent = Agent(instructions=lambda: None, provider=MockProvider("done"))  # type: ignore[arg-type]  # the point
     with pytest.raises(TypeError, match=r"instructions.*NoneType"):
@@ -313,10 +312,8 @@ def test_an_option_that_does_not_exist_is_an_error_with_a_hint(word: str, says: 
     assert vars(agent) == before
 
 
-def test_an_option_cannot_be_deleted_and_other_attributes_do_not_exist() -> None:
+def test_reading_an_attribute_that_does_not_exist_is_an_error_with_a_hint() -> None:
     agent = Agent(instructions="x", provider=MockProvider("y"))
-    with pytest.raises(AttributeError, match="an option cannot be deleted, only set: approve"):
-        del agent.approve
     for name, meant in {"as_tool": "did you mean 'as_skill'", "run": "write kernai.run"}.items():
         with pytest.raises(AttributeError, match=f"'Agent' object has no attribute '{name}'; {meant}"):
             getattr(agent, name)

@@ -8,7 +8,7 @@ from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar, get_args, overload
 
-from kernai._util.api import annotated_names, check_function, closest, is_async, is_generator, likely, signature_of
+from kernai._util.api import annotated_names, check_function, check_type, closest, likely, signature_of
 from kernai.agents.setup import Revision, Setup
 from kernai.registry.configuration import config
 from kernai.registry.protocol_registry import REGISTRY as PROTOCOLS
@@ -211,9 +211,7 @@ class Agent(Generic[Output_co]):
 
     def system_prompt(self, context: Context | None = None) -> str:
         """Returns the text of the system message as a run with this context would send it now."""
-        if context is not None and not isinstance(context, Context):
-            raise TypeError(f"context must be a Context, got {type(context).__name__}")
-        context = Context() if context is None else context
+        context = Context() if context is None else check_type(context, Context, "context must be a Context")
         setup = self.setup_now(workflows=self.workflows and context.is_root)
         return setup.read_system(self.instructions_read, context).message.text
 
@@ -322,9 +320,6 @@ class Agent(Generic[Output_co]):
                 hint = ": the class has an __init__ of its own that does not call Agent.__init__"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"an option cannot be deleted, only set: {name}")
-
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, model={self.model.id!r}, max_steps={self.max_steps})"
 
@@ -333,23 +328,16 @@ def _read_instructions(instructions: object) -> tuple[Any, int]:
     return (instructions, _arguments(instructions)) if callable(instructions) else (instruction_parts(instructions), 0)
 
 
-def _arguments(instructions: Callable[..., str]) -> int:
+def _arguments(instructions: Callable[..., Any]) -> int:
     """Returns how many arguments a callable that returns instructions takes: 0 or 1."""
     from inspect import Parameter
 
-    if is_async(instructions) or is_generator(instructions):
-        raise TypeError(f"instructions must be text or a plain function that returns it, got {instructions!r:.80}")
-    try:
-        parameters = signature_of(instructions).parameters.values()
-    except (TypeError, ValueError):
-        return 0
+    parameters = signature_of(instructions).parameters.values()
     positional = [p for p in parameters if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
-    required = [p for p in positional if p.default is Parameter.empty]
-    keywords = [p for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
-    if len(required) > 1 or keywords:
-        raise TypeError("instructions must be a callable of no argument or one (the run's Context)")
-    several = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters)
-    return 1 if required or several or (positional and positional[0].name in ("context", "ctx")) else 0
+    is_meant = any(p.default is Parameter.empty or p.name in ("context", "ctx") for p in positional[:1])
+    count = 1 if is_meant or any(p.kind is Parameter.VAR_POSITIONAL for p in parameters) else 0
+    check_function("instructions", instructions, "no argument or one, the run's Context", *[None] * count)
+    return count
 
 
 def check_model(model: object) -> Model:
@@ -394,7 +382,7 @@ def _named(argument: str, given: object, kind: type[Any], others: str) -> tuple[
             hint = f": write {argument}='all'" if kind is Skill else ": None means every registered one"
         if isinstance(given, kind):
             hint = f" {given.name!r}: put it into a list"
-        got = type(given).__name__ if not isinstance(given, str) else repr(given)
+        got = repr(given) if isinstance(given, str) else type(given).__name__
         raise TypeError(f"{argument} must be {others} or a list of names and {kind.__name__}s, got {got}{hint}")
     # the order of a set depends on Python's hash seed
     in_order = isinstance(given, (set, frozenset))
@@ -428,10 +416,8 @@ def _optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
     return lambda name, value: None if value is None else check(name, value)
 
 
-def _instance(name: str, value: object, kind: type[Any], wanted: str) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be {wanted}, got {value!r}")
-    return value
+def _flag(name: str, value: object) -> Any:
+    return check_type(value, bool, f"{name} must be True or False")
 
 
 def _choice(name: str, given: Any, literal: object) -> Any:
@@ -457,7 +443,6 @@ def _no_option(name: str) -> str:
     return f"Agent has no option {name!r}{likely(name, OPTIONS, 'it has')}"
 
 
-_FLAG: Callable[[str, Any], Any] = partial(_instance, kind=bool, wanted="True or False")
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "provider": lambda _, provider: check_provider(provider),
     "model": lambda _, model: check_model(model),
@@ -467,18 +452,18 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "generation": lambda _, generation: GenerationOptions.coerce(generation),
     "on_prose": partial(_choice, literal=OnProse),
     "on_truncated": partial(_choice, literal=OnTruncated),
-    "parallel_skills": _FLAG,
-    "list_skills": _optional(_FLAG),
-    "workflows": _FLAG,
+    "parallel_skills": _flag,
+    "list_skills": _optional(_flag),
+    "workflows": _flag,
     "max_tasks": partial(check_number, least=1, most=MAX_TASKS),
     "middleware": _optional(_check_middleware),
     "approve": _optional(lambda name, approve: check_function(name, approve, "the call", None)),
-    "constrain": _FLAG,
+    "constrain": _flag,
     "calls": partial(_choice, literal=Calls),
     "quoted_calls": partial(_choice, literal=OnQuotedCalls),
     "dialects": partial(_choice, literal=OnDialects),
     "know_how": _optional(_check_know_how),
-    "name": _optional(partial(_instance, kind=str, wanted="text or None")),
+    "name": lambda name, value: check_type(value, str | None, f"{name} must be text or None"),
     "output": lambda _, output: output,  # `_answer_type` checks it
     "output_check": _optional(lambda name, check: check_function(name, check, "(value, context)", None, None)),
     "output_retries": partial(check_number, least=0),

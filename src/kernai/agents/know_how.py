@@ -87,11 +87,11 @@ class KnowHow:
 
     @classmethod
     def of(cls, given: Any) -> KnowHow | None:
-        """Reads the folders of a path or a list of paths; None and a `KnowHow` are returned unchanged.
+        """Reads the folders of a path or a list of paths; a `KnowHow` is returned unchanged.
 
         Raises `ValueError` for a folder without a valid `SKILL.md`.
         """
-        if given is None or isinstance(given, cls):
+        if isinstance(given, cls):
             return given
         paths = [given] if isinstance(given, (str, os.PathLike)) else given
         if not isinstance(paths, (list, tuple)) or not all(isinstance(one, (str, os.PathLike)) for one in paths):
@@ -121,8 +121,8 @@ def _folders_in(path: str) -> Iterator[Folder]:
     if not os.path.isfile(os.path.join(path, FILE)):
         try:
             inside = [os.path.join(path, one) for one in sorted(os.listdir(path))]
-        except (OSError, ValueError) as error:  # no name of a file
-            raise ValueError(f"know_how: cannot read {path!r}: {getattr(error, 'strerror', error)}") from None
+        except OSError as error:
+            raise ValueError(f"know_how: cannot read {path!r}: {error.strerror}") from None
         folders = [one for one in inside if os.path.isfile(os.path.join(one, FILE))]
         if not folders:
             raise ValueError(f"know_how: neither {path!r} nor a folder in it has a {FILE}")
