@@ -146,7 +146,7 @@ class ReplayCursor(Gate):
     __slots__ = ("_compared", "_compares", "_history", "_messages", "_rules", "_run", "_system", "at", "rows", "spent")
 
     def __init__(self, run: Run, rows: Sequence[Recorded], history: History, *, compares: bool) -> None:
-        super().__init__(run.root.cancellation, run.root.budget)
+        self.cancellation, self.budget = run.root.cancellation, run.root.budget
         self.rows = rows
         self.at = 0
         self._run = run

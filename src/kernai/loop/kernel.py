@@ -197,14 +197,17 @@ def begin(run: Run, content: tuple[InputPart, ...]) -> None:
     root, plan = run.root, run.given_plan
     if plan is not None:
         root.budget.begin_input(is_plan=True)
-    run.write(RunStartRow(
+    row = RunStartRow(
         root.run_id, recorded_parts(content), [one.to_dict() for one in run.messages], run.model.id,
         run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
         agents=None if plan is None else sorted(run.task_agents),
         rules={**run.setup.recorded_rules, "repair": root.repair},
         trusted=None if run.trust is None else run.trust.at_start() or None,
         definition=None if run.scope else run.definition(),
-    ))
+    )
+    if run.metadata:
+        row.seal()
+    run.put(row)
 
 
 def _continue(run: Run, content: tuple[InputPart, ...]) -> None:

@@ -128,9 +128,8 @@ class Gate:
 
     __slots__ = ("budget", "cancellation")
 
-    def __init__(self, cancellation: Cancellation, budget: Budget) -> None:
-        self.cancellation = cancellation
-        self.budget = budget
+    cancellation: Cancellation
+    budget: Budget
 
     def is_on_record(self) -> bool:
         """Whether the next row has been recorded already, because the run is being replayed."""
@@ -229,7 +228,7 @@ class Root(Gate):
         self, run_id: str, budget: Budget, cancellation: Cancellation, *, config: Configuration, skills: SkillRegistry,
         protocols: ProtocolRegistry, wrap: Callable[[Run, Effect | None, Work], Work], log: EventLog,
     ) -> None:
-        super().__init__(cancellation, budget)
+        self.cancellation, self.budget = cancellation, budget
         self.run_id = run_id
         self.clock = cancellation.clock
         #: ``wrap(run, effect, work)`` returns the work to drive in place of `work`, with middleware and the journal

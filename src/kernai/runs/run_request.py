@@ -273,15 +273,14 @@ class RunRequest:
         If a skill of one of them requires trusted values, the run also tracks where values come from.
         """
         asks = is_guarded = False
-        agents = [run.agent, *self._task_agents.values()]
-        seen: set[int] = set()  # ids: a subclass may call different agents equal. `set[int]()` takes ten times as long
-        for agent in agents:  # the list grows
-            if id(agent) not in seen:
-                seen.add(id(agent))
-                setup = run.setup if agent is run.agent else agent.setup_now(workflows=False)
-                asks = asks or setup.asks
-                is_guarded = is_guarded or setup.is_guarded
-                agents += setup.agents
+        setups, seen = [run.setup], {id(run.agent)}  # ids: a subclass may call different agents equal
+        for setup in setups:  # the list grows
+            asks = asks or setup.asks
+            is_guarded = is_guarded or setup.is_guarded
+            for agent in (*setup.agents, *self._task_agents.values()):
+                if id(agent) not in seen:
+                    seen.add(id(agent))
+                    setups.append(agent.setup_now(workflows=False))
         if is_guarded:
             run.needs_trust()
         return asks or is_guarded
