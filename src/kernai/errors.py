@@ -90,7 +90,7 @@ class ProviderError(KernaiError):
         self, message: str = "the provider failed", *, status: int | None = None, code: str | None = None,
         retryable: bool = False, retry_after: float | None = None, vendor: str | None = None,
     ) -> None:
-        if retry_after is not None and (isinstance(retry_after, bool) or not isinstance(retry_after, (int, float))):
+        if not isinstance(retry_after, int | float | None):
             raise TypeError(f"retry_after must be a number of seconds or None, got {retry_after!r}")
         super().__init__(message)
         self.status = status
@@ -323,8 +323,7 @@ def error_text(error: BaseException) -> str:
             text = ""
         text = text if text.strip() else type(error).__name__
         text = f"KeyError: {text}" if isinstance(error, KeyError) else text
-    notes = getattr(error, "__notes__", ())
-    return "\n".join([text, *map(str, notes)]) if isinstance(notes, list) else text
+    return "\n".join([text, *map(str, getattr(error, "__notes__", ()))])
 
 
 def described(error: BaseException) -> str:

@@ -988,7 +988,7 @@ class RunResumedRow(Row, type="run_resumed", group="run", role="aside"):
         metadata: Mapping[str, Any] | None = None, model: str | None = None, agent: str | None = None,
     ) -> None:
         self.from_seq, self.dropped, self.format, self.rules = from_seq, dropped, format, rules
-        self.definition, self.metadata, self.model, self.agent = definition, copied(metadata), model, agent
+        self.definition, self.metadata, self.model, self.agent = definition, metadata, model, agent
 
 
 #: rows that a run no longer writes once it has to stop
@@ -999,8 +999,6 @@ BEGUN = (InputAddedRow, MessagesSentRow, CallBegunRow)
 
 class CustomRow(_ValueRow, role="aside"):
     """An event of another kind: from the host, from a newer kernai, or with data that does not match its kind."""
-
-    shared_fields = ("value",)
 
     def __init__(self, type: str, value: Any, block: int | None = None) -> None:
         super().__init__(value)

@@ -42,9 +42,8 @@ def test_protocols_is_json_of_those_the_agent_may_speak() -> None:
 def test_workflow_explains_plans_and_says_that_a_sub_agent_has_none() -> None:
     text = ask("/workflow")
     assert '<block type="plan">' in text
-    assert "sub-agent" in ask("/workflow", context=Context(depth=1))
-    assert ask("/workflow", context=Context(depth=1)) != text
-    assert "Your plans are not run" in ask("/workflow", workflows=False)
+    for said in (ask("/workflow", context=Context(depth=1)), ask("/workflow", workflows=False)):
+        assert "Your plans are not run" in said
 
 
 def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:
@@ -80,12 +79,6 @@ def test_a_task_that_has_not_run_is_pending() -> None:
     context.plan = Plan.parse({"tasks": [task("a")]})
     state = json.loads(ask("/tasks", context=context))
     assert state["tasks"][0]["status"] == "pending"
-
-
-def test_a_result_that_the_host_added_need_not_be_json() -> None:
-    context = Context()
-    context.plan, context.task_results = Plan.parse({"tasks": [task("a")]}), {"a": 1j}
-    assert json.loads(ask("/tasks", context=context))["tasks"][0]["result"] == "1j"
 
 
 def test_built_in_commands_in_a_task_show_its_own_run_and_not_its_parents() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai.agents.instruction_builder import WORKFLOW_HELP
 from kernai.blocks.block import neutralize
-from kernai.jsonio.json_data import jsonable, value_in
+from kernai.jsonio.json_data import value_in
 from kernai.registry.skill_registry import listing_of
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 def _explain_workflows(run: Run) -> str:
     if not run.may_plan:
-        why = "You are a sub-agent: your plans" if run.depth else "Your plans"
-        return f"{why} are not run. For your information:\n\n{WORKFLOW_HELP}"
+        return f"Your plans are not run. For your information:\n\n{WORKFLOW_HELP}"
     return WORKFLOW_HELP
 
 
@@ -34,7 +33,7 @@ def _list_tasks(run: Run) -> str:
         "tasks": [{**task.to_dict(), **_state(results, task.id)} for task in context.tasks],
         "task_results": {task.id: results[task.id] for task in context.tasks if task.id in results},
     }
-    return neutralize(json.dumps(jsonable(shown), ensure_ascii=False))  # the host may have added any results
+    return neutralize(json.dumps(shown, ensure_ascii=False))
 
 
 def _state(results: dict[str, Any], task_id: str) -> dict[str, Any]:
@@ -61,8 +60,7 @@ def run_builtin(run: Run, command: str) -> str:
     """Returns a command's output."""
     if command in BUILTINS:
         return BUILTINS[command](run)
-    known = run.agent.know_how
-    return f"Unknown command '{command}'" if known is None else str(known.read(command.removeprefix(READ)))
+    return str(run.agent.know_how.read(command.removeprefix(READ)))
 
 
 READ = "/read"

@@ -166,8 +166,8 @@ def _ended(run: Run, error: BaseException) -> Result[Any]:
         if isinstance(error, Cancelled):
             return run.finish(error=run.gate.why_stopped())
         if isinstance(error, (Pause, Stop)):
-            does = "pause: raise Pause" if isinstance(error, Pause) else "finish the run: raise Stop('final', ...)"
-            misplaced = KernaiError(f"only a call can {does} in a skill, a protocol's handler or a middleware")
+            misplaced = KernaiError(
+                "only a call can raise Pause or Stop('final', ...): a skill, a protocol's handler or a middleware")
             run.finish(error=misplaced)
             raise misplaced from error
         if isinstance(error, Exception):  # the user's own code failed, such as an instructions function

@@ -181,7 +181,7 @@ class ModelStream:
             self.reported = self._priced(usage)
 
     def waiting(self, seconds: float, reason: str, attempt: int) -> None:
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not isinstance(reason, str):
+        if not isinstance(seconds, (int, float)) or not isinstance(reason, str):
             raise TypeError(f"waiting takes seconds, a reason and a number, got {seconds!r:.60} and {reason!r:.60}")
         if self._ended:
             return
