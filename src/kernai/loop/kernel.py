@@ -287,7 +287,7 @@ def _call_model(run: Run, step: int) -> CallModel:
 def _check_answer(run: Run, answer: object) -> None:
     run.gate.check()
     if not isinstance(answer, LlmResponse):
-        raise ProviderError(f"{_answering(run)} returned {type(answer).__name__}, not an LlmResponse")
+        raise ProviderError(f"a middleware returned {type(answer).__name__}, not an LlmResponse")
     check_not_empty(answer)
 
 
@@ -414,11 +414,7 @@ def _failure_of(run: Run, error: BaseException) -> BaseException:
         return error
     if run.gate.is_on_record():
         return ProviderError(error_text(error))  # the recorded text already names the provider
-    stream = run.stream
-    asked = type(stream.asked).__name__ if stream is not None and stream.failure is error else _answering(run)
-    return ProviderError(f"{asked} raised {described(error)}")
-
-
-def _answering(run: Run) -> str:
-    """Names whoever returned a wrong answer, or raised an error that no provider did."""
-    return "a middleware" if run.middleware else type(run.provider).__name__
+    asked = run.stream.asked if run.stream is not None and run.stream.failure is error else None
+    is_own = asked is None and run.middleware
+    who = "a middleware" if is_own else type(run.provider if asked is None else asked).__name__
+    return ProviderError(f"{who} raised {described(error)}")

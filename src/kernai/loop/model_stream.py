@@ -177,8 +177,15 @@ class ModelStream:
     def report_usage(self, usage: Usage) -> None:
         check_type(usage, Usage, "report_usage takes a Usage")
         check_numbers(usage)
-        if not self._ended:
-            self.reported = self._priced(usage)
+        if self._ended:
+            return
+        assert self.effect is not None
+        answer = LlmResponse(
+            "", prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens or 0, cost=usage.cost,
+            cached_tokens=usage.cached_tokens, cache_write_tokens=usage.cache_write_tokens,
+        )
+        cost = answer.cost_at(self.effect.model)
+        self.reported = Usage.of_failed(usage.to_dict() | {"model_calls": 1, "cost": cost})
 
     def waiting(self, seconds: float, reason: str, attempt: int) -> None:
         if not isinstance(seconds, (int, float)) or not isinstance(reason, str):
@@ -190,15 +197,6 @@ class ModelStream:
         except LimitReachedError as error:
             raise LimitStop(error.reason, str(error)) from None
         self.run.write_now(ModelWaitingRow(seconds, reason, attempt))
-
-    def _priced(self, usage: Usage) -> Usage | None:
-        """Returns `usage` as that of one failed call, with its cost if the price is known."""
-        assert self.effect is not None
-        answer = LlmResponse(
-            "", prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens or 0, cost=usage.cost,
-            cached_tokens=usage.cached_tokens, cache_write_tokens=usage.cache_write_tokens,
-        )
-        return Usage.of_failed(usage.to_dict() | {"model_calls": 1, "cost": answer.cost_at(self.effect.model)})
 
     def attempt_failed(self) -> None:
         if self.answer is None:

@@ -155,13 +155,15 @@ class RunningTasks:
         if result is not None:
             self.ends[task_id] = result
             error = error or result.error
-        if error is None and result is not None and result.text is not None:
+        if error is None:
+            assert result is not None
+            assert result.text is not None
             outcome = self._data_of(task_id, result)
             row: TaskEndedRow = TaskCompleteRow(task_id, result.text, duration)
         else:
             marks: dict[str, Any] = {}
-            text = "the task ended without an answer" if error is None else error_text(error)
-            if error is not None and (broken_off := how_broken_off(error)) is not None:
+            text = error_text(error)
+            if (broken_off := how_broken_off(error)) is not None:
                 run.stops(error, ends=False)
                 text, marks[broken_off] = "the run was stopped", True
             outcome = failure(RuntimeError(text))
