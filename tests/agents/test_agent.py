@@ -38,6 +38,10 @@ from tests.written import final
 ORACLE = Protocol("oracle", lambda *_: "yes")
 
 
+async def later() -> str:
+    return "x"
+
+
 # ------------------------------------------------------------------------------------------ a caller's mistake
 
 
@@ -52,20 +56,17 @@ ORACLE = Protocol("oracle", lambda *_: "yes")
     ({"model": None}, TypeError, "model"),
     *(({"max_steps": wrong}, ValueError, "max_steps") for wrong in (0, -1)), ({"max_tasks": 1001}, ValueError, "max_tasks.* most 1,000"),
     *(({"max_steps": wrong}, TypeError, "max_steps") for wrong in ("10", 2.0, True, None)),
-    ({"skills": "echo"}, TypeError, r"skills must be None, 'all', or a list.*write skills=\['echo'\]$"),
-    ({"skills": "All"}, TypeError, "got 'All': write skills='all'$"),
-    ({"skills": echo}, TypeError, "skills.*'echo': put it into a list$"),
-    ({"skills": [len]}, TypeError, "skills.*@skill"), ({"skills": [[echo]]}, TypeError, "not list: put each skill into the list itself$"),
+    ({"skills": "echo"}, TypeError, "skills must be None, 'all', or a list of names and Skills, got 'echo'$"),
+    ({"skills": echo}, TypeError, "skills must be .* a list of names and Skills, got FunctionSkill$"),
+    ({"skills": [later]}, TypeError, "skills.* not function: decorate it with @skill$"), ({"skills": [[echo]]}, TypeError, "not list$"),
     ({"skills": ["echo", echo]}, ValueError, "skills.*echo"),
     ({"skills": [Agent(instructions="")]}, TypeError, r"not Agent: call its as_skill\(name, description\)$"),
-    ({"skills": [ORACLE]}, TypeError, "not Protocol: it belongs in protocols=$"),
+    ({"skills": [ORACLE]}, TypeError, "skills may hold names and Skills, not Protocol$"),
     ({"skills": [SimpleNamespace(protocol=ORACLE)]}, TypeError, r"or its tools, skills\(server\), in skills=$"),
     ({"protocols": [SimpleNamespace(protocol=ORACLE)]}, TypeError, "pass its protocol in protocols=, or its tools"),
-    ({"protocols": [echo]}, TypeError, "it belongs in skills=$"),
-    ({"protocols": [len]}, TypeError, r"write Protocol\(name, handler\)$"),
+    ({"protocols": [later]}, TypeError, "protocols may hold names and Protocols, not function$"),
     ({"skills": {"echo": echo}}, TypeError, "a list of names and Skills, got dict$"),
-    ({"protocols": "All"}, TypeError, "protocols.*got 'All': None means every registered one"),
-    ({"protocols": ORACLE}, TypeError, "protocols.*got Protocol 'oracle': put it into a list$"),
+    ({"protocols": "all"}, TypeError, "protocols must be None, for every registered one, or a list .* got 'all'$"),
     ({"protocols": [ORACLE, "oracle"]}, ValueError, "protocols.*oracle"),
     ({"generation": 3}, TypeError, "generation"),
     ({"generation": {"temprature": 1}}, ValueError, "temprature.*temperature"),
@@ -196,10 +197,6 @@ def test_callable_instructions_are_called_once_a_step() -> None:
     kernai.run(Agent(instructions=instructions, skills=[echo]), "Go.", provider=provider, context=context)
     assert calls == [context] * 3
     assert [call.messages[0].text[:7] for call in provider.calls] == ["Step 1.", "Step 2.", "Step 3."]
-
-
-async def later() -> str:
-    return "x"
 
 
 def test_instructions_that_give_no_text_are_a_type_error() -> None:

@@ -360,8 +360,7 @@ def _answer_type(output: object) -> AnswerType | None:
 
 def _check_middleware(_: str, middleware: object) -> tuple[Middleware, ...]:
     if callable(middleware) or not isinstance(middleware, Iterable):
-        hint = f": write middleware=[{getattr(middleware, '__name__', '...')}]" if callable(middleware) else ""
-        raise TypeError(f"middleware must be a list or None, got {type(middleware).__name__}{hint}")
+        raise TypeError(f"middleware must be a list or None, got {type(middleware).__name__}")
     given = tuple(middleware)
     for one in given:
         if isinstance(one, type):
@@ -377,21 +376,15 @@ def _check_middleware(_: str, middleware: object) -> tuple[Middleware, ...]:
 def _named(argument: str, given: object, kind: type[Any], others: str) -> tuple[Any, ...]:
     """Checks names and objects of a `kind`, and returns them as a tuple."""
     if isinstance(given, (str, kind, Mapping)) or not isinstance(given, Iterable):
-        hint = f": write {argument}=[{given!r}]" if isinstance(given, str) else ""
-        if isinstance(given, str) and given.lower() == "all":
-            hint = f": write {argument}='all'" if kind is Skill else ": None means every registered one"
-        if isinstance(given, kind):
-            hint = f" {given.name!r}: put it into a list"
         got = repr(given) if isinstance(given, str) else type(given).__name__
-        raise TypeError(f"{argument} must be {others} or a list of names and {kind.__name__}s, got {got}{hint}")
+        raise TypeError(f"{argument} must be {others} or a list of names and {kind.__name__}s, got {got}")
     # the order of a set depends on Python's hash seed
     in_order = isinstance(given, (set, frozenset))
     named = tuple(sorted(given, key=lambda one: str(getattr(one, "name", one))) if in_order else given)
     for one in named:
         if not isinstance(one, (str, kind)):
-            raise TypeError(
-                f"{argument} may hold names and {kind.__name__}s, not {type(one).__name__}: {_instead(one, kind)}"
-            )
+            got = f"{type(one).__name__}{_instead(one, kind)}"
+            raise TypeError(f"{argument} may hold names and {kind.__name__}s, not {got}")
     names = [one if isinstance(one, str) else one.name for one in named]
     twice = [name for name in names if names.count(name) > 1] if len(set(names)) < len(names) else []
     if twice:
@@ -400,16 +393,12 @@ def _named(argument: str, given: object, kind: type[Any], others: str) -> tuple[
 
 
 def _instead(one: object, kind: type[Any]) -> str:
-    """What to write instead of an object that is not a `kind`."""
+    """What to write instead of an object that is not a `kind`, if its class does not say it."""
     if isinstance(getattr(one, "protocol", None), Protocol):  # an MCP adapter; the core does not import it
-        return "pass its protocol in protocols=, or its tools, skills(server), in skills="
-    if isinstance(one, (Skill, Protocol)):
-        return f"it belongs in {'skills' if isinstance(one, Skill) else 'protocols'}="
-    if kind is Protocol:
-        return "write Protocol(name, handler)"
+        return ": pass its protocol in protocols=, or its tools, skills(server), in skills="
     if isinstance(one, Agent):
-        return "call its as_skill(name, description)"
-    return "decorate it with @skill" if callable(one) else "put each skill into the list itself"
+        return ": call its as_skill(name, description)"
+    return ": decorate it with @skill" if isinstance(one, FunctionType) and kind is Skill else ""
 
 
 def _optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
@@ -448,7 +437,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "model": lambda _, model: check_model(model),
     "max_steps": partial(check_number, least=1),
     "skills": _optional(lambda name, skills: "all" if skills == "all" else _named(name, skills, Skill, "None, 'all',")),
-    "protocols": _optional(partial(_named, kind=Protocol, others="None")),
+    "protocols": _optional(partial(_named, kind=Protocol, others="None, for every registered one,")),
     "generation": lambda _, generation: GenerationOptions.coerce(generation),
     "on_prose": partial(_choice, literal=OnProse),
     "on_truncated": partial(_choice, literal=OnTruncated),

@@ -94,8 +94,6 @@ class KnowHow:
         if isinstance(given, cls):
             return given
         paths = [given] if isinstance(given, (str, os.PathLike)) else given
-        if not isinstance(paths, (list, tuple)) or not all(isinstance(one, (str, os.PathLike)) for one in paths):
-            raise TypeError(f"know_how must be a folder or a list of folders, got {type(given).__name__}")
         return cls(folder for path in paths for folder in _folders_in(os.fspath(path))) if paths else None
 
     def section(self, how: str) -> str:

@@ -26,7 +26,7 @@ The loop never yields `Sleep` or `Raise`. They are for middleware, as are some f
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
 from kernai._util.api import check_seconds, check_type
@@ -163,8 +163,8 @@ class CallModel(Effect):
         if "generation" in changes:
             changes["generation"] = GenerationOptions.coerce(changes["generation"])
         if "messages" in changes:
-            given = check_type(changes["messages"], Iterable, wanted := "messages must be a list of Messages")
-            changes["messages"] = [check_type(one, Message, wanted) for one in given]
+            given = changes["messages"]
+            changes["messages"] = [check_type(one, Message, "messages must be a list of Messages") for one in given]
         return super().replace(**changes)
 
     @property
@@ -190,8 +190,7 @@ class CallSkill(Effect):
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed. Unless the skill changes, `arguments` are merged."""
         if "arguments" in changes and changes.get("skill", self.skill) == self.skill:
-            new = check_type(changes["arguments"], Mapping, "arguments must be a mapping of input names")
-            changes["arguments"] = {**self.arguments, **new}
+            changes["arguments"] = {**self.arguments, **changes["arguments"]}
         return super().replace(**changes)
 
 

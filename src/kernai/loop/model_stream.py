@@ -188,8 +188,6 @@ class ModelStream:
         self.reported = Usage.of_failed(usage.to_dict() | {"model_calls": 1, "cost": cost})
 
     def waiting(self, seconds: float, reason: str, attempt: int) -> None:
-        if not isinstance(seconds, (int, float)) or not isinstance(reason, str):
-            raise TypeError(f"waiting takes seconds, a reason and a number, got {seconds!r:.60} and {reason!r:.60}")
         if self._ended:
             return
         try:
