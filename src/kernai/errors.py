@@ -31,8 +31,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from copy import copy
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -335,12 +333,8 @@ def described(error: BaseException) -> str:
 def copied(error: AnyError) -> AnyError:
     """Copies an error, since a run attaches its `result` to the error that ends it.
 
-    If the class's constructor does not accept the error's `args`, the copy is made without calling it.
+    The class's constructor is not called, since it may not accept the error's `args`.
     """
-    with suppress(Exception):  # a foreign constructor may do anything
-        made = copy(error)
-        if str(made) == str(error):
-            return made
     made = error.__class__.__new__(error.__class__, *error.args)
     made.__dict__.update(vars(error))
     return made
