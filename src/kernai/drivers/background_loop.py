@@ -132,14 +132,13 @@ class BackgroundLoop:
 
     def _serve(self, loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
         import asyncio
-        from asyncio.events import _get_running_loop
 
         asyncio.set_event_loop(loop)
         try:
-            while not stopped.is_set() and _get_running_loop() is None:  # gevent's threads share one
+            while not stopped.is_set():
                 # SystemExit and Ctrl-C: raised in a task that a skill started; the skill also gets it, when it awaits
-                # the task. CancelledError: a skill has cancelled all tasks. RuntimeError: it has stopped the loop
-                with suppress(SystemExit, KeyboardInterrupt, asyncio.CancelledError, RuntimeError):
+                # the task. CancelledError: a skill has cancelled all tasks
+                with suppress(SystemExit, KeyboardInterrupt, asyncio.CancelledError):
                     # a task, because some libraries look for the one that the loop waits for
                     loop.run_until_complete(loop.create_task(stopped.wait()))
         finally:
