@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
@@ -54,8 +54,8 @@ class Plan(Value):
     strategy: str = "mixed"
 
     def __post_init__(self) -> None:
-        given = self.tasks if isinstance(self.tasks, Iterable) else [self.tasks]
-        object.__setattr__(self, "tasks", tuple([check_type(one, Task, "tasks must be Task objects") for one in given]))
+        tasks = [check_type(one, Task, "tasks must be Task objects") for one in self.tasks]
+        object.__setattr__(self, "tasks", tuple(tasks))
 
     def to_dict(self) -> dict[str, Any]:
         return {"goal": self.goal, "strategy": self.strategy, "tasks": [task.to_dict() for task in self.tasks]}
