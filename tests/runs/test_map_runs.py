@@ -293,18 +293,6 @@ def test_a_call_that_hangs_is_abandoned(map_runs: MapRuns, options: dict[str, An
     assert len(recorder.for_event("result")) == len(recorder.for_event("run_start"))
 
 
-def test_runs_are_sequential_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        results = kernai.map_runs(agent(), ["a", "broken", "b", "c"], concurrency=2)
-        assert [one.text for one in results] == ["a!", None, "b!", "c!"]
-        with pytest.raises(KeyboardInterrupt):
-            kernai.map_runs(agent(lambda: _raise(KeyboardInterrupt)), ["a", "b"])
-
-
 def _raise(error: type[BaseException]) -> str:
     raise error
 

@@ -164,7 +164,7 @@ class WorkerPool:
 
 async def in_worker(
     pool: WorkerPool, call: Callable[[], T], *, hold: float = 0.0, to_the_end: bool = False,
-    not_begun: type[BaseException] | None = None, in_place: bool = True,
+    not_begun: type[BaseException] | None = None,
 ) -> T:
     """Makes a call in a worker of `pool`. Returns or raises what `call` returns or raises.
 
@@ -174,8 +174,7 @@ async def in_worker(
 
     The event loop's own executor is not used: it is small, shared, and keeps a program from ending. For up to `hold`
     seconds, the event loop only waits for the call, since a short call ends sooner than another thread can wake the
-    loop. If no thread can be started, the call is made in the current thread with `in_place`, otherwise raises
-    `RuntimeError`.
+    loop. If no thread can be started, raises `RuntimeError`.
     """
     import asyncio
 
@@ -199,12 +198,7 @@ async def in_worker(
             with suppress(RuntimeError):  # the event loop is closed: the call has outlived its run
                 waiting.get_loop().call_soon_threadsafe(_wake, waiting)
 
-    try:
-        pool.submit(perform)
-    except RuntimeError as error:
-        if not in_place:
-            raise RuntimeError(f"a synchronous call needs a thread here, and {error}") from error
-        perform()
+    pool.submit(perform)
     if not (hold and ended.acquire(timeout=hold)):
         woken = asyncio.get_running_loop().create_future()
         while not ended.acquire(blocking=False):

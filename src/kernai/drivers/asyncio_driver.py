@@ -238,7 +238,7 @@ class AsyncioDriver(Driver):
             stream.caught_up = CaughtUp(self._delivery, stream.run.outbox)
             if type(provider).acall is Provider.acall:
                 call = partial(provider.call, effect.messages, effect.model, generation, stream)
-                answer: Awaitable[Any] = self._in_worker(call, in_place=effect.timeout is None)
+                answer: Awaitable[Any] = self._in_worker(call)
             else:
                 answer = provider.acall(effect.messages, effect.model, generation, stream)
             if effect.timeout is None:

@@ -50,14 +50,13 @@ class BackgroundLoop:
                 raise KernaiError(f"{self._name}: this event loop is closed, because its run has ended")
             if self._serving is None:
                 loop, stopped = asyncio.new_event_loop(), asyncio.Event()
+                thread = threading.Thread(target=self._serve, args=(loop, stopped), name=self._name, daemon=True)
                 try:
-                    thread = threading.Thread(target=self._serve, args=(loop, stopped), name=self._name, daemon=True)
-                    self._serving = loop, stopped, thread
                     thread.start()
-                except RuntimeError as error:
+                except RuntimeError:  # no thread can be started
                     loop.close()
-                    self._serving = None
-                    raise KernaiError(f"{self._name}: async work needs a thread here, and {error}") from error
+                    raise
+                self._serving = loop, stopped, thread
             return asyncio.run_coroutine_threadsafe(work(), self._serving[0])
 
     def run(self, awaitable: Awaitable[Any], cancelled: Callable[[], bool] = lambda: False) -> Any:

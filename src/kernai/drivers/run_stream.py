@@ -69,7 +69,7 @@ class RunStream(Closing, EventStream[Output_co]):
         channel.consumer = threading.get_ident()
         try:
             driving.begin()
-            while (event := channel.get(driving.timeout)) is None and not channel.ended:
+            while (event := channel.get(POLL)) is None and not channel.ended:
                 INTERRUPTS.look()
                 driving.look_after()
             INTERRUPTS.look()
@@ -105,14 +105,8 @@ class RunStream(Closing, EventStream[Output_co]):
 class Driving:
     """Drives a root run in its own thread. It does not refer to the stream, so a dropped stream is freed, and its
     `__del__` cancels the run.
-
-    If no thread can be started, the thread that waits for the run drives it.
     """
 
-    #: False if no thread could be started
-    has_thread = True
-    #: how long to wait for an event before `look_after`, in seconds
-    timeout = POLL
     _process = 0  # in which the run has begun
 
     def __init__(self, driver: ThreadsDriver, stack: Stack, channel: Channel) -> None:
@@ -135,15 +129,15 @@ class Driving:
             raise KernaiError("this run belongs to another process, which began it: begin one here with stream()")
         with self._beginning:
             if not self._process:
+                drive = self._drive, self._driver.run
+                thread = threading.Thread(target=self._context.run, args=drive, name="kernai-stream", daemon=True)
                 self._process = os.getpid()
                 self._driver.root.cancellation.start()
-                drive = self._drive, self._driver.run, self._stack
-                thread = threading.Thread(target=self._context.run, args=drive, name="kernai-stream")
                 try:
-                    thread.daemon = True  # some subinterpreters refuse this
                     thread.start()
-                except RuntimeError:
-                    self.has_thread, self.timeout = False, 0.0
+                except RuntimeError:  # no thread can be started
+                    self._process = 0
+                    raise
 
     def abandon(self) -> None:
         """Cancels the run and drops its further events."""
@@ -155,20 +149,16 @@ class Driving:
     def end(self) -> None:
         """Waits until the run has ended; if necessary, ends it in this thread."""
         self.begin()
-        while not self._channel.wait_for_end(self.timeout):
+        while not self._channel.wait_for_end(POLL):
             self.look_after()
 
     def look_after(self) -> None:
-        """Drives the run in this thread if it has no thread. If the run must stop but is in a call that does not end,
-        abandons the call and ends the run here.
-        """
-        if not self.has_thread:
-            self._context.run(self._drive, self._driver.run_until, self._stack, self._channel.has_events)
+        """If the run must stop but is in a call that does not end, abandons the call and ends the run here."""
         if not self._driver.root.cancellation.is_set():
             return
         self._stopped = self._stopped or time.monotonic()
         if time.monotonic() - self._stopped >= GRACE:
-            self._context.copy().run(self._drive, self._driver.take_over, self._stack)
+            self._context.copy().run(self._drive, self._driver.take_over)
 
     def raise_failure(self) -> None:
         """Raises the exception that the run raised (an error in the host's own code), but only once."""
@@ -176,10 +166,10 @@ class Driving:
         if failure is not None:
             raise failure
 
-    def _drive(self, drive: Callable[..., Any], *given: Any) -> None:
+    def _drive(self, drive: Callable[[Stack], Any]) -> None:
         """Drives the run, and notes its end, unless `drive` returns False because the run has not ended."""
         try:
-            if drive(*given) is False:
+            if drive(self._stack) is False:
                 return
         except TakenOver:
             return
@@ -211,9 +201,6 @@ class Channel:
             if self._open:
                 self._events.append(event)
                 self._changed.notify_all()
-
-    def has_events(self) -> bool:
-        return bool(self._events)
 
     def wait_until_taken(self) -> None:
         """Waits until the consumer has taken all events, or has left. Call after `put`."""

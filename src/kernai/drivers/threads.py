@@ -18,7 +18,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernai.drivers.driver import GRACE, POLL, Driver, Stack, TakenOver
-from kernai.errors import KernaiError
 from kernai.interrupts import INTERRUPTS, calls_out
 from kernai.loop.effects import (
     CallModel,
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 class ThreadsDriver(Driver):
     """Drives one root run and everything below it."""
 
-    #: the effect before which the run was paused, and why delivery failed, if it did
-    _paused: tuple[Effect | Completion, BaseException | None] | None = None
     # most runs need neither, so both are created on first use; `setdefault` keeps the first if two threads create one
     _pool: WorkerPool | None = None
     _background: BackgroundLoop | None = None
@@ -51,11 +48,6 @@ class ThreadsDriver(Driver):
 
     def run(self, stack: Stack) -> Any:
         return INTERRUPTS.during(self._to_the_end, stack)
-
-    def run_until(self, stack: Stack, pauses: Callable[[], bool]) -> bool:
-        """Drives the stack until `pauses()` is true before an effect. Returns whether it has ended."""
-        self._to_the_end(stack, pauses=pauses)
-        return self._paused is None
 
     def take_over(self, stack: Stack) -> bool:
         """Ends the root's stack in this thread if a call is in progress; returns whether it did."""
@@ -67,14 +59,10 @@ class ThreadsDriver(Driver):
     def _is_worker(self) -> bool:
         return self._pool is not None and self._pool.works_here()
 
-    def _to_the_end(
-        self, stack: Stack, error: BaseException | None = None, pauses: Callable[[], bool] | None = None
-    ) -> Any:
+    def _to_the_end(self, stack: Stack, error: BaseException | None = None) -> Any:
         value = None
         try:
-            value = self._drive(stack, error, pauses)
-            if self._paused is not None:
-                return None
+            value = self._drive(stack, error)
             self._close()
         except NotPerformed:
             self._close()  # the failure behind it is raised below
@@ -101,14 +89,11 @@ class ThreadsDriver(Driver):
                 self._close(again=False)
             raise
 
-    def _drive(  # noqa: PLR0912 - each step passes here twice, so it is not split into slower function calls
-        self, stack: Stack, error: BaseException | None = None, pauses: Callable[[], bool] | None = None
-    ) -> Any:
+    # each step passes here twice, so it is not split into slower function calls
+    def _drive(self, stack: Stack, error: BaseException | None = None) -> Any:  # noqa: PLR0912
         """Performs each effect of the stack and sends back its outcome, until the last loop has ended."""
         outcome = None
         effect: Effect | Completion | None = None  # at the beginning there is none to perform
-        if pauses is not None and self._paused is not None:  # spawned work is never paused
-            (effect, error), self._paused = self._paused, None
         while True:
             if type(effect) is Completion:
                 if not stack.leave():
@@ -145,9 +130,6 @@ class ThreadsDriver(Driver):
                     while outbox.waiting:
                         with suppress(BaseException):  # the first failure is raised later
                             self._delivery.flush(outbox)
-            if pauses is not None and pauses():
-                self._paused = effect, error
-                return None
 
     def _performed(self, effect: Effect, stack: Stack, call: _Call | None) -> Any:
         if call is not None:
@@ -183,12 +165,9 @@ class ThreadsDriver(Driver):
         claim = threading.Lock()  # held by whoever drives the work or gives it up
         try:
             pool.submit(lambda: self._drive_spawned(spawned, stack) if claim.acquire(blocking=False) else None)
-        except BaseException as error:
+        except BaseException:
             if claim.acquire(blocking=False):  # no thread could be started
                 stack.spawned = [one for one in stack.spawned if one is not spawned]
-                if isinstance(error, RuntimeError):
-                    why = f"parallel calls and the tasks of a workflow need threads, and {error}: use arun"
-                    raise KernaiError(why) from error
                 raise
 
     def _drive_spawned(self, spawned: Stack, stack: Stack, error: BaseException | None = None) -> None:

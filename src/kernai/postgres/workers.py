@@ -204,7 +204,7 @@ class Workers:
 
         @app.task(name=TASK, queue=self._queue)
         async def work(tenant: str, run_id: str) -> None:
-            await in_worker(self._threads, lambda: self._continue(tenant, run_id), in_place=False)
+            await in_worker(self._threads, lambda: self._continue(tenant, run_id))
 
         try:
             await app.open_async()

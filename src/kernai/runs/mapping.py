@@ -117,8 +117,7 @@ class Batch:
                     return
                 INTERRUPTS.look()
                 for _, driving in running.values():
-                    if driving.has_thread:
-                        driving.look_after()
+                    driving.look_after()
                 if (at := ended.get(POLL)) is not None:
                     self._end(at, *running.pop(at))
         except BaseException:
@@ -136,12 +135,10 @@ class Batch:
             if request.cancellation.is_set():
                 raise request.cancellation.error()
             _, driving = running[at] = request.driven(Channel(lambda: ended(at)))
-        except Exception as error:  # noqa: BLE001 - the other runs continue
-            self._report_to_caller(self._note_result(at, _without_answer(request, None, error)))
-        else:
             driving.begin()
-            if not driving.has_thread:
-                driving.look_after()
+        except Exception as error:  # noqa: BLE001 - the other runs continue
+            running.pop(at, None)
+            self._report_to_caller(self._note_result(at, _without_answer(request, None, error)))
 
     def _end(self, at: int, run: Run, driving: Driving) -> None:
         try:
