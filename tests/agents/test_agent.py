@@ -32,7 +32,7 @@ from kernai import (
 )
 from kernai.agents.agent import OPTIONS
 from tests.loop.loop_cases import add, command, echo, plan, task
-from tests.ways import WAYS, Way, by_aexecute, by_execute
+from tests.ways import WAYS, Way
 from tests.written import final
 
 ORACLE = Protocol("oracle", lambda *_: "yes")
@@ -465,16 +465,6 @@ def test_two_agents_that_are_each_others_skills_end_at_the_depth_limit(way: Way,
     assert len(ends) == depth + 2
     assert (ends["/".join(["0.0"] * (depth + 1))], ends[""]) == ("max_depth", "final")
     assert result.usage.model_calls == (depth + 1) * 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", [by_execute, by_aexecute])
-def test_a_depth_that_python_itself_does_not_reach_ends_with_a_clear_error(way: Way) -> None:
-    recorder = Recorder()
-    result = way(_friend(3), recorder=recorder, limits=Limits(max_depth=100_000, max_calls=100_000))
-    assert (recorder.entries[-1].type, recorder.entries[-1].scope) == ("result", "")
-    assert result.stop_reason in ("final", "error", "max_steps")
-    assert len(recorder.for_event("run_start")) == len(recorder.for_event("result"))
 
 
 def test_outside_of_a_run_it_is_a_plain_skill() -> None:

@@ -60,8 +60,6 @@ from kernai.values.model import GenerationOptions
 POLL = 0.05
 #: how long a call may continue after the run must stop before a driver abandons it, if it can; in seconds
 GRACE = 0.1
-#: the maximum number of loops in one stack, whatever `Limits.max_depth` is
-MOST_NESTED = 500
 
 
 class Stack:
@@ -92,11 +90,6 @@ class Stack:
 
     def enter(self, work: Work, outbox: Outbox) -> None:
         """Puts a sub-run's loop on top; its outcome is sent to the loop below."""
-        if len(self._below) >= MOST_NESTED - 1:
-            raise RecursionError(
-                f"agents called one another {MOST_NESTED} levels deep, which is the maximum: look for agents that keep "
-                "calling each other"
-            )
         self._below = [*self._below, (self.work, self.outbox)]
         self.work, self.outbox = work, outbox
 
