@@ -101,12 +101,6 @@ async def test_the_loop_stays_free_for_a_sync_skill_that_blocks_behind_brief_one
     assert results[-1] == "2"
 
 
-def test_without_an_asyncio_loop_the_error_says_what_to_use_with_trio() -> None:
-    for call in (arun(Agent(instructions=""), "x"), kernai.amap_runs(Agent(instructions=""), ["x"])):
-        with pytest.raises(RuntimeError, match=r"need a running asyncio event loop; with trio, .*kernai\.execute"):
-            call.send(None)
-
-
 # ------------------------------------------------------------------------------------------- callbacks
 
 

@@ -21,18 +21,6 @@ from kernai.loop.run_state import Run
 
 #: how long all callbacks together may take for the last events of a cancelled run, in seconds
 CALLBACK_GRACE = 1.0
-_NO_LOOP = (
-    "kernai's async functions need a running asyncio event loop; with trio, run a sync one in a thread, as in "
-    "await trio.to_thread.run_sync(kernai.execute, agent, input)"
-)
-
-
-def running_loop() -> asyncio.AbstractEventLoop:
-    """Returns the running event loop. Raises `RuntimeError`, with what to do under trio, if there is none."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise RuntimeError(_NO_LOOP) from None
 
 
 class AsyncioDelivery(EventDelivery):
@@ -51,7 +39,7 @@ class AsyncioDelivery(EventDelivery):
             self._order = asyncio.Lock()
         #: the tasks that deliver to observers what was emitted during an effect
         self._flushing: dict[Outbox, asyncio.Task[None]] = {}
-        self._loop = running_loop()
+        self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
     async def flush(self, outbox: Outbox) -> None:

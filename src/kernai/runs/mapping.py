@@ -158,9 +158,6 @@ class Batch:
     async def arun(self) -> RunResults[Any]:
         from asyncio import TaskGroup
 
-        from kernai.drivers.asyncio_delivery import running_loop
-
-        running_loop()
         with self._reporting():
             try:
                 async with TaskGroup() as group:
