@@ -383,6 +383,17 @@ async def test_a_callback_may_close_the_stream_it_hears(kind: Any) -> None:
     assert last_result(recorder)["stop_reason"] == "cancelled"
 
 
+def test_a_callback_cannot_read_the_stream_it_hears() -> None:
+    def listen(event: Event) -> None:
+        with pytest.raises(KernaiError, match="a run cannot wait for its own events"):
+            next(events)
+        heard.append(event.type)
+
+    heard: list[str] = []
+    events = stream(agent_of(MockProvider(final("done"))), "go", on_event=listen)
+    assert [event.type for event in events] == heard
+
+
 async def test_an_async_stream_inside_the_run_of_another_one_may_close_that_one() -> None:
     def calling(call: Any) -> AsyncRunStream[Any]:
         one = Skill("call", execute=call, inputs={})
