@@ -333,22 +333,6 @@ def test_a_call_whose_announcement_was_not_delivered_is_not_made(way: Way, paral
     assert recorder.entries[-1].data["stop_reason"] == "cancelled"
 
 
-class RemoteError(Exception):
-    def __getattr__(self, name: str) -> Any:
-        raise TimeoutError("the process that raised this is gone")
-
-
-@WAYS
-def test_an_event_that_cannot_be_delivered_in_time_fails_the_skill_that_emits_it(way: Way) -> None:
-    def talk(ctx: SkillContext[Any]) -> None:
-        ctx.emit("hello")
-
-    it = agent(command("talk"), "<final>done</final>").replace(skills=[Skill("talk", execute=talk)])
-    recorder, heard, limits = Recorder(), raising("progress", RemoteError()), Limits(timeout=PATIENCE)
-    assert way(it, on_event=heard, recorder=recorder, limits=limits).stop_reason == "final"
-    assert recorder.for_event("skill_error")[0].data["error"] == "the process that raised this is gone"
-
-
 @WAYS
 @pytest.mark.parametrize("at, calls, ends", [
     ("messages_sent", 0, ["run_start", "messages_sent", "result"]), ("skill_result", 1, ["skill_result", "messages_sent", "result"]),

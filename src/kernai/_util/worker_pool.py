@@ -74,16 +74,13 @@ class WorkerPool:
                 self._queue.pop()
                 raise
 
-    def works_here(self) -> bool:
-        return threading.get_ident() in self._members
-
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Gives up this worker's place inside its ``with`` block, in which a job waits for other jobs.
 
         Outside of this pool's workers it does nothing.
         """
-        if not self.works_here():
+        if threading.get_ident() not in self._members:
             yield
             return
         try:
@@ -191,7 +188,10 @@ async def in_worker(
         nonlocal value, failure
         if not claim.acquire(blocking=False):
             return
-        value, failure = _outcome(call)
+        try:
+            value = call()
+        except BaseException as error:  # noqa: BLE001 - raised again
+            failure = as_failure(error)
         ended.release()
         # wakes a task that waits by now; a task that is about to wait will check `ended` once more
         if (waiting := woken) is not None:
@@ -216,14 +216,6 @@ async def in_worker(
         raise raised
     finally:  # their tracebacks refer to this frame; without the cycle, a run is freed at once
         del failure, cancelled, raised
-
-
-def _outcome(call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    """What a call returns, and what it raises, to raise it again in another thread."""
-    try:
-        return call(), None
-    except BaseException as error:  # noqa: BLE001 - raised again
-        return None, as_failure(error)
 
 
 def _wake(woken: asyncio.Future[None]) -> None:

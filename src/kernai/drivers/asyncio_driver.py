@@ -210,21 +210,18 @@ class AsyncioDriver(Driver):
         if is_async:
             variables = copy_context()
             return await _in_task(variables.run(function, **arguments), variables)
-        value = await self._call_sync(partial(function, **arguments))
-        return await _in_task(value) if type(value) is not str and hasattr(value, "__await__") else value
-
-    def _call_sync(self, call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
         hold, self._hold = self._hold, 0.0
 
         def timed() -> Any:
             began = perf_counter()
             try:
-                return call()
+                return function(**arguments)
             finally:
                 if perf_counter() - began < BRIEF:
                     self._hold = BRIEF
 
-        return self._in_worker(timed, hold=hold, not_begun=NotBegun)
+        value = await self._in_worker(timed, hold=hold, not_begun=NotBegun)
+        return await _in_task(value) if type(value) is not str and hasattr(value, "__await__") else value
 
     def _in_worker(self, call: Callable[[], Any], **options: Any) -> Coroutine[Any, Any, Any]:
         self._pool = self._pool or WorkerPool(keep=True)

@@ -83,11 +83,10 @@ class AsyncRunStream(EventStream[Output_co]):
 
     def __del__(self) -> None:
         # dropped without aclose(): the run must not wait for a consumer that is gone
-        task = getattr(self, "_task", None)
-        if task is not None and not task.done():
+        if self._task is not None and not self._task.done():
             self._channel.cancellation.set()
             with suppress(RuntimeError):  # the event loop is closed, and the task with it
-                task.get_loop().call_soon_threadsafe(task.cancel)
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     def _start(self) -> asyncio.Task[BaseException | None]:
         if self._task is None:

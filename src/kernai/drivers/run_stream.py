@@ -98,8 +98,7 @@ class RunStream(Closing, EventStream[Output_co]):
 
     def __del__(self) -> None:
         # dropped without close(): the run must not wait for a consumer that is gone
-        if getattr(self, "_driving", None) is not None:
-            self._driving.abandon()
+        self._driving.abandon()
 
 
 class Driving:

@@ -56,9 +56,6 @@ class ThreadsDriver(Driver):
         self._to_the_end(stack, Cancelled())
         return True
 
-    def _is_worker(self) -> bool:
-        return self._pool is not None and self._pool.works_here()
-
     def _to_the_end(self, stack: Stack, error: BaseException | None = None) -> Any:
         value = None
         try:
@@ -113,7 +110,7 @@ class ThreadsDriver(Driver):
                 except TakenOver:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - thrown into the loop, which decides
-                    error = error or self.outcome_error(raised, effect, is_spawned=self._is_worker())
+                    error = error or self.outcome_error(raised, effect, is_spawned=stack.key is not None)
             try:
                 effect = stack.work.send(outcome) if error is None else stack.work.throw(error)
             except StopIteration as ended:
