@@ -111,8 +111,6 @@ class ByHand:
 class _Driver(ThreadsDriver):
     """Keeps the effects, drives spawned work in the order that the test wants, and never sleeps."""
 
-    _is_spawned = False
-
     def __init__(self, by_hand: ByHand, order: Order) -> None:
         super().__init__(by_hand.root, by_hand)
         self._effects, self._order = by_hand.effects, order
@@ -131,11 +129,6 @@ class _Driver(ThreadsDriver):
         spawned = {one.key: one for one in stack.spawned}
         ending = spawned.pop(self._order(list(spawned)))
         stack.spawned = list(spawned.values())
-        outer, self._is_spawned = self._is_spawned, True
         self._drive_spawned(ending, stack)
-        self._is_spawned = outer
         ended: effects.Completion = stack.completions.get()
         return ended
-
-    def _is_worker(self) -> bool:
-        return self._is_spawned
