@@ -312,7 +312,7 @@ _ELSEWHERE = {
 
 def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
     """The names in `known` closest to `name`, at most `most`; empty if none is close. Ignores case, "-" and "_"."""
-    from difflib import SequenceMatcher
+    from difflib import SequenceMatcher, get_close_matches
     from heapq import nlargest
 
     def plain(one: str) -> str:
@@ -325,17 +325,13 @@ def close_matches(name: str, known: Iterable[str], most: int = 1) -> list[str]:
     if wanted in by_plain:
         return [by_plain[wanted]]
     matcher = SequenceMatcher(b=wanted)
-    bounds: list[tuple[float, str]] = []
-    for other in by_plain:
+
+    def bound(other: str) -> float:
         matcher.set_seq1(other)
-        if matcher.real_quick_ratio() >= _LEAST_SIMILAR and (bound := matcher.quick_ratio()) >= _LEAST_SIMILAR:
-            bounds.append((bound, other))
-    close: list[tuple[float, str]] = []
-    for _, other in nlargest(_MOST_COMPARED, bounds):
-        matcher.set_seq1(other)
-        if (similarity := matcher.ratio()) >= _LEAST_SIMILAR:
-            close.append((similarity, other))
-    return [by_plain[one] for _, one in nlargest(most, close)]
+        return matcher.quick_ratio()
+
+    promising = nlargest(_MOST_COMPARED, by_plain, bound)
+    return [by_plain[one] for one in get_close_matches(wanted, promising, most, _LEAST_SIMILAR)]
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
