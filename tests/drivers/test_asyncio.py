@@ -13,7 +13,6 @@ import pytest
 import kernai
 from kernai import Agent, Event, LlmResponse, Message, MockProvider, Model, Recorder, Skill, SkillContext, arun, skill
 from kernai.drivers.background_loop import BackgroundLoop
-from kernai.loop.effects import Cancelled
 from kernai.testing.contracts import at_once
 from tests.scripted import AsyncScripted, OnChunk
 from tests.ways import PATIENCE
@@ -301,27 +300,6 @@ def test_work_submitted_after_the_end_is_refused_and_closed() -> None:
     with pytest.raises(Exception, match="ended"):
         loop.run(value(2))
     gc.collect()  # a coroutine that nobody closed would warn here
-
-
-def test_work_cancelled_before_it_begins_is_closed(loop: BackgroundLoop) -> None:
-    entered, leave, asked = threading.Event(), threading.Event(), list[str]()
-
-    async def busy() -> None:
-        entered.set()
-        leave.wait(PATIENCE)
-
-    def cancelled() -> bool:
-        asked.append("asked")
-        return len(asked) == 2  # the work waits for `busy`
-
-    is_busy = begun(loop, busy())
-    assert entered.wait(PATIENCE)
-    with pytest.raises(Cancelled):
-        loop.run(value(2), cancelled)
-    leave.set()
-    is_busy()
-    loop.close()
-    gc.collect()  # as above
 
 
 def test_a_waiting_thread_continues_when_the_loop_is_closed() -> None:

@@ -70,7 +70,6 @@ class BackgroundLoop:
         except BaseException:
             getattr(awaitable, "close", lambda: None)()  # it will not be awaited
             raise
-        future.add_done_callback(lambda done: self._drop_if_not_begun(awaitable) if done.cancelled() else None)
         try:
             while not wait([future], POLL).done:
                 INTERRUPTS.look()
@@ -116,18 +115,6 @@ class BackgroundLoop:
         if not ending.done():
             ending.cancel()
         thread.join(timeout)
-
-    def _drop_if_not_begun(self, awaitable: Awaitable[Any]) -> None:
-        """Closes a coroutine that was cancelled before it began; otherwise Python warns that it was never awaited."""
-        from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
-
-        def drop() -> None:
-            if iscoroutine(awaitable) and getcoroutinestate(awaitable) == CORO_CREATED:
-                awaitable.close()
-
-        with suppress(RuntimeError):  # the loop is closed, so nothing is left on it
-            assert self._serving is not None
-            self._serving[0].call_soon_threadsafe(drop)
 
     def _serve(self, loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
         import asyncio
