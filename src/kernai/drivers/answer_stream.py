@@ -29,17 +29,7 @@ if TYPE_CHECKING:
     from kernai.jsonio.json_pieces import PartialJson
     from kernai.loop.run_state import Run
 
-
-class _TakenBack(str):
-    """An empty text, recognised by identity."""
-
-    __slots__ = ()
-
-    def __reduce__(self) -> str:
-        return "TAKEN_BACK"  # a copy, or what another process receives, is this object too
-
-
-TAKEN_BACK: Final = _TakenBack()
+TAKEN_BACK: Final = ""
 """Says that the pieces so far are not the answer: the model is called again, or the answer was rejected."""
 
 #: the channels of the streams whose runs the current code belongs to: such code must not wait for these runs
@@ -138,7 +128,7 @@ class PartialAnswer:
     def take(self, event: Event) -> Iterator[Any]:
         """Yields the complete part of the answer after an event, if it has grown."""
         for piece in self._text.take(event):
-            if piece is TAKEN_BACK:
+            if piece == TAKEN_BACK:
                 self._json, self._said = None, ""
             elif self._type is None:
                 self._said += piece
