@@ -79,10 +79,9 @@ def _is_kernais(code: CodeType) -> bool:
 class Interrupts:
     """The signal handler, and the press that it has noted. There is one per process: runs within runs share it."""
 
-    __slots__ = ("_forced", "_handler", "_is_sent_again", "noted")
+    __slots__ = ("_forced", "_is_sent_again", "noted")
 
     def __init__(self) -> None:
-        self._handler = self._pressed  # kept, since each access makes a new object and `during` compares by identity
         self._is_sent_again = False
         self._forced: BaseException | None = None  # of a second press, raised somewhere in the main thread
         #: the exception of a signal that could not be raised when it arrived
@@ -96,7 +95,7 @@ class Interrupts:
         is_ours = _signal.getsignal(_SIGINT) is _DEFAULT
         if is_ours:
             try:
-                _signal.signal(_SIGINT, self._handler)
+                _signal.signal(_SIGINT, self._pressed)
             except ValueError:  # not the main thread of the main interpreter
                 is_ours = False
         if not is_ours:
@@ -105,7 +104,7 @@ class Interrupts:
         try:
             return work(*given)
         finally:
-            if _signal.getsignal(_SIGINT) is self._handler:  # unless it was replaced meanwhile
+            if _signal.getsignal(_SIGINT) == self._pressed:  # unless it was replaced meanwhile
                 _signal.signal(_SIGINT, _DEFAULT)
             self.noted, self._forced = self.noted or self._forced, None  # the latter may have been lost
             self.look()

@@ -91,7 +91,7 @@ class Value:
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, self.__class__) or not isinstance(self, other.__class__):
+        if type(other) is not type(self):
             return NotImplemented
         return self._values() == other._values()
 

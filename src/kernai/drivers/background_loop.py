@@ -125,8 +125,7 @@ class BackgroundLoop:
                 # SystemExit and Ctrl-C: raised in a task that a skill started; the skill also gets it, when it awaits
                 # the task. CancelledError: a skill has cancelled all tasks
                 with suppress(SystemExit, KeyboardInterrupt, asyncio.CancelledError):
-                    # a task, because some libraries look for the one that the loop waits for
-                    loop.run_until_complete(loop.create_task(stopped.wait()))
+                    loop.run_until_complete(stopped.wait())
         finally:
             left = asyncio.all_tasks(loop)
             for task in left:
