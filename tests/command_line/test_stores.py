@@ -291,6 +291,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "no run": (("resume", "clerk.py", "--store", "runs.db"), "give an agent, a store and a run", "`kernai runs STORE` lists the runs"),
     "no run of a named agent": (("resume", "clerk.py:agent", "runs.db", "--model", "ollama/x"), "give an agent, a store and a run", "STORE RUN"),
     "an approval in a run that is not there": (("approve", "runs.db", "r43", "0.0"), "no run 'r43'", "did you mean r42?"),
+    "an answer with a refusal": (("approve", "runs.db", "r42", "1.0=x", "--no", "WHY"), "an answer and --no exclude each other", "leave one"),
     "a consent as a refusal": (("approve", "runs.db", "r42", "1.0", "--no", "yes"), "a text refuses", "just the call's id to approve"),
     "a deletion of every run": (("runs", "runs.db", "--delete"), "--delete would delete every run", "--older-than AGE"),
     "a deletion by agent": (("runs", "runs.db", "--delete", "--agent", "clerk"), "--delete takes --older-than and --status", "--agent and --limit"),

@@ -120,8 +120,9 @@ def _approve(options: Namespace) -> int:
         info = store.existing(options.run)
         waiting = {one.call_id: one for one in info.pending}
         call, said = stores.decided(options.call, options.run, waiting)
-        if options.no is not None:
-            call, said = options.call, options.no or False  # CALL=ANSWER would be a contradiction
+        if options.no is not None and call != options.call:
+            raise CommandError("an answer and --no exclude each other", "leave one of the two out")
+        said = said if options.no is None else options.no or False
         by = stores.login_name() if options.by is None else options.by
         at: Any = store.store
         in_one = at.transaction() if output.is_address(options.store) else nullcontext()  # so that there is one job
