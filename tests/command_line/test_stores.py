@@ -215,7 +215,7 @@ def test_runs_can_be_cancelled_and_deleted_by_status_and_age(here: Here, paused:
     assert error_lines(here("cancel", "runs.db", "r42").stderr)[1] == "hint: nothing is left to cancel"
     assert (done.returncode, done.stdout, statuses(paused)) == (0, "closed\n", {"r42": "closed"})
     assert here("runs", "runs.db", "--older-than", "5m").stderr == "runs.db has no such runs\n"
-    for given, count in ((("--older-than", "5m"), 0), (("--older-than", "999999d"), 0), (("--status", "waiting"), 0), (("--status", "closed"), 1)):
+    for given, count in ((("--older-than", "5m"), 0), (("--status", "waiting"), 0), (("--status", "closed"), 1)):
         done = here("runs", "runs.db", "--delete", *given)
         assert done.stdout == f"{count} {'run' if count == 1 else 'runs'} deleted\n"
     assert as_json(here("runs", "runs.db", "--delete", "--status", "closed", "--json").stdout) == {"deleted": 0}
@@ -303,9 +303,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a worker with a file": (("worker", "clerk.py", "--store", "runs.db"), "workers need a PostgreSQL store", "postgresql://"),
     "a worker with one agent": (("worker", "clerk.py:agent", "--store", "postgresql://h/d"), "no file or module 'clerk.py:agent'", "all agents"),
     "a file to migrate": (("store", "migrate", "runs.db"), "only a PostgreSQL store has tables", "postgresql://"),
-    "a status with a typo": (("runs", "runs.db", "--status", "wating"), "no status 'wating'; did you mean waiting?", "--help"),
-    "the stop reason of a run that waits": (("runs", "runs.db", "--status", "interrupt"), "did you mean waiting?", "--help"),
-    "a status like no other": (("runs", "runs.db", "--status", "zzz"), "it is running, abandoned, queued, waiting, blocked or a stop reason", "--help"),
+    "a status with a typo": (("runs", "runs.db", "--status", "wating"), "argument --status: invalid choice: 'wating' (choose from", "--help"),
     "too many words": ((*RESUME, "r43"), "give an agent, a store and a run", "kernai resume AGENT STORE RUN"),
     "another word for calls in flight": ((*RESUME, "--in-flight", "guess"), "invalid choice: 'guess'", "--help"),
     "a replay of a run that is not there": (("replay", "clerk.py", "runs.db", "x"), "no run 'x'", "lists"),
@@ -318,7 +316,6 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a resume without an agent": (("resume", "no.db", "r42"), "no agent at 'no.db'", "the agent comes first"),
     "a replay of an agent made by options without a run": (("replay", "--system", "x"), "there is no recording", "STORE RUN for a run"),
     "a diff with a store": (("diff", "runs.db", "r42", "runs.db"), "runs.db is a store", "`kernai runs runs.db`"),
-    "a run to list": (("runs", "runs.db", "r42"), "unrecognized arguments: r42", "`kernai view STORE RUN` shows one"),
     "a conversation's id without a store": (("chat", "clerk.py", "--run-id", "m"), "--run-id is for", "add --store STORE"),
 }  # fmt: skip
 
