@@ -85,7 +85,7 @@ WRONG = {
     "a folder as media": (["run", "a.py", "x", "--media", "."], "kernai: error: path must be a regular file: '.' is not one", "hint: give a file, or a URL"),
     "a recording of another kind": (["run", "a.py", "x", "--record", "run.txt"], "kernai: error: --record: 'run.txt' must end in .json or .jsonl", "hint: name a file that can be written"),
     "a recording over something else": (["run", "a.py", "x", "--record", "other.json"], "kernai: error: --record: other.json exists and is not a recording", "hint: name another file"),
-    "a folder for a recording": (["run", "a.py", "x", "--record", "folder.json"], "kernai: error: --record: folder.json is not a regular file", "hint: name a file that can be written"),
+    "a folder for a recording": (["run", "a.py", "x", "--record", "folder.json"], "kernai: error: --record: folder.json exists and is not a recording", "hint: name another file"),
     "a model's file that is not there": (["run", "x", "--system", "y", "--model", "gguf//no.gguf"], f"kernai: error: --model: {NO_MODEL}", "hint: "),
     "a vendor without a key": (["chat", "--model", "openai/gpt-4o"], "kernai: error: --model: openai needs a key: set the environment variable OPENAI_API_KEY", "hint: `kernai doctor` shows which keys are set"),
     "a ceiling without a price": (["run", "a.py", "x", "--max-cost", "1"], "kernai: error: --max-cost needs the price of model 'text-only'", "hint: give --model with --price"),

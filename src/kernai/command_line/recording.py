@@ -124,11 +124,10 @@ class Recording:
     """Writes the events of its ``with`` block's recorder to `path`, and the media of `store` to the folder next to it.
 
     A ``.jsonl`` is written line by line, a ``.json`` at the end. An earlier recording is replaced (if it is a symbolic
-    link, the link is replaced, not its target). For any other existing file the constructor raises `CommandError`, also
-    if it has the name of the media folder; the block does if another process is recording to the file. The first later
-    failure is reported at the end of the block: a `CommandError`, or a warning if another exception ends it. Files have
-    mode 0600. Media are written if they are bytes or files; URLs are never fetched. Media that are too large are left
-    out, with a note unless `quiet`.
+    link, the link is replaced, not its target). For any other existing file the constructor raises `CommandError`; the
+    block does if another process is recording to the file. The first later failure is reported at the end of the block:
+    a `CommandError`, or a warning if another exception ends it. Files have mode 0600. Media are written if they are
+    bytes or files; URLs are never fetched. Media that are too large are left out, with a note unless `quiet`.
     """
 
     def __init__(self, path: str, store: MediaStore, *, quiet: bool = False) -> None:
@@ -144,16 +143,12 @@ class Recording:
         if not path.endswith((".json", ".jsonl")):
             raise CommandError(f"--record: {path!r} must end in .json or .jsonl", WRITABLE)
         with failing(f"--record: cannot write {path}", WRITABLE):
-            if os.path.exists(path) and not os.path.isfile(path):
-                raise CommandError(f"--record: {path} is not a regular file", WRITABLE)
-            if os.path.exists(path) and os.path.getsize(path) and not _is_recording(path):
+            if os.path.exists(path) and not _is_recording(path):
                 reason = "exists and is not a recording, so it is left unchanged"
                 raise CommandError(f"--record: {path} {reason}", "name another file")
             part, descriptor = new_part(path)  # fails if the folder is not writable
             os.close(descriptor)
             os.unlink(part)
-        if refusal := _refusal(self.folder):
-            raise CommandError(f"--record: {refusal}", "name another file")
 
     def record(self, event: Event) -> None:
         """Writes an event. Media are written first, so that a program that follows the file finds them."""
@@ -176,8 +171,8 @@ class Recording:
             if not self._quiet:
                 output.note(f"note: {media.id} is over {MAX_BYTES:,} bytes and left out of {self.folder}", "yellow")
             return
-        if refusal := _refusal(self.folder):  # checked again: the folder may have changed during the run
-            raise KernaiError(refusal)
+        if os.path.islink(self.folder):
+            raise KernaiError(f"{self.folder} is a link, and kernai does not write media through links")
         try:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
             write_private(os.path.join(self.folder, f"{media.id}.{_ENDINGS.get(media.mime_type, 'bin')}"), data)
@@ -236,22 +231,15 @@ def _lock(path: str) -> BinaryIO:
 
 
 def _is_recording(path: str) -> bool:
-    """Whether a `Recording` wrote the file. `entries_in` accepts more, such as other programs' logs with events."""
+    """Whether the file is empty, or a `Recording` wrote it. `entries_in` accepts more, such as logs with events."""
+    if not os.path.isfile(path) or not os.path.getsize(path):
+        return os.path.isfile(path)
     try:
         begun = re.sub(r'^(\{"event":")\w+', r"\1", read_text(path).strip("[]\n"))  # perhaps incomplete
         is_ours = begun.startswith(_HEAD) or _HEAD.startswith(begun)
         return is_ours and all(one.keys() >= _KEYS for one in entries_in(path))
     except KernaiError:
         return False
-
-
-def _refusal(folder: str) -> str | None:
-    """Why media must not be written to `folder`; None if they may."""
-    if os.path.islink(folder):
-        return f"{folder} is a link, and kernai does not write media through links"
-    if os.path.exists(folder) and not os.path.isdir(folder):
-        return f"{folder} is not a folder, and the media would be written to a folder of that name"
-    return None
 
 
 # ---------------------------------------------------------------------------------------------------------- showing
