@@ -311,7 +311,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a replay that names its run twice": (("replay", "clerk.py", "runs.db", "r42", "--run-id", "r42"), "--run-id is for a recording", "leave it"),
     "a view of a whole database": (("view", "postgresql://u:secret@h/d"), "postgresql://u:***@h/d is a store: say which of its runs", "postgresql://u:***@h/d RUN"),
     "a run in a store that is followed": (("view", "runs.db", "r42", "--follow"), "--follow needs a file", "the run so far"),
-    "no recording that is followed": (("view", "clerk.py", "--follow"), "neither JSON nor JSON lines", "--record FILE"),
+    "a store that is followed": (("view", "runs.db", "--follow"), "runs.db is a store", "`kernai runs runs.db`"),
     "a replay without an agent": (("replay", "run.jsonl"), "no agent at 'run.jsonl'", "or make one: --system"),
     "a resume without an agent": (("resume", "no.db", "r42"), "no agent at 'no.db'", "the agent comes first"),
     "a replay of an agent made by options without a run": (("replay", "--system", "x"), "there is no recording", "STORE RUN for a run"),

@@ -316,19 +316,17 @@ def valid_text(given: str) -> str:
     return given
 
 
-def number(kind: Callable[[str], float], least: float, most: float = math.inf) -> Callable[[str], float]:
-    """An argparse type: an `int` or a `float` from `least` to `most`."""
-    wanted = ("a whole number" if kind is int else "a number") + (
-        f" of at least {least}" if most == math.inf else f" from {least} to {most}"
-    )
+def number(kind: Callable[[str], float], least: float) -> Callable[[str], float]:
+    """An argparse type: an `int` or a finite `float` of at least `least`."""
+    wanted = "a whole number" if kind is int else "a number"
 
     def read(given: str) -> float:
         try:
             value = kind(given)
         except ValueError:
             value = math.nan
-        if not least <= value <= most or value == math.inf:
-            raise argparse.ArgumentTypeError(f"must be {wanted}, got {given!r}")
+        if not least <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be {wanted} of at least {least}, got {given!r}")
         return value
 
     return read

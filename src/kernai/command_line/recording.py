@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
 from kernai.command_line.output import NO, OK, CommandError, failing, is_address, shown
-from kernai.command_line.program import Command, argument, number
+from kernai.command_line.program import Command, argument, group, number
 from kernai.command_line.stores import StoreAt, command
 from kernai.errors import KernaiError, error_text
 from kernai.events import RECORDING_FORMAT, Event, RunResumedRow, RunStartRow
@@ -97,15 +97,10 @@ def _file_or_run(name: str) -> Source:
 
 def is_store(path: str) -> bool:
     """Whether `path` is a file of `SqliteStore`, or the address of a PostgreSQL database."""
-    return is_address(path) or first_bytes(path) == _SQLITE
-
-
-def first_bytes(path: str) -> bytes:
-    """The beginning of a file; empty if it cannot be read, and for a pipe, which must not be read twice."""
-    if os.path.isfile(path):
+    if os.path.isfile(path):  # a pipe must not be read twice
         with suppress(OSError), open(path, "rb") as file:
-            return file.read(len(_SQLITE))
-    return b""
+            return file.read(len(_SQLITE)) == _SQLITE
+    return is_address(path)
 
 
 # ---------------------------------------------------------------------------------------------------------- writing
@@ -258,8 +253,6 @@ def _view(options: Namespace) -> int:
     if options.port is not None:
         raise CommandError("--port belongs to --follow", "a file needs no port")
     target = _target(recording) if options.output is None else options.output
-    if target == "-" and options.open:
-        raise CommandError("--open needs a file, and -o - writes to stdout", "leave one of the two out")
     from pathlib import Path  # the other commands on recordings need neither
 
     from kernai.viewer import render_page, write_page
@@ -285,20 +278,18 @@ def _target(recording: Source) -> str:
 
 
 def _follow(recording: Source, options: Namespace, title: str, folder: str) -> int:
-    if options.output is not None:
-        raise CommandError("-o and --follow exclude each other", "`kernai view RECORDING` writes the page at the end")
     if recording.run_id is not None:
         raise CommandError("--follow needs a file of JSON lines, and this run is in a store",
                            "without it the page shows the run so far; `--record FILE.jsonl` can be followed")
     if recording.path.lower().endswith(".json"):
         raise CommandError("--follow needs JSON lines, and a .json is written when the run has ended",
                            "record to a .jsonl; other JSON lines can be followed under such a name")
-    is_folder = os.path.isdir(recording.path or ".")
-    if is_folder or first_bytes(recording.path)[:1] not in (b"", b"{") or is_address(recording.path):
-        recording.events()  # raises an error that says what the file is
+    if is_store(recording.path):
+        recording.events()  # raises an error that says so
     from kernai.viewer import FollowServer
 
-    with failing(f"--port: cannot listen on port {options.port}", "leave --port out to take any free one"):
+    taken = f"--port: cannot listen on port {options.port}"
+    with failing(taken, "leave --port out to take any free one", (OSError, OverflowError)):
         server = FollowServer(recording.path, port=options.port or 0, title=title, media_folder=folder)
     with server:
         output.write(server.url)
@@ -321,12 +312,14 @@ def _open(address: str) -> None:
 COMMANDS = {"view": Command(_view, (
     argument("RECORDING|STORE", FORMS, name="recording"),
     argument("RUN", "the run's id; `kernai runs STORE` lists them", nargs="?"),
-    argument("-o --output FILE", "write the page to FILE; - is stdout"),
+    group(
+        argument("-o --output FILE", "write the page to FILE; - is stdout"),
+        argument("--follow", "serve the page while the recording grows; Ctrl-C stops it"),
+    ),
     argument("--open", "open the page in the browser"),
     argument("--media FOLDER", "take images from FOLDER (default: RECORDING.media)"),
     argument("--title TEXT", "the page's title (default: the recording's name)"),
-    argument("--follow", "serve the page while the recording grows; Ctrl-C stops it"),
-    argument("--port N", "the port for --follow (default: any free port)", number(int, 1, 65_535)),
+    argument("--port N", "the port for --follow (default: any free port)", number(int, 1)),
 ), """\
 Write a recorded run as one HTML file that needs no network. It shows a time line of the run, its steps and sub-agents,
 the conversation, and every event, with filters and search. With --follow, serve the page while the run is being

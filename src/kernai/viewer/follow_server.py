@@ -174,7 +174,7 @@ TIMEOUT = 30.0
 GRACE = 1.0
 #: connections without the token; any program on this machine can open them, so beyond this number the oldest is closed
 MOST_STRANGERS = 64
-_HTTP_PORT, _LAST_PORT = 80, 65_535
+_HTTP_PORT = 80
 
 
 class FollowServer(Closing, ThreadingHTTPServer):
@@ -193,8 +193,6 @@ class FollowServer(Closing, ThreadingHTTPServer):
         self, path: str | os.PathLike[str], *, port: int = 0, title: str | None = None,
         media_folder: str | os.PathLike[str] | None = None,
     ) -> None:
-        if not isinstance(port, int) or not 0 <= port <= _LAST_PORT:
-            raise ValueError(f"port must be a number from 0 to {_LAST_PORT}, got {port!r}")
         shown = os.path.basename(os.fsdecode(path)) if title is None else title  # noqa: PTH119 - text in, text out
         self.page = live_page(shown, "events").encode("utf-8")
         self.feed = Feed(path, media_folder)
