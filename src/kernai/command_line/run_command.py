@@ -26,8 +26,6 @@ def _run(options: Namespace) -> int:
     run_id = stores.new_run_id() if options.run_id is None else options.run_id
     if options.store is not None:
         stores.check_id(run_id)
-    elif not run_id:
-        raise CommandError("--run-id is empty", "leave it out for a random one")
     elif options.run_id is not None and options.record is None and not options.quiet:
         output.note("note: --run-id without --store or --record: the run is not kept", "yellow")
     media = kernai.MediaStore()
@@ -88,15 +86,12 @@ def _resume(options: Namespace) -> int:
         raise CommandError("give an agent, a store and a run", hint)
     options.agent, path, options.run = (None, *words)[-3:]
     with stores.StoreAt(path) as store, agents.prepared(options) as (agent, limits):
-        decisions, undecided = _decisions(options, store)
+        decisions = _decisions(options, store)
         more: dict[str, Any] = {"in_flight": options.in_flight, "approvals": decisions, "limits": limits}
         if options.input is not None:
             more["input"] = output.read_text("-").rstrip("\r\n") if options.input == "-" else options.input
             if not more["input"].strip():
                 raise CommandError("--input is empty", "say something, or leave it out")
-            if undecided:
-                hint = f"those that wait: {stores.call_lines(undecided)}"
-                raise CommandError("--input: the run waits for a decision first", hint)
         again = stores.command("resume", *agents.same_agent(options), store.path, options.run)
         # unlike `resume`, `replay` has no default agent
         words = [] if options.agent is not None or agents.is_made(options) else ["--system", agents.INSTRUCTIONS]
@@ -107,22 +102,16 @@ def _resume(options: Namespace) -> int:
         )
 
 
-def _decisions(
-    options: Namespace, store: stores.StoreAt
-) -> tuple[dict[str, kernai.Decision], list[kernai.PendingCall]]:
-    """The user's decisions by call id, and the calls without any. Raises `CommandError` for one that does not wait."""
-    info = store.existing(options.run)
-    waiting = {call.call_id: call for call in info.not_in_flight()}
+def _decisions(options: Namespace, store: stores.StoreAt) -> dict[str, kernai.Decision]:
+    """The user's decisions by call id. Raises `CommandError` for a call that does not wait."""
+    waiting = {call.call_id: call for call in store.existing(options.run).not_in_flight()}
     decisions: dict[str, kernai.Decision] = {}
     for given, approves in [*((one, True) for one in options.approve), *((one, False) for one in options.refuse)]:
         call, value = stores.decided(given, options.run, waiting, approves=approves)
         if call in decisions:
             raise CommandError(f"there are two decisions on call {call!r}", "give one --approve or --refuse per call")
         decisions[call] = kernai.Decision(value, by=stores.login_name() if options.by is None else options.by)
-        with failing(f"--refuse {call}", f"say why, or write --approve {call}", ValueError):
-            decisions[call].check_for(waiting[call].params)
-    known = {*decisions, *info.decisions, *info.due}
-    return decisions, [call for call_id, call in waiting.items() if call_id not in known]
+    return decisions
 
 
 # ---------------------------------------------------------------------------------------------------------- replay

@@ -9,11 +9,11 @@ from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from kernai import Decision, KernaiError, StopReason
+from kernai import Decision, KernaiError
 from kernai._util.redaction import one_line
 from kernai.command_line import output, stores
 from kernai.command_line.agents import agents_in
-from kernai.command_line.output import NO, OK, CommandError, failing
+from kernai.command_line.output import OK, CommandError, failing
 from kernai.command_line.program import Command, argument, number, valid_text
 from kernai.durable.lease import end_run
 from kernai.durable.store import RUNNING, STATUSES, UNFINISHED, RunFilter
@@ -128,16 +128,13 @@ def _approve(options: Namespace) -> int:
 
 def _cancel(options: Namespace) -> int:
     with stores.StoreAt(options.store) as store:
-        if (info := store.existing(options.run)).status in (StopReason.FINAL, StopReason.CLOSED):
-            raise CommandError(f"run {options.run!r} has ended already: {info.status}", "nothing is left to cancel", NO)
+        store.existing(options.run)
         is_closed = end_run(store.store, options.run, options.reason)
     output.write("closed" if is_closed else "the process that is working on it was asked to stop")
     return OK
 
 
 def _work(options: Namespace) -> int:
-    if not output.is_address(options.store):
-        raise CommandError("workers need a PostgreSQL store", "name one as --store postgresql://...")
     found = agents_in(options.agents)
     with stores.open_postgres(options.store) as store:
         from kernai.postgres import Workers  # needs the extra kernai[postgres]
@@ -154,8 +151,6 @@ def _work(options: Namespace) -> int:
 
 
 def _migrate(options: Namespace) -> int:
-    if not output.is_address(options.store):
-        raise CommandError("only a PostgreSQL store has tables to migrate", "name one as postgresql://...")
     with stores.open_postgres(options.store, create=True) as store:
         output.write(f"the tables in {store.name} are up to date")
     return OK

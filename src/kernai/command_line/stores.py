@@ -27,7 +27,9 @@ MADE_BY = "`kernai run AGENT ... --store STORE` makes one"
 
 
 def open_postgres(address: str, *, create: bool = False) -> PostgresStore:
-    """Opens the `PostgresStore` at an address. Raises `CommandError` if that fails."""
+    """Opens the `PostgresStore` at an address. Raises `CommandError` if that fails, or for a file."""
+    if not is_address(address):
+        raise CommandError("this command needs a PostgreSQL store", "name one as postgresql://...")
     with failing("", "PostgreSQL needs the extra kernai[postgres]", ImportError):
         from kernai.postgres import PostgresStore
     with failing("the store", "an address is postgresql://USER@HOST/DATABASE", (KernaiError, ValueError)):
@@ -45,7 +47,7 @@ class StoreAt:
         self.path = shown(path)
         self.store: SqliteStore | PostgresStore
         # made absolute now: an agent's file that is loaded before the block may change the working directory
-        self._file = path if is_address(path) or path in ("", ":memory:") else os.path.abspath(path)
+        self._file = path if is_address(path) else os.path.abspath(path)
         self._make = make
 
     def __enter__(self) -> Self:
@@ -57,7 +59,7 @@ class StoreAt:
         new = ", or the name of a new file" if self._make else ""
         hint = f"give a store that kernai created{new}, in a folder that has space and is writable"
         with failing("the store", hint, (KernaiError, ValueError)), failing(f"cannot open {self.path}", MADE_BY):
-            if not self._make and self._file and not os.stat(self._file).st_size:
+            if not self._make and not os.stat(self._file).st_size:
                 raise CommandError(f"{self.path} is empty and not a store of runs", MADE_BY)
             self.store = SqliteStore(self._file)
         return self
