@@ -280,7 +280,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a call that does not wait": ((*RESUME, "--approve", "0.0"), "call '0.0' of run 'r42' waits for no decision", "those that wait: 1.0 refund"),
     "an answer that sounds like a refusal": ((*RESUME, "--approve", "1.0= No"), "an answer approves the call", "or quote it: '\"no\"'"),
     "a refusal as an answer": (("approve", "runs.db", "r42", "1.0="), "an answer approves the call", "to refuse, use --no or --refuse"),
-    "a difference to a run without its store": (("diff", "runs.db", "r42", "r43"), "no file r43", "a run in the same store is runs.db r43"),
+    "a difference to a run without its store": (("diff", "runs.db", "r42", "r43"), "cannot read r43: No such file", "with --store STORE the run is STORE RUN"),
     "two decisions on one call": ((*RESUME, "--approve", "1.0", "--refuse", "1.0"), "two decisions on call '1.0'", "one"),
     "an empty input": ((*RESUME, "--input", " "), "--input is empty", "leave it out"),
     "no run": (("resume", "clerk.py", "--store", "runs.db"), "give an agent, a store and a run", "`kernai runs STORE` lists the runs"),

@@ -7,7 +7,6 @@ linear time; two events that differ are then compared line by line.
 from __future__ import annotations
 
 import json
-import os
 import re
 from argparse import SUPPRESS, Namespace
 from bisect import bisect_left
@@ -33,9 +32,6 @@ def run(options: Namespace) -> int:
         for one in named:
             one.events()  # raises the more precise error if the recording does not exist
         raise output.CommandError(f"give two recordings to compare, not {len(named)}", f"each is {FORMS}")
-    if named[0].run_id is not None and named[1].run_id is None and not os.path.exists(named[1].path):
-        hint = f"a run in the same store is {named[0]._replace(run_id=named[1].path)}"
-        raise output.CommandError(f"no file {named[1]}", hint)
     sides = []
     for one in named:
         recorded = one.events()
@@ -112,15 +108,14 @@ def scopes_of(recorded: Iterable[Mapping[str, Any]]) -> dict[Place, list[Entry]]
     kept: list[tuple[Place, Entry]] = []
     is_resuming = False
     for event in recorded:
-        kind, data = event["event"], event.get("data")
+        kind: str = event["event"]
+        data: Any = event.get("data")
         run_id, scope = str(event.get("run_id")), str(event.get("scope") or "")
         starts[run_id] += kind == events.RunStartRow.type and not scope
         run, entries = runs.setdefault((run_id, max(starts[run_id], 1)), (len(runs) + 1, []))
-        if kind == events.RunResumedRow.type and isinstance(data, Mapping) and data.get("from_seq") == len(entries):
-            dropped = data.get("dropped")
-            for seq in dropped if isinstance(dropped, list) else []:
-                if isinstance(seq, int) and 0 <= seq < len(entries):
-                    entries[seq].clear()
+        if kind == events.RunResumedRow.type and data["from_seq"] == len(entries):
+            for seq in data["dropped"]:
+                entries[seq].clear()
         is_resuming = kind == events.RunResumedRow.type or (is_resuming and kind in _AFTER_RESUME)
         left_out = is_resuming and kind in _RESUME_EVENTS
         entries.append({} if left_out else {"event": kind, "step": event.get("step"), "data": _comparable(data)})
@@ -279,8 +274,6 @@ _CONTEXT_LINES = 4
 def difference_lines(difference: Difference) -> list[str]:
     """The lines of a unified diff of the two events. Long stretches of unchanged lines are folded."""
     ours, theirs = [[] if entry is None else _entry_lines(entry) for entry in difference[:2]]
-    if ours == theirs:  # their text is the same, and only the types of some values differ
-        ours, theirs = [_key(difference.a or {})], [_key(difference.b or {})]
     lines: list[str] = []
     for are_same, a, b in aligned(ours, theirs):
         if are_same and (left_out := a.stop - a.start - 2 * _CONTEXT_LINES) > 1:
@@ -299,10 +292,7 @@ def _title(entry: Entry) -> str:
 
 def _entry_lines(entry: Entry) -> list[str]:
     """An event as text for people: one line for each value, and for each line of a longer text."""
-    try:
-        return [_title(entry), *_lines(entry["data"], "  ")]
-    except RecursionError:  # nested too deeply to be indented
-        return [_title(entry), _shown(_key(entry))]
+    return [_title(entry), *_lines(entry["data"], "  ")]
 
 
 def _lines(value: Any, indent: str) -> Iterator[str]:
