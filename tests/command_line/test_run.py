@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kernai.command_line import main
 from tests.command_line.conftest import Here, Screen
 from tests.command_line.support import AGENT, ECHO, as_json, environment, error_lines, events_of, kernai, write
 from vendor_wires import WIRES
@@ -235,20 +232,6 @@ def test_an_incomplete_recording_is_reported_beside_the_answer_or_the_failure(
     assert (done.returncode, done.stdout) == (status, out)
     assert done.stderr.startswith(f"{error} gone/run.json is incomplete: ")
     assert len(error_lines(done.stderr)) == 2
-
-
-def test_main_works_in_another_thread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import threading
-
-    path = write(tmp_path, "agent.py", ECHO)
-    statuses: list[Any] = []
-    thread = threading.Thread(target=lambda: statuses.append(main(["run", str(path), "hi", "-q", "--record", str(tmp_path / "r.json")])))
-    before = list(sys.path)
-    thread.start()
-    thread.join()
-    sys.path[:] = before
-    assert statuses == [0]
-    assert capsys.readouterr().out == "You said: hi\n"
 
 
 def test_a_vendors_failure_is_recorded_and_exit_status_3(here: Here, tmp_path: Path) -> None:

@@ -7,14 +7,11 @@ traceback if ``--debug`` is given.
 from __future__ import annotations
 
 import argparse
-import errno
 import logging
 import math
-import os
 import signal
 import sys
 import textwrap
-import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -88,8 +85,7 @@ def _termination_raises() -> Iterator[None]:
         else:  # a worker's, which waits for its calls
             signal.raise_signal(signal.SIGTERM)
 
-    may_handle = threading.current_thread() is threading.main_thread()
-    signals = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)} if may_handle else ()
+    signals = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
     before = {one: old for one in signals if (old := signal.getsignal(one)) != signal.SIG_IGN}  # `nohup` ignores SIGHUP
     for one in before:
         signal.signal(one, terminate)
@@ -166,13 +162,6 @@ def explained(error: BaseException) -> CommandError:
         return CommandError(f"{error.why}, and a run can only wait in a store", how, NO)
     if isinstance(error, RunDamagedError):
         return CommandError(error_text(error), "docs/durable.md says how to save what is whole", USAGE)
-    if isinstance(error, FileNotFoundError):
-        try:
-            os.getcwd()
-        except FileNotFoundError:
-            return CommandError("the working directory has been removed", "change to one that exists")
-    if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
-        return CommandError(f"cannot write the output: {error.strerror}", "free some space, or write it elsewhere", NO)
     if isinstance(error, OSError) and error.filename is not None:
         return CommandError(f"{error.filename}: {error.strerror or error_text(error)}", DEBUG_HINT)
     return CommandError(error_text(error) if isinstance(error, KernaiError) else described(error), DEBUG_HINT, NO)
