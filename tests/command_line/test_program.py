@@ -74,7 +74,6 @@ WRONG = {
     "an endless timeout": (["run", "a.py", "x", "--timeout", "inf"], "kernai: error: argument --timeout: must be a number of at least 0, got 'inf'", "hint: "),
     "one price": (["run", "a.py", "x", "--price", "3"], "kernai: error: argument --price: must be two prices such as 3,15, got '3'", "hint: "),
     "an unknown capability": (["run", "a.py", "x", "--model-capabilities", "text,eyes"], "kernai: error: argument --model-capabilities: no capability 'eyes'; there are text, vision", "hint: "),
-    "no capability": (["skills", "a.py", "--model-capabilities", ","], "kernai: error: argument --model-capabilities: no capability at all", "hint: "),
     "a file that is not there": (["run", "nowhere.py", "x"], "kernai: error: cannot read nowhere.py: No such file or directory", "hint: give the path of a Python file"),
     "a folder for a file": (["parse", "."], "kernai: error: cannot read .: Is a directory", "hint: name a text file, or - for stdin"),
     "no form of an agent": (["run", "agent", "x"], "kernai: error: no agent at 'agent'", "hint: the agent comes first, as FILE.py, FILE.py:NAME or MODULE:NAME; or make one: --system"),
@@ -107,7 +106,6 @@ WRONG = {
     "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: `kernai run AGENT ... --record FILE` makes a recording; with --store STORE the run is STORE RUN"),
     "a recording with a gap": (["diff", "gap.json", "gap.json"], 'kernai: error: gap.json: "since" of messages_sent does not fit what was before', "hint: "),
     "a recording without events": (["diff", "empty.json", "empty.json"], "kernai: error: empty.json is not a recording: it has no events", "hint: `kernai run AGENT ... --record FILE` makes a recording"),
-    "a protocol that no agent can have": (["parse", "a.py", "--protocol", "final"], "kernai: error: argument --protocol: 'final' is a core block type", "hint: `kernai parse --help`"),
 }  # fmt: skip
 
 

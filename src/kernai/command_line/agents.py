@@ -41,11 +41,10 @@ def _price(text: str) -> tuple[float, ...]:
 
 def capabilities(given: str) -> tuple[str, ...]:
     """An argparse type: capabilities of a model."""
-    words = tuple(dict.fromkeys(word.strip() for word in given.split(",") if word.strip()))
-    unknown = [word for word in words if word not in CAPABILITIES]
-    if unknown or not words:
-        wrong = f"no capability {unknown[0]!r}" if unknown else "no capability at all"
-        raise ArgumentTypeError(f"{wrong}; there are {', '.join(CAPABILITIES)}")
+    words = tuple(dict.fromkeys(word.strip() for word in given.split(",")))
+    for word in words:
+        if word not in CAPABILITIES:
+            raise ArgumentTypeError(f"no capability {word!r}; there are {', '.join(CAPABILITIES)}")
     return words
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, get_args
 
-from kernai import Agent, LlmResponse, Plan, Protocol
+from kernai import Agent, LlmResponse, Plan
 from kernai._util.redaction import one_line
 from kernai.agents.agent import OnProse
 from kernai.agents.definition import Rules
@@ -33,13 +33,6 @@ RULES = {
     "stall": "6. no block, from an agent that must use blocks: it is corrected",
 }
 _WIDTH = 70
-
-
-def _protocol(name: str) -> str:
-    try:
-        return Protocol(name, lambda *_: "").name
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
 
 
 def run(options: Namespace) -> int:
@@ -155,7 +148,7 @@ COMMANDS = {"parse": Command(run, (
     argument("--full", "show the full content of each block"),
     argument("--json", "everything as JSON on stdout"),
     argument("--check", "exit with status 1 if the model would be corrected"),
-    argument("--protocol NAME...", "treat NAME as a registered protocol; repeatable", _protocol),
+    argument("--protocol NAME...", "treat NAME as a registered protocol; repeatable"),
     argument("--on-prose", "as Agent(on_prose=...)", choices=get_args(OnProse), default="correct_once"),
     argument("--sub-agent", "treat it as the response of a sub-agent, which may not plan"),
 ), """\
