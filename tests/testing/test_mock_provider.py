@@ -134,11 +134,8 @@ BY_HAND: Any = partial(ByHand, Agent(instructions="x", provider=MockProvider()))
     (lambda: MAKE(lambda messages, model: "a"), TypeError, r"got function: write MockProvider\(\)\.on_call\(function\)"),
     (lambda: ask(MAKE().on_call(lambda *_: 5)), TypeError, "must give text or an LlmResponse, got int"),
     (lambda: MAKE(chunk_size=0), ValueError, "chunk_size"),
-    (lambda: ask(MAKE().with_token_counter(lambda *_: None)), TypeError, "must return a dict, .*, got NoneType"),
-    (lambda: ask(MAKE().with_token_counter(lambda *_: {"prompt": 3})), TypeError, "'prompt_tokens': 3}, got {'prompt': 3}"),
     (lambda: MAKE().on_call(lambda: "a"), TypeError, "on_call must be a function of .messages, model.: too many"),
-    (lambda: MAKE().fail_on_step(0, KeyboardInterrupt), TypeError, "error"),
-    (lambda: MAKE().fail_on_step(0, UnicodeDecodeError), TypeError, "or its class if it needs no arguments, got <class .UnicodeDecodeError"),
+    (lambda: MAKE().fail_on_step(0, KeyboardInterrupt), TypeError, "error must be an exception, .*, got KeyboardInterrupt"),
     (lambda: MAKE().fail_on_step(-1), ValueError, "step must be 0 or a positive int"),
     (lambda: BY_HAND(history=[{"role": "user", "content": "Hi."}]), TypeError, "history must be a list of Messages, got dict"),
     (lambda: MAKE().with_token_counter(3), TypeError, "with_token_counter must be a plain function of .*, got 3"),
@@ -180,10 +177,6 @@ def test_a_strict_mock_refuses_answers_that_are_left_over() -> None:
         mock.check()
     with pytest.raises(ValueError, match="another"), MockProvider("a", strict=True):
         raise ValueError("another failure")
-    answered = MockProvider("a", strict=True).on_call(lambda *_: "b")
-    ask(answered)
-    with pytest.raises(AssertionError, match=r"1 of its 1 .* is 'a'; on_call's function answers instead"):
-        answered.check()
     with MockProvider("a") as lenient:
         pass
     lenient.check()
