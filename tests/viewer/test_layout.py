@@ -49,7 +49,7 @@ def test_no_name_and_no_figure_is_cut(show: Show, width: int) -> None:
 
 
 def test_a_very_long_figure_leaves_room_for_the_others(show: Show) -> None:
-    script = Script().turn(0, "x", prompt_tokens=1e300, completion_tokens=1e300, cost=123_456_789_012.3)
+    script = Script().turn(0, "x", prompt_tokens=2**62, completion_tokens=2**62, cost=123_456_789_012.3)
     script.add("skill_execute", {"call_id": "0.0", "skill": "look_up_" * 60})
     page = show(script.entries, viewport=window(1200))
     assert page.evaluate("() => document.querySelector('.row .track').clientWidth") >= 60

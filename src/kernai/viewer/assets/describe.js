@@ -4,11 +4,7 @@
 function asText(value) {
   if (typeof value === "string") return value;
   if (value === null || value === undefined) return "";
-  try {
-    return JSON.stringify(value, null, 2);
-  } catch {
-    return "(nested too deeply to be shown)";
-  }
+  return JSON.stringify(value, null, 2);
 }
 
 /** The text of an input, result or message, which may contain media references and texts from outside. */

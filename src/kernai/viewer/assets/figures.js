@@ -2,12 +2,10 @@
 
 const UNKNOWN = "unknown";
 
-const LARGE = 1e12; // larger numbers are shown with an exponent, since their digits say nothing and take space
-
 const DIGITS = new Intl.NumberFormat("en-US"); // kept, because `toLocaleString` makes one for each number
 
 function count(number) {
-  return Math.abs(number) < LARGE ? DIGITS.format(number) : number.toExponential(1);
+  return DIGITS.format(number);
 }
 
 /** A number with its noun: "1 step", "2,000 steps". */
@@ -27,7 +25,6 @@ function duration(ms) {
   const seconds = Math.round(ms / 1000);
   const hours = Math.floor(seconds / 3600);
   const minutes = Math.floor(seconds / 60) % 60;
-  if (ms >= LARGE) return `${count(hours)} h`;
   return `${hours ? `${hours} h ` : ""}${minutes} min ${seconds % 60} s`;
 }
 
@@ -48,7 +45,6 @@ function bytes(size) {
 
 function dollars(cost) {
   if (cost === 0) return "$0";
-  if (Math.abs(cost) >= LARGE) return `$${cost.toExponential(1)}`;
   return cost < 0.01 ? `$${cost.toPrecision(2)}` : `$${cost.toFixed(cost < 1 ? 3 : 2)}`;
 }
 

@@ -1,8 +1,7 @@
 // Filters for events (by type, by run or sub-run, errors only), and the search in the events that pass them.
 
-// The controls offer at most this many choices. Events beyond them are still shown.
+// The list offers at most this many choices. Events beyond them are still shown.
 const MOST_PLACES = 2000;
-const MOST_TYPES = 500;
 
 class Filters {
   constructor(onChange) {
@@ -106,7 +105,7 @@ class Filters {
     const key = JSON.stringify(types);
     if (key === this.types) return;
     this.types = key;
-    this.boxes.replaceChildren(...types.slice(0, MOST_TYPES).map(([type, number]) => {
+    this.boxes.replaceChildren(...types.map(([type, number]) => {
       const box = el("input", { type: "checkbox" });
       box.checked = !this.hidden.has(type);
       box.addEventListener("change", () => {
@@ -118,7 +117,6 @@ class Filters {
       return el("label", { class: kindOf(type).group }, box, el("span", { class: "dot", "aria-hidden": "true" }),
         span("name", type), el("span", { class: "number" }, count(number)));
     }));
-    if (types.length > MOST_TYPES) this.boxes.append(el("p", { class: "note" }, `${count(types.length - MOST_TYPES)} more types go with All and None.`));
   }
 }
 

@@ -2,10 +2,6 @@
 // so that a run in progress and a finished one are built in the same way. Fields of an event may be missing, or have any
 // value.
 
-const DEEPEST = 64; // no run has a path with more parts: `Limits` allows far fewer
-
-const TIMESTAMP = /^\d{4}-\d\d-\d\dT/;
-
 const UNKNOWN_KIND = { group: "other" };
 
 /** The facts about an event's type. `page.py` makes the table from `kernai.events`. */
@@ -138,10 +134,9 @@ class Run {
     const known = this.scopes.get(path);
     if (known) return known;
     const at = path.lastIndexOf("/");
-    const near = path.split("/", DEEPEST + 1).length <= DEEPEST;
-    const parent = near ? this.scope(at < 0 ? "" : path.slice(0, at)) : this.root;
+    const parent = this.scope(at < 0 ? "" : path.slice(0, at));
     const number = /^(\d{1,9})\./.exec(path.slice(at + 1));
-    const step = near && number ? stepOf(parent, Number(number[1])) : null;
+    const step = number ? stepOf(parent, Number(number[1])) : null;
     const made = new Scope(this, path, parent, step);
     this.scopes.set(path, made);
     const call = this.calls.get(path);
@@ -174,8 +169,7 @@ class Recording {
   add(record) {
     const entry = isObject(record.entry) ? record.entry : {};
     const type = typeof entry.event === "string" ? entry.event : "unknown";
-    // browsers guess dates from other texts
-    const at = typeof entry.timestamp === "string" && TIMESTAMP.test(entry.timestamp) ? Date.parse(entry.timestamp) : NaN;
+    const at = Date.parse(entry.timestamp);
     const path = typeof entry.scope === "string" ? entry.scope : "";
     const run = this.runOf(asText(entry.run_id), path, type);
     const scope = run.scope(path);

@@ -380,7 +380,7 @@ function figures(row) {
 function tokensShort(usage) {
   const total = usage.prompt.total + usage.completion.total;
   const more = usage.prompt.unknown || usage.completion.unknown ? "≥" : "";
-  return more + (total < 10000 || total >= LARGE ? count(total) : total < 1e6 ? `${(total / 1000).toFixed(1)}k` : `${(total / 1e6).toFixed(1)}M`);
+  return more + (total < 10000 ? count(total) : total < 1e6 ? `${(total / 1000).toFixed(1)}k` : `${(total / 1e6).toFixed(1)}M`);
 }
 
 function costShort(usage) {
