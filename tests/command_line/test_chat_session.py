@@ -22,7 +22,6 @@ from kernai.command_line import main, stores
 from kernai.command_line.chat_command import ChatSession
 from kernai.command_line.narrator import Narrator, TurnView
 from kernai.command_line.output import CommandError, interruptible
-from kernai.errors import RunConflictError
 from kernai.events import KINDS, ModelFailedRow
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import loads
@@ -323,12 +322,3 @@ def test_a_long_value_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.Mo
     assert call.startswith("  call look ")
     assert result.startswith("  result of search_the_whole_archive (12 ms): xx")
     assert [len(line) for line in (call, result, error)] == [80, 80, 80]
-
-
-@pytest.mark.parametrize("again, hint", [
-    ("kernai resume a.py runs.db r", "`kernai resume a.py runs.db r` continues after it"), (None, "start again to continue after it"),
-])
-def test_a_run_that_another_process_has_continued_stops_with_advice(again: str | None, hint: str) -> None:
-    with pytest.raises(CommandError, match="another process has continued the run") as caught, stores.continuing(again):
-        raise RunConflictError("run 'r' has 2 entries")
-    assert caught.value.hint == hint

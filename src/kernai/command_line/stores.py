@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from kernai._util.api import closest
 from kernai._util.redaction import one_line
 from kernai.command_line import output
 from kernai.command_line.output import NO, CommandError, failing, is_address, shown
 from kernai.command_line.program import argument, valid_text
 from kernai.durable.store import RunInfo, check_run_id
-from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunBusyError, RunConflictError
+from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunBusyError
 from kernai.jsonio.json_data import jsonable, value_in
 from kernai.values.result import StopReason
 
@@ -82,10 +81,7 @@ class StoreAt:
         """Like `info`, but raises `CommandError` if the store does not have the run."""
         if info := self.info(run_id):
             return info
-        listed = f"`{command('runs', self.path)}` lists those it has"
-        close = closest(run_id, [run.run_id for run in self.store.runs()])
-        hint = f"did you mean {close}? {listed}" if close else listed
-        raise CommandError(f"{self.path} has no run {run_id!r}", hint)
+        raise CommandError(f"{self.path} has no run {run_id!r}", f"`{command('runs', self.path)}` lists those it has")
 
 
 def command(*words: str) -> str:
@@ -172,9 +168,6 @@ def continuing(
             case RunBusyError():
                 why = f"run {error.run_id!r} is being worked on by {error.holder}, since {error.since}"
                 hint = "let it finish, or ask it to stop: `kernai cancel STORE RUN`; then the run can be continued"
-            case RunConflictError():
-                why = "another process has continued the run, so this one has stopped"
-                hint = "start again to continue after it" if again is None else f"`{again}` continues after it"
             case _:
                 if again is not None and is_kept():
                     in_flight = "" if isinstance(error, Exception) else "; with --in-flight, if a call was running"
