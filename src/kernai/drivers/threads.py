@@ -162,10 +162,12 @@ class ThreadsDriver(Driver):
         claim = threading.Lock()  # held by whoever drives the work or gives it up
         try:
             pool.submit(lambda: self._drive_spawned(spawned, stack) if claim.acquire(blocking=False) else None)
-        except BaseException:
+        except BaseException as error:
             if claim.acquire(blocking=False):  # no thread could be started
                 stack.spawned = [one for one in stack.spawned if one is not spawned]
                 raise
+            self.failure = self.failure or error  # raised by a signal's handler, when the work had begun
+            self.stop()
 
     def _drive_spawned(self, spawned: Stack, stack: Stack, error: BaseException | None = None) -> None:
         """Keeps the result or error of spawned work for its parent, which records it, and wakes the parent."""
