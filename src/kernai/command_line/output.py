@@ -199,14 +199,9 @@ def _to_stderr(text: str) -> None:
 
 
 def read_text(source: str) -> str:
-    """The text of a file, or of stdin for ``-``, without a byte order mark. Raises `CommandError` if that fails."""
-    name = "stdin" if source == "-" else source
-    try:
-        with failing(f"cannot read {name}", "name a text file, or - for stdin"):
-            raw = (b"" if sys.stdin is None else sys.stdin.buffer.read()) if source == "-" else read_whole(source)
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CommandError(f"cannot read {name}: byte {error.start} is not UTF-8 text", "save it as UTF-8") from error
+    """The text of a file, or of stdin for ``-``, without a byte order mark."""
+    raw = (b"" if sys.stdin is None else sys.stdin.buffer.read()) if source == "-" else read_whole(source)
+    return raw.decode("utf-8-sig")
 
 
 _PROMPT = "> "

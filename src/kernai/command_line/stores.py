@@ -55,9 +55,7 @@ class StoreAt:
             return self
         from kernai.durable.sqlite_store import SqliteStore  # a run without a store needs no SQLite
 
-        new = ", or the name of a new file" if self._make else ""
-        hint = f"give a store that kernai created{new}, in a folder that has space and is writable"
-        with failing("the store", hint, (KernaiError, ValueError)), failing(f"cannot open {self.path}", MADE_BY):
+        with failing("", MADE_BY, KernaiError), failing(f"cannot open {self.path}", MADE_BY):
             if not self._make and not os.stat(self._file).st_size:
                 raise CommandError(f"{self.path} is empty and not a store of runs", MADE_BY)
             self.store = SqliteStore(self._file)
