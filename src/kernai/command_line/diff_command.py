@@ -149,7 +149,7 @@ def _id(entry: Entry) -> tuple[tuple[int, int | str], ...]:
     """The id of an event's call or task, if any, as a sort key in which `0.10` comes after `0.9`."""
     data = entry["data"] if isinstance(entry["data"], Mapping) else {}
     parts = re.findall(r"[^./]+", str(data.get("call_id") or data.get("task_id") or ""))
-    return tuple((0, int(part)) if part.isdecimal() and part.isascii() else (1, part) for part in parts)
+    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts)
 
 
 # ------------------------------------------------------------------------------------------------------- comparison

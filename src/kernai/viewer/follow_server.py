@@ -78,7 +78,7 @@ class Tail:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            reason = "it is nested too deeply" if isinstance(error, RecursionError) else f"it is not JSON: {error}"
+            reason = f"it is not JSON: {error}"
         else:
             if isinstance(entry, dict) and isinstance(entry.get("event"), str):
                 return entry

@@ -98,7 +98,6 @@ class Thumbnails:
         self._folder = None if folder is None else os.fspath(folder)
         self._data: dict[str, bytes] = {}
         for one in media:
-            check_type(one, Media, "media must be a list of Media", " in it")
             if (data := one.data if isinstance(one.data, bytes) else one.payload) is not None:
                 self._data[one.id] = data
         self._left = MAX_TOTAL
@@ -193,7 +192,6 @@ def policy(*, connects: bool = False) -> str:
 
 
 def _page(title: str, data: str, *, connects: bool = False) -> str:
-    check_type(title, str, "title must be text")
     page, style, script = _assets()
     parts = {
         "policy": policy(connects=connects),
@@ -243,7 +241,6 @@ def write_page(path: str | os.PathLike[str], page: str) -> None:
     Replaces an empty file or an earlier page. Raises `KernaiError` for a file with anything else, and `OSError` if the
     file cannot be written.
     """
-    check_type(page, str, "page must be text, as render_page returns it")
     target = os.fsdecode(path)
     if os.path.exists(target):  # noqa: PTH110 - `target` is a str
         with open_regular(target, follow_links=True) as file:
