@@ -104,14 +104,6 @@ def test_the_title_is_text_on_one_line() -> None:
     assert "<title>&lt;/title&gt;&lt;script&gt; \ufffd\ufffd</title>" in page
 
 
-def test_deeply_nested_data_in_place_of_a_name_is_kept() -> None:
-    deep: Any = []
-    for _ in range(5_000):
-        deep = [deep]
-    entry = {"event": "messages_sent", "run_id": deep, "scope": deep, "data": [deep]}
-    assert len(Taken(render_page([entry, entry], title="x")).data["records"]) == 2
-
-
 def test_the_page_knows_the_same_kinds_as_the_table_of_events() -> None:
     script = Taken(render_page([], title="x")).texts["script"]
     table = json.JSONDecoder().raw_decode(script.partition("const KINDS = new Map(")[2])[0]

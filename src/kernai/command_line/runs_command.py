@@ -38,8 +38,6 @@ def _age(text: str) -> datetime:
 def _runs(options: Namespace) -> int:
     if options.delete and (options.agent is not None or options.limit is not None):
         raise CommandError("--delete takes --older-than and --status", "leave --agent and --limit out")
-    if options.delete and options.older_than is None and options.status is None:
-        raise CommandError("--delete would delete every run", "say which: --older-than AGE, --status STATUS")
     with stores.StoreAt(options.store) as store:
         if options.delete:
             deleted = store.store.delete(updated_before=options.older_than, status=options.status)
