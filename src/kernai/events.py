@@ -866,7 +866,8 @@ class TaskErrorRow(TaskEndedRow, type="task_error", is_warning=True):
 
 
 class WorkflowCompleteRow(Row, type="workflow_complete", group="flow"):
-    """A workflow ended. `results` has the results by task.
+    """A workflow ended; a reached limit or a cancellation ends its open tasks with an error. `results` has the results
+    by task.
 
     Example: {"results": {"a": "done"}, "duration_ms": 901}
     """
@@ -876,9 +877,9 @@ class WorkflowCompleteRow(Row, type="workflow_complete", group="flow"):
 
 
 class WorkflowErrorRow(Row, type="workflow_error", group="flow", is_warning=True):
-    """A workflow was stopped before its end.
+    """A workflow was broken off: by Ctrl-C, a cancelled asyncio task or a failed append.
 
-    Example: {"error": "the run was cancelled", "duration_ms": 40}
+    Example: {"error": "KeyboardInterrupt", "duration_ms": 40}
     """
 
     def __init__(self, error: str, duration_ms: int) -> None:

@@ -105,7 +105,7 @@ class Agent(Generic[Output_co]):
       docs/middleware.md.
     - `approve`: a function that is asked before each call of a skill, agent or protocol, with a `PendingCall`. It
       returns True, False, a text that says why not, or a `Pause` to have somebody else decide later (which needs a
-      store). A sub-agent does not take it from its caller.
+      store), also for skills with `approval=True`. A sub-agent does not take it from its caller.
     - `constrain`: whether the model's server restricts the model to finals and valid calls, see `grammar`. If so, a run
       with a provider that takes no grammar raises `ValueError`.
     - `calls`: how the model calls: ``"blocks"``, in its text, or ``"native"``, in its vendor's own format. With
