@@ -23,7 +23,7 @@ import pytest
 
 import kernai
 from kernai import Agent, KernaiError, Media, MockProvider, Pause, RunConflictError, Skill, SkillContext, resume
-from kernai.postgres import PostgresStore, RunHandle, Workers, workers
+from kernai.postgres import PostgresStore, RunHandle, Workers, server, workers
 from kernai.postgres.workers import submit_again
 from kernai.runs import run_request
 from kernai.testing.contracts import at_once
@@ -100,8 +100,6 @@ def test_a_submitted_run_is_done_and_its_result_can_be_read_elsewhere(store: Pos
     assert [one.type for one in handles[0].events()].count("result") == 2
     with pytest.raises(RunConflictError, match="run 'r1' has"):
         own.submit("clerk", "go", run_id="r1")
-    with pytest.raises(ValueError, match="run_id must be a non-empty text, got ''"):
-        own.submit("clerk", "go", run_id="")
 
 
 def test_an_input_with_media_a_history_and_a_tenant_reach_the_worker(store: PostgresStore) -> None:
@@ -316,7 +314,6 @@ def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore
     ({"options": {}}, TypeError, "options must be a plain function of the run's RunInfo, got"),
     ({"concurrency": 0}, ValueError, "concurrency must be a positive int, got 0"),
     ({"lease": 0}, ValueError, "lease must be a number of seconds above 0"),
-    ({"grace": "x"}, ValueError, "grace must be a number of seconds above 0"),
     ({"queue": None}, TypeError, "queue must be a name, got NoneType"),
 ])
 def test_invalid_arguments_of_workers_are_refused(store: PostgresStore, given: Any, kind: Any, why: str) -> None:
@@ -522,14 +519,17 @@ def test_a_worker_ends_even_if_the_server_has_stopped_answering(store: PostgresS
 
     async def stuck(*_: object, **options: object) -> None:
         begun.set()
-        with suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-        await asyncio.Event().wait()
+        for _wait in range(4):  # for the response to a query, for the job's end, ...
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
 
     monkeypatch.setattr(procrastinate.App, "run_worker_async", stuck)
     monkeypatch.setattr(workers, "LATE", 0.01)
-    with working(Workers(store, {}, grace=0.01)):
-        assert begun.wait(PATIENCE)
+    monkeypatch.setattr(server, "LATE", 0.01)
+    with store._server._separate_lock:  # a renewal has it
+        with working(Workers(store, {}, grace=0.01)):
+            assert begun.wait(PATIENCE)
+        store.close()
 
 
 def test_a_job_of_a_worker_that_only_seems_dead_is_left_alone(store: PostgresStore) -> None:

@@ -31,6 +31,8 @@ from kernai.interrupts import INTERRUPTS
 RETRY_SECONDS, RETRY_PAUSE = 10.0, 0.05
 #: after how many seconds a pool starts a new series of attempts to connect; within a series, the waits grow
 RECONNECT = 2.0
+#: how many seconds a worker that stops, or a store that is closed, waits for a server that has stopped answering
+LATE = 5.0
 #: after how many milliseconds the server ends the transaction of a client that was suspended in it, and frees its locks
 IDLE = 15_000
 #: how many bytes of a name PostgreSQL keeps
@@ -185,9 +187,10 @@ class Server:
             pool, self._pool, self._closed = self._pool, None, True
         if pool is not None:
             pool.close()
-        with self._separate_lock:  # waits for a renewal
+        if self._separate_lock.acquire(timeout=LATE):  # waits for a renewal
             if self._separate is not None:
                 self._separate.close()
+            self._separate_lock.release()
 
 
 _SERVERS: WeakSet[Server] = WeakSet()

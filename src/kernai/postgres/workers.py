@@ -37,7 +37,7 @@ from kernai.durable.run_head import TIMEOUT, Head
 from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, WAITING, Entry, RunInfo, check_load
 from kernai.errors import InFlightError, ReplayDivergenceError, described, error_text
 from kernai.events import Event, ResultRow, RunResumedRow
-from kernai.postgres.server import RECONNECT
+from kernai.postgres.server import LATE, RECONNECT
 from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, head_of
 from kernai.recording.recorder import expand
 from kernai.runs.resume_request import recorded_result
@@ -47,8 +47,6 @@ _LOG = logging.getLogger("kernai.workers")
 #: seconds between two rounds of the reaper, and between two checks for changes without a notification, such as a job
 #: whose lock has become free
 ROUND, POLL = 2.0, 1.0
-#: how many seconds a worker that stops waits for a server that has stopped answering
-LATE = 5.0
 #: how often a run may be continued after its worker has ended, without going on: it may be what ends them
 MOST_DEATHS = 10
 
@@ -315,7 +313,13 @@ def _cancel_once(task: asyncio.Task[None], latest: float) -> None:
     """
     if not task.cancelling():
         task.cancel()
-        task.get_loop().call_later(latest, task.cancel)
+        task.get_loop().call_later(latest, _insist, task)
+
+
+def _insist(task: asyncio.Task[None]) -> None:
+    """Cancels a task again and again: each time, only one wait for a server that does not answer ends."""
+    if task.cancel():  # False once it has ended
+        task.get_loop().call_later(LATE, _insist, task)
 
 
 class RunHandle:
