@@ -2,7 +2,7 @@
 
 `DIALECTS` is the table; each row is a pure function from a response without any block to the blocks that its calls
 mean. Nothing is guessed: if any part of a call cannot be read, the whole response is a near miss and has no calls. Only
-mistakes in JSON are repaired, if nothing is lost. A format that is merely mentioned in a sentence is not recognised.
+mistakes in JSON are repaired, if nothing is lost.
 """
 
 from __future__ import annotations
