@@ -279,6 +279,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a store that is a folder": (("run", "clerk.py", "x", "--store", "."), "not a regular file", "--store STORE` makes one"),
     "a run that is not there": (("resume", "clerk.py", "runs.db", "r43"), "has no run 'r43'", "`kernai runs runs.db` lists"),
     "a call that does not wait": ((*RESUME, "--approve", "0.0"), "call '0.0' of run 'r42' waits for no decision", "those that wait: 1.0 refund"),
+    "a refusal that sounds like consent": ((*RESUME, "--refuse", "1.0=yes"), "--refuse 1.0: a text refuses", "say why, or write --approve 1.0"),
     "an answer that sounds like a refusal": ((*RESUME, "--approve", "1.0= No"), "an answer approves the call", "or quote it: '\"no\"'"),
     "a refusal as an answer": (("approve", "runs.db", "r42", "1.0="), "an answer approves the call", "to refuse, use --no or --refuse"),
     "a difference to a run without its store": (("diff", "runs.db", "r42", "r43"), "cannot read r43: No such file", "with --store STORE the run is STORE RUN"),

@@ -89,7 +89,7 @@ def test_closing_a_run_that_cannot_be_closed_is_an_error_and_changes_nothing() -
         run.store.close("r", "gone")
     with pytest.raises(TypeError, match="run_id must say which run to close, got NoneType"):
         run.store.close(None, "gone")
-    for reason in ("", " "):
+    for reason in ("", " ", None):
         with pytest.raises(ValueError, match="reason must say why"):
             run.store.close("r", reason)
     for status in ("closed", "final"):

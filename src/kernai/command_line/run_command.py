@@ -111,6 +111,8 @@ def _decisions(options: Namespace, store: stores.StoreAt) -> dict[str, kernai.De
         if call in decisions:
             raise CommandError(f"there are two decisions on call {call!r}", "give one --approve or --refuse per call")
         decisions[call] = kernai.Decision(value, by=stores.login_name() if options.by is None else options.by)
+        with failing(f"--refuse {call}", f"say why, or write --approve {call}", ValueError):
+            decisions[call].check_for(waiting[call].params)
     return decisions
 
 

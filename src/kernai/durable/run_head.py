@@ -378,7 +378,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
             self._disconnect()
             return
         run_id = check_type(run_id, str, "run_id must say which run to close")
-        if not reason.strip():
+        if not isinstance(reason, str) or not reason.strip():
             raise ValueError(f"reason must say why the run is closed, got {reason!r}")
         info = self._change(run_id, lambda head: head.existing().unfinished().shown(), writes=False)
         error = f"the run was closed: {reason}"

@@ -362,7 +362,7 @@ class RunHandle:
         until = inf if timeout is None else time.monotonic() + check_type(timeout, int | float, TIMEOUT)
         while _is_for_workers(info := self.info()):
             left = min(until - time.monotonic(), POLL)
-            if left <= 0:
+            if not left > 0:  # also if it is NaN
                 raise TimeoutError(f"run {self.run_id!r} has not ended after {timeout} s; it is {info.status}")
             next(self._store.watch(self.run_id, info.length, timeout=left), None)
         if info.status == BLOCKED:
