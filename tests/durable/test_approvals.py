@@ -252,9 +252,9 @@ def test_a_call_that_paused_reads_the_answer_and_its_question(decision: Any, ans
 
 @pytest.mark.parametrize("given, error, fault", [
     *[((value,), ValueError, "a decision is True, False, a text") for value in ({"answer": 1, "params": {}}, {}, {"answers": 1})],
-    ((True, "ann", 1), TypeError, "trusted must be True or False, got int"),
+    ((True, 5), TypeError, "by must be text, got int"), ((True, "ann", 1), TypeError, "trusted must be True or False, got int"),
 ])
-def test_a_decision_has_one_value_and_is_trusted_or_not(given: Any, error: type[Exception], fault: str) -> None:
+def test_a_decision_has_one_value_and_the_name_of_who_made_it_is_text(given: Any, error: type[Exception], fault: str) -> None:
     with pytest.raises(error, match=fault):
         Decision(*given)
 

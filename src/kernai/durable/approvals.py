@@ -63,6 +63,7 @@ class Decision(Value):
 
     def __post_init__(self) -> None:
         check_type(self.trusted, bool, "trusted must be True or False")
+        check_type(self.by, str | None, "by must be text")
         value = self.value
         if isinstance(value, (bool, str)):
             return
