@@ -352,7 +352,6 @@ def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[
 def _entries(recording: Any, run_id: str | None) -> list[Any]:
     if isinstance(recording, (str, os.PathLike)):
         recording = read_recording(recording)
-    check_type(recording, Iterable, "recording must be a file's path or entries, such as recorder.to_list()")
     entries = [entry.to_dict() if isinstance(entry, Event) else entry for entry in recording]
     for entry in entries:
         check_type(entry, Mapping, "recording must hold events or their dicts")
