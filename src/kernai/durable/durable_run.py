@@ -148,7 +148,7 @@ class DurableRun:
         row = decision.row(call_id)
         if run.trust is not None:
             run.trust.restore([row])
-        self.write_unrecorded(run, row)
+        self.new_rows.append(run.sealed(row))
 
     def continued(self) -> Work:
         """Returns the rest of the run, for a driver. It starts by recording the resume and the new rows.
@@ -214,7 +214,7 @@ class DurableRun:
         if verdict.decision == "fail":
             self._failing.append(found)
         elif known is None or known.decision != verdict.decision:  # else a run that crashes at each append never ends
-            self.write_unrecorded(run, verdict)
+            self.new_rows.append(run.sealed(verdict))
         outcome = Completion(None, error=RecordedError(verdict.reason or UNKNOWN_OUTCOME))
         return None if verdict.decision == "retry" else outcome
 
@@ -251,10 +251,6 @@ class DurableRun:
         """Returns the error of a call without an outcome in a closed run."""
         began = call_id in self.history.announced and call_id not in self.history.facts.waiting
         return effects.Cancelled() if began or self.has_begun(call_id) else effects.NotBegun()
-
-    def write_unrecorded(self, run: Run, row: Row) -> None:
-        """Keeps a row until the resume writes it."""
-        self.new_rows.append(run.sealed(row))
 
     def _conversation(self, run: Run, inputs: Sequence[tuple[InputPart, ...]]) -> Work:
         """Runs the loop for the first input, then again for each input that was added later."""

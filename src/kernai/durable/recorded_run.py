@@ -129,15 +129,11 @@ class Facts:
         """What people have decided last."""
         return next((one for one in reversed(self.decided.get(call_id, ())) if not one.is_woken), None)
 
-    def as_edited(self, run: Run, call: Call) -> Call:
-        """Returns a call with the inputs that people have changed so far. Raises what `edited` raises."""
-        return as_edited(run, call, self.decided.get(call.call_id, ()))
-
     def as_agreed(self, run: Run, call: Call) -> Call | None:
         """Returns a call with the decisions on it; None if it was refused."""
         decision = self.agreed(call.call_id)
         try:
-            made = self.as_edited(run, call)
+            made = as_edited(run, call, self.decided.get(call.call_id, ()))
             return made if decision is None else decided(run, made, decision)
         except (CallRefusedError, SkillInputError, ValueError, Stop):
             return None

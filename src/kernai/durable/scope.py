@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernai import events
 from kernai.durable import outcomes
-from kernai.durable.approvals import Call, ask, decided, pending_call
+from kernai.durable.approvals import Call, as_edited, ask, decided, pending_call
 from kernai.durable.history import ReplayCursor, divergence
 from kernai.durable.recorded_run import Recorded, reading
 from kernai.errors import Control, LimitReachedError, Pause, Stop
@@ -83,7 +83,7 @@ class DurableScope:
             raise divergence(left, left.row.type, "the run ends" if frontier is None else repr(type(frontier).__name__))
         self.is_parked = frontier is not None and self._waits(frontier)
         if isinstance(frontier, CallModel) and not (self.is_parked or self.has_unrecorded) and self.cursor.rows:
-            self._durable.write_unrecorded(self.run, events.ModelRestartedRow("the run was resumed"))
+            self._durable.new_rows.append(self.run.sealed(events.ModelRestartedRow("the run was resumed")))
 
     def _compare_rows(self) -> None:
         """Compares the rows that the loop has written with the recording. Rows beyond its end are new."""
@@ -399,7 +399,7 @@ class DurableScope:
     def _approved(self, effect: Call) -> Call:
         """Returns the call to make. Raises the error of a refused one, and `Parked` if nobody has decided yet."""
         durable, run, call_id = self._durable, self.run, effect.call_id
-        effect = durable.history.facts.as_edited(run, effect)
+        effect = as_edited(run, effect, durable.history.facts.decided.get(call_id, ()))
         decision = durable.decisions.pop(call_id, None)
         if decision is not None and decision.is_woken:  # not a consent, unless somebody agreed before the call paused
             durable.woken.add(call_id)
