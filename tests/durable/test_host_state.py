@@ -76,7 +76,7 @@ class Kept:
 
 
 #: what `save` returns or raises, and the error that the caller gets
-NO_STATES: dict[str, tuple[Any, type[Exception], str]] = {
+NO_STATES: dict[str, tuple[Any, type[BaseException], str]] = {
     **{
         name: (given, TypeError, r"Context\.save must give JSON data: ") for name, given in {
             "an object": object(), "not a number": float("nan"), "a date": {"at": date(2026, 1, 1)}, "bytes": b"text",
@@ -84,13 +84,14 @@ NO_STATES: dict[str, tuple[Any, type[Exception], str]] = {
         }.items()
     },
     "an error": (RuntimeError("no state today"), RuntimeError, "no state today"),
+    "an exit, as of a signal handler": (SystemExit(3), SystemExit, "3"),
 }
 
 
 @pytest.mark.parametrize("given, kind, message", NO_STATES.values(), ids=NO_STATES)
 @EACH_WAY
 def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error(
-    way: Way, given: Any, kind: type[Exception], message: str
+    way: Way, given: Any, kind: type[BaseException], message: str
 ) -> None:
     at = 2 if way.listens else 0  # after an outcome, or at the start
 
@@ -98,7 +99,7 @@ def test_a_state_that_cannot_be_saved_ends_the_run_and_the_caller_gets_the_error
         def save(self) -> Any:
             if len(self.items) < at:
                 return super().save()
-            if isinstance(given, RuntimeError):
+            if isinstance(given, BaseException):
                 raise given
             return given
 

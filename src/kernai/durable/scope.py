@@ -275,7 +275,7 @@ class DurableScope:
                 changed = state.changes(self.run) if is_due else []
                 if is_due and not changed:  # another call made the change, and has recorded it in the meantime
                     state.end_turn(self.run.scope)
-        except (Exception, GeneratorExit):
+        except (Exception, GeneratorExit, SystemExit, Control):
             raise
         except BaseException as interrupt:  # noqa: BLE001 - thrown into the loop
             self.run.root.cancellation.set()
