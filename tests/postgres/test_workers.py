@@ -314,7 +314,8 @@ def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore
     ({"options": {}}, TypeError, "options must be a plain function of the run's RunInfo, got"),
     ({"concurrency": 0}, ValueError, "concurrency must be a positive int, got 0"),
     ({"lease": 0}, ValueError, "lease must be a number of seconds above 0"),
-    ({"queue": None}, TypeError, "queue must be a name, got NoneType"),
+    ({"grace": "x"}, ValueError, "grace must be a number of seconds above 0"),
+    *[({"queue": queue}, ValueError, "queue must be a name, got") for queue in (None, "")],
 ])
 def test_invalid_arguments_of_workers_are_refused(store: PostgresStore, given: Any, kind: Any, why: str) -> None:
     with pytest.raises(kind, match=why):

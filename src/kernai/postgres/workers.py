@@ -92,7 +92,8 @@ class Workers:
         for one in check_type(agents, Mapping, "agents must be a mapping of names to agents").values():
             check_type(one, Agent, "agents must be a mapping of names to agents", " in it")
         check_count("concurrency", concurrency)
-        check_type(queue, str, "queue must be a name")  # a run without one would never start
+        if not isinstance(queue, str) or not queue:  # from it, a worker would never get a run
+            raise ValueError(f"queue must be a name, got {queue!r}")
         if options is not None:
             check_function("options", options, "the run's RunInfo", None)
         self.agents = {name: agent.replace(name=name) for name, agent in agents.items()}
