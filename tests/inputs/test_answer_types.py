@@ -22,7 +22,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
-from typing_extensions import TypeVar as DefaultTypeVar
 
 from kernai.blocks.parser import parse
 from kernai.errors import SkillInputError
@@ -32,7 +31,6 @@ from tests.properties import json_data
 
 NEW = sys.version_info >= (3, 12)
 T = TypeVar("T")
-Default = DefaultTypeVar("Default", default=int)
 
 
 class Colour(Enum):
@@ -89,11 +87,6 @@ class Held(Planned): ...
 
 
 class HeldByBoth(Held, Dated[date]): ...
-
-
-@dataclass
-class Counter(Generic[Default]):
-    count: Default
 
 
 def with_own_variable() -> Any:
@@ -188,7 +181,6 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Noted[str], {"day": 1, "note": "a"}, {"day": 1, "note": "a"}, {"day": "a"}),
     *[(it, {"day": "2026-11-20", "place": "a"}, {"day": date(2026, 11, 20), "place": "a"}, {"day": 1, "place": "a"})
       for it in (Planned, HeldByBoth, *([Held] if NEW else []))],
-    (Counter, {"count": 1}, Counter(1), {"count": "a"}),
     (Tree, {"name": "a", "children": [{"name": "b"}]}, Tree("a", [Tree("b")]), {"name": "a", "children": [1]}),
     (Node[int], {"value": 1, "next": {"value": 2}}, Node(1, Node(2)), {"value": 1, "next": {"value": "a"}}),
     (OWN[int], {"value": 1, "next": {"value": 2}}, OWN(1, OWN(2)), {"value": 1, "next": {"value": "a"}}),

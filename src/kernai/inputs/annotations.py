@@ -319,8 +319,6 @@ def substituted(annotation: Any, bindings: Mapping[Any, Any]) -> Any:
     if isinstance(annotation, typing.TypeVar):
         if annotation in bindings:
             return bindings[annotation]
-        if getattr(annotation, "has_default", bool)():  # since Python 3.13
-            return substituted(annotation.__default__, bindings)  # type: ignore[attr-defined]  # as above
         raise TypeError(f"the type variable {annotation} has no type: write Record[int] or Trusted[str], say")
     is_class = isinstance(annotation, type) and not typing.get_args(annotation)  # a generic class has its own variables
     variables = () if is_class else getattr(annotation, "__parameters__", ())

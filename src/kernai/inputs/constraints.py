@@ -148,8 +148,6 @@ def _tighten(schema: Schema, keyword: str, value: Any) -> None:
 def constrained(kind: InputType, metadata: Sequence[Any]) -> InputType:
     """The type with the constraints in an `Annotated`'s metadata. Raises `TypeError` for one that does not apply."""
     found = [one for given in metadata for one in constraints_of(given)]
-    if not found:
-        return kind
     members = kind.members if isinstance(kind, UnionType) else (kind,)
     for name, value in found:
         if all(_applied(name, value, member) is None for member in members):
@@ -172,7 +170,7 @@ def constraints_of(given: Any) -> Iterator[tuple[str, Any]]:
     """The constraints in one piece of metadata, if any, as they are written: `ge` and 1."""
     if isinstance(given, type) and given.__module__.startswith("annotated_types"):
         raise TypeError(f"the constraint {given.__name__} is a class; write {given.__name__}(...)")
-    if isinstance(given, (str, bytes, type)) or given is None:
+    if isinstance(given, (str, bytes, type)):
         return
     is_group = getattr(given, "__is_annotated_types_grouped_metadata__", False)
     several = given if is_group else getattr(given, "__metadata__", None)  # as in Annotated[str, LowerCase]
