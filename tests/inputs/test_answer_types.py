@@ -430,7 +430,7 @@ def fitting(schema: Any, definitions: Any) -> st.SearchStrategy[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [GENERATED, *map(st.just, (Decimal, Options, Point, Tree, Node[int] | Tag))], ids=range(6))
 @given(data=st.data())
-@settings(max_examples=int(os.environ.get("KERNAI_TYPES", "100")), deadline=None)
+@settings(max_examples=int(os.environ.get("KERNAI_TYPES", "40")), deadline=None)
 def test_exactly_the_answers_that_the_schema_accepts_are_read(kinds: st.SearchStrategy[Any], data: st.DataObject) -> None:
     answer = AnswerType(list[data.draw(kinds)])  # type: ignore[misc]  # in a list, so that no bare text counts
     schema = answer.schema()

@@ -100,7 +100,6 @@ class Skill:
         self.takes_keywords = not (self.wants_context or self._positional) and type(self).invoke is Skill.invoke
         # for `help`, `inspect.signature`, and whatever reads the function's annotations
         self.__name__ = self.__qualname__ = name
-        self.__doc__ = None
         update_wrapper(self, execute, updated=())
         with suppress(Exception):  # Python 3.14 evaluates them here
             self.__annotations__ = execute.__annotations__
