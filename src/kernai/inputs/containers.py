@@ -10,10 +10,9 @@ from kernai._util.api import Once, close_matches
 from kernai.errors import error_text
 from kernai.inputs.schema import NO_VALUE, REQUIRED, WORDS, Definition, Schema, Sentinel, adopted, resolved, tags_of
 from kernai.inputs.types import Fault, FloatType, InputType, Validation, WrapperType, shown, underlying
-from kernai.jsonio.json_data import MAX_DEPTH, copy_of, dumps, loads
+from kernai.jsonio.json_data import MAX_DEPTH, copy_of, dumps
 from kernai.values.skill_result import typed
 
-_READ_AS = "read as"
 SETS = (set, frozenset)
 _LONGEST_FOREIGN = 400  # characters of a validator's message
 
@@ -154,10 +153,7 @@ class UnionType(InputType):
         wrong = {one: {key for fault in found for key in fault.path[:1]} for one, found in inside.items()}
         right = {tag for one in inside for tag in tags[one] - wrong[one]}
         member = min(inside, key=lambda one: (bool(wrong[one] & tags[one] & right), len(inside[one])))
-        return [
-            fault if _READ_AS in fault.message else Fault(fault.path, f"{fault.message} ({_READ_AS} {member.label})")
-            for fault in inside[member]
-        ]
+        return [Fault(path, f"{message} (read as {member.label})") for path, message in inside[member]]
 
     @Once
     def schema(self) -> Schema:
@@ -345,9 +341,8 @@ class ModelType(InputType):
             return self.model.model_validate(copy_of(value))
         except Exception:
             # a strict model takes the text of a date, or a list for a set, only from JSON
-            text, rules = dumps(value), getattr(self.model, "__pydantic_core_schema__", None)
-            if "'strict': True" in repr(rules) and loads(text) == value:
-                return self.model.model_validate_json(text)
+            if "'strict': True" in repr(getattr(self.model, "__pydantic_core_schema__", None)):
+                return self.model.model_validate_json(dumps(value))
             raise
 
     @Once

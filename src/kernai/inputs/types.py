@@ -162,13 +162,11 @@ class InputType:
 
     def from_text(self, text: str) -> Any:
         """The number or boolean that plain text means as the only input, else the text."""
-        natural = self.natural
-        is_text = str in natural and (self.exact is str or self.takes(text))
-        value = text if is_text else literal_of(text)
-        if type(value) is int and int not in natural:
+        value = text if self.takes(text) else literal_of(text)
+        if type(value) is int and int not in self.natural:
             with suppress(OverflowError):
                 value = float(value)
-        return value if type(value) in natural else text
+        return value if type(value) in self.natural else text
 
     def _from_string(self, value: object, validation: Validation) -> Any:
         """The number or boolean in a string, if repair allows it; any other value is a fault."""
