@@ -244,7 +244,7 @@ def test_broken_json_that_names_the_input_is_an_error_and_not_its_text(content: 
     (dict, '{"status": "open"}', {"status": "open"}),
     (dict, "{status: 'open'}", {"status": "open"}),
     (dict[str, int], '{"a": "1"}', {"a": 1}),
-    (dict, "{}", {}), (Input(dict, default=None), "{}", None),
+    (dict, "{}", {}), (Input(dict, default=None), "{}", None), (dict | None, '{"status": "open"}', {"status": "open"}),
     (list[str], "['a',]", ["a"]),
     (tuple[int, int], "[1, 2]", (1, 2)),
     (Any, '{"status": "open"}', {"status": "open"}),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 from uuid import UUID
 
 import pytest
@@ -111,6 +111,11 @@ class Payment:
     def __post_init__(self) -> None:
         self.copy = self.copy or self.note.partition("copy to ")[2]
         self.copies = self.copies or ({self.copy} if self.copy else None)
+
+
+class Due(NamedTuple):
+    to: Trusted[str]
+    on: date
 
 
 class Order(TypedDict):
@@ -222,6 +227,7 @@ def found(annotation: Any, value: Any) -> dict[str, tuple[Any, bool]]:
        "it.copy": ("b", True), "it.copies[0]": ("b", True)}) for sent in ({}, {"copy": "", "copies": None})),
     (Trusted[Payment], {"recipient": "a", "note": "n", "kind": "card"},
      {"it.recipient": ("a", True), "it.note": ("n", True)}),
+    (Due, {"to": "a", "on": "2026-11-24"}, {"it.to": ("a", True), "it.on": (date(2026, 11, 24), False)}),
     (Order, {"to": ["a"], "count": 2}, {"it.to[0]": ("a", True), "it.count": (2, False)}),
     (Letter, {"address": "a", "text": "b"}, {"it.address": ("a", True), "it.text": ("b", False)}),
     (Renamed, {"recipient": "a", "account": "b"}, {"it.recipient": ("a", True), "it.chosen": ("b", True)}),

@@ -364,6 +364,7 @@ def test_a_subclass_of_skill_may_parse_and_bind_parameters_in_its_own_way() -> N
     provider = MockProvider('<command name="say">hello</command>', "<final>done</final>")
     result = execute(Agent(instructions="x", skills=[Shouted("say", execute=say)], provider=provider), "go")
     assert ">HELLO!<" in result.messages[2].text
+    assert Shouted("say", execute=say).rebind({"text": "a"}, {"text": "b"}) == {"text": "b!"}
 
 
 # ----------------------------------------------------------------------------------------------------- mistakes
