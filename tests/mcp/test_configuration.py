@@ -62,7 +62,7 @@ WRONG = [
     ("mcp.yml", "with the key 'servers', got str; kernai.mcp.load reads a file"),
     (["servers"], "the configuration must be a mapping with the key 'servers', got list"),
     ({"server": {}}, "unknown key 'server': write {'servers': {'NAME': {'command': ...}}}"),
-    ({"servers": {}, "timeout": 3}, "unknown key 'timeout': write {'servers': "),
+    *(({"servers": {}, other: {}}, f"unknown key {other!r}: write {{'servers': ") for other in ("timeout", "mcpServers")),
     ({"servers": []}, "servers must be a mapping from names to servers, got list"),
     *(({"servers": {name: STDIO}}, f"got {name!r}") for name in ("a b", 7)),
     ({"servers": {"it": "npx"}}, "server 'it': must be a mapping such as {'command': ...}, got str"),

@@ -105,9 +105,11 @@ def test_an_input_is_described_by_its_schema_and_its_usage_line_is_valid(tool: O
 
 
 def test_an_omitted_input_is_not_sent_and_its_default_is_shown(tool: OneTool) -> None:
-    one = tool(properties(
-        ("path", "depth"), path={"type": "string"}, depth={"type": "integer", "default": 2}, ctx={"type": "string"}
-    ))
+    schema = properties(
+        ("path", "depth"), path={"type": "string"}, depth={"type": "integer", "default": 2}, ctx={"type": "string", "x-trusted": True}
+    )
+    one = tool({**schema, "additionalProperties": True})
+    assert not one.is_guarded  # only the host marks inputs as trusted
     assert one.call({"path": "/"}) == one(path="/") == '{"path": "/"}'
     assert one.call({"path": "/", "ctx": "x", "strange": 1}) == '{"path": "/", "ctx": "x"}'
     assert "- depth (integer, default 2)\n- ctx (string, optional)" in one.describe()
