@@ -144,16 +144,21 @@ class HttpxResponse:
         self._decoder.end()
 
     async def finish(self) -> None:
-        with suppress(TransportError, TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
-                size = 0
-                while size <= DRAIN_BYTES and not self._ended and not self._closed:
-                    size += len(await self._read())
-        await self.aclose()
+        try:
+            with suppress(TransportError, TimeoutError):
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    size = 0
+                    while size <= DRAIN_BYTES and not self._ended and not self._closed:
+                        size += len(await self._read())
+        finally:
+            await self.aclose()
 
     async def aclose(self) -> None:
         """Closes the connection unless the body was read to its end; an iteration in progress gets an error."""
         self._closed = True
+        await asyncio.shield(self._release())  # if it were cancelled, httpcore would keep the connection as in use
+
+    async def _release(self) -> None:
         if hasattr(self._stream, "_httpcore_stream"):  # which a cassette's response lacks
             connection = self._stream._httpcore_stream._stream._connection  # noqa: SLF001 - has what httpcore hides
             # httpcore would take bytes after the response's end for the next response
@@ -167,8 +172,11 @@ class HttpxResponse:
             raise self._deadline.closed_here()
         try:
             data = await anext(self._pieces, b"")
-        except (OSError, httpx.HTTPError) as error:
-            if self._closed:
+        except BaseException as error:
+            was_closed, self._closed = self._closed, True  # the next read would be taken for the body's end
+            if not isinstance(error, (OSError, httpx.HTTPError)):
+                raise
+            if was_closed:
                 raise self._deadline.closed_here() from None
             await self.aclose()
             # for the parser, an early end is one of many errors

@@ -10,14 +10,14 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any, Self
 
 import pytest
 
 from adapter_calls import shown_by
 from kernai_providers.httpx_transport import HttpxTransport
-from kernai_providers.transport import Request, Timeouts
+from kernai_providers.transport import Request, Timeouts, TransportError
 from transport_clients import PATIENCE, REAL, LoopClient, client_of, failure, read
 from wire_server import Gate, Reply, WireServer, plain
 
@@ -77,6 +77,26 @@ async def test_threads_and_loops_use_one_transport_side_by_side_and_closing_it_l
         gate.set()
         assert (await in_thread, await here) == ((200, b"beginend"), b"beginend")
         transport.close()
+
+
+@pytest.mark.parametrize("how, is_whole", [("read", False), ("finish", False), ("finish", True)])
+async def test_a_response_that_is_cancelled_twice_keeps_no_connection_and_is_not_taken_for_whole(how: str, is_whole: bool) -> None:
+    transport, held = HttpxTransport(), Reply(body=(b"begin", b"end")).hold(Gate(), at=1)
+    with WireServer(plain(b"begin") if is_whole else held) as server:
+        response = await transport.asend(Request("GET", server.url))
+        body = aiter(response)
+        assert await anext(body) == b"begin"
+        waiting = asyncio.ensure_future(anext(body) if how == "read" else response.finish())
+        for _ in range(2):  # the second time while httpcore closes the connection
+            await asyncio.sleep(0)
+            waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with nullcontext() if is_whole else pytest.raises(TransportError, match="closed on this side"):
+            _ = [piece async for piece in response]
+        await response.finish()
+        await transport.aclose()
+        await asyncio.to_thread(server.until, lambda: not server.open_connections)
 
 
 class Socks:
