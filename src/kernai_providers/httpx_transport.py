@@ -69,9 +69,8 @@ class HttpxTransport(HttpTransport):
                 deadline.lift_limit()
                 return HttpxResponse(raw, deadline)
             except BaseException as error:
-                # httpcore does not close one that fails before sending, nor if the task is cancelled twice
                 if deadline.stream is not None:
-                    await asyncio.shield(deadline.stream.aclose())
+                    await asyncio.shield(_abandon(transport, deadline.stream))
                 known = (OSError, httpx.HTTPError, TransportError)
                 if not isinstance(error, Exception if deadline.connecting else known):
                     raise
@@ -187,6 +186,17 @@ class HttpxResponse:
         return data
 
 
+async def _abandon(transport: Any, stream: _WatchedStream) -> None:
+    """Closes a connection, which httpcore does not if it fails before sending.
+
+    If the task is cancelled twice, httpcore would also keep it as one in use, with all that belongs to the request.
+    """
+    await stream.aclose()
+    for connection in transport._pool.connections:  # noqa: SLF001 - httpcore has no other way
+        if getattr(connection._connection, "_network_stream", None) is stream:  # noqa: SLF001 - as above
+            await connection.aclose()
+
+
 # ------------------------------------------------------------------------------------ the network below httpx
 
 
@@ -271,7 +281,9 @@ class _WatchedStream(httpcore.AsyncNetworkStream):
     ) -> _WatchedStream:
         with _plain_errors(ssl.SSLEOFError):
             stream = await self._inner.start_tls(ssl_context, server_hostname, self._deadline.seconds)
-        return _WatchedStream(stream, timeout or self._deadline)
+        deadline: Deadline = timeout or self._deadline
+        deadline.stream = watched = _WatchedStream(stream, deadline)
+        return watched
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)

@@ -99,6 +99,20 @@ async def test_a_response_that_is_cancelled_twice_keeps_no_connection_and_is_not
         await asyncio.to_thread(server.until, lambda: not server.open_connections)
 
 
+async def test_a_request_that_is_cancelled_twice_is_not_kept_as_one_in_use() -> None:
+    transport = HttpxTransport()
+    with WireServer(plain(b"").stall(Gate())) as server:
+        asking = asyncio.ensure_future(transport.asend(Request("GET", server.url)))
+        await asyncio.to_thread(server.until, lambda: len(server.requests) == 1)
+        for _ in range(2):
+            asking.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        (made,) = (await anext(transport._loops[asyncio.get_running_loop()])).values()
+        assert all(connection.is_closed() for connection in made._pool.connections)
+
+
 class Socks:
     """A SOCKS5 proxy that connects everything to one port (RFC 1928, RFC 1929), and sends its answer byte by byte.
 
