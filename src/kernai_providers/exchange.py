@@ -114,8 +114,7 @@ class Turn:
     async def _open(self) -> AsyncResponse:
         request, to = replace(self._exchange.request, unwanted=self.unwanted), self._transport
         response: AsyncResponse = BlockingResponse(to.send(request)) if self._blocks else await to.asend(request)
-        self._response = response  # from now on, `close` reaches it, whatever its iterator does
-        self._body = response.__aiter__()
+        self._response, self._body = response, response.__aiter__()
         return response
 
     async def _next(self) -> bytes:

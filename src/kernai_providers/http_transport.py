@@ -114,8 +114,10 @@ class HttpTransport:
             self._close_unfit()
             for connection in [each for each in reversed(self._idle) if each.to == call]:
                 self._idle.remove(connection)
+                wire = connection.wire
+                is_stale = wire is not None and (connection.has_excess or wire.has_input())
                 # a cassette's connection must not be used after the cassette, nor an earlier one during it
-                if type(connection.http) is wanted and not connection.is_stale:
+                if type(connection.http) is wanted and not is_stale:
                     return connection
                 connection.hang_up()
         return None

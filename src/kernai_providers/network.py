@@ -160,11 +160,6 @@ class Connection:
         if self.wire is not None:
             self._socket.close()
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether there is something to read although no request was sent: the connection's end, or nonsense."""
-        return self.wire is not None and (self.has_excess or self.wire.has_input())
-
     def read(self, size: int) -> bytes:
         return self._wait(self._socket.recv, size)
 

@@ -457,7 +457,11 @@ class ResponsesReader(UsageReader):
         self.called_tool = self.called_tool or kind in ("function_call", "custom_tool_call")
         if kind == "function_call":
             self.call(index, name=item.get("name"), id=item.get("call_id"))  # which may have been announced
-            self.call_was(index, str(item.get("arguments") or ""))
+            text, call = str(item.get("arguments") or ""), self._calls.get(index)
+            if call is None or not call.pieces:
+                self.call(index, text=text)
+            elif text:  # the complete arguments count, not the pieces
+                call.pieces = [text]
         if kind == "message" and isinstance(item.get(PHASE), str):
             self.keep({"type": PHASE, PHASE: item[PHASE]})
         if kind == "reasoning" and item.get("encrypted_content"):

@@ -335,14 +335,6 @@ class Reader(ABC):
             self._new.append((call.index, *call.block, piece if call.is_shown else "".join(call.pieces)))
             call.is_shown = True
 
-    def call_was(self, key: object, text: str) -> None:
-        """Sets the complete arguments of a native call, which some vendors repeat at its end: these count."""
-        call = self._calls.get(key)
-        if call is not None and not call.pieces:
-            self.call(key, text=text)
-        elif call is not None and text:
-            call.pieces = [text]
-
     def keep(self, item: Mapping[str, Any], at: int | None = None) -> None:
         """Keeps reasoning that the vendor wants back with what it led to; `at`: how many calls come before it."""
         at = len(self._calls) if at is None else at
