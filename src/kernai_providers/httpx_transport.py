@@ -38,6 +38,9 @@ except ImportError as missing:
     raise ImportError('HttpxTransport needs httpx: pip install "kernai[httpx]"') from missing
 
 
+# ruff: noqa: SLF001 - httpx and httpcore hide their connections
+
+
 class HttpxTransport(HttpTransport):
     """An `HttpTransport` that also sends requests under asyncio. With it, a provider needs no worker thread there.
 
@@ -83,7 +86,7 @@ class HttpxTransport(HttpTransport):
         """Closes the idle connections of the running event loop. The transport may be used again."""
         transports = self._loops.get(asyncio.get_running_loop())
         for transport in () if transports is None else list((await anext(transports)).values()):
-            for connection in transport._pool.connections:  # noqa: SLF001 - httpx closes all or none
+            for connection in transport._pool.connections:  # httpx closes all or none
                 if connection.is_idle():
                     await connection.aclose()
 
@@ -99,7 +102,7 @@ class HttpxTransport(HttpTransport):
             context = self.context() if call.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             made = httpx.AsyncHTTPTransport(verify=context, limits=self._limits, trust_env=False)
             # httpx has no parameter for httpcore's network backend
-            vars(made._pool)["_network_backend"] = _WatchedBackend(self.context)  # noqa: SLF001 - see above
+            vars(made._pool)["_network_backend"] = _WatchedBackend(self.context)
             transports[key] = made
         return transports[key]
 
@@ -158,13 +161,15 @@ class HttpxResponse:
         await asyncio.shield(self._release())  # if it were cancelled, httpcore would keep the connection as in use
 
     async def _release(self) -> None:
-        if hasattr(self._stream, "_httpcore_stream"):  # which a cassette's response lacks
-            connection = self._stream._httpcore_stream._stream._connection  # noqa: SLF001 - has what httpcore hides
-            # httpcore would take bytes after the response's end for the next response
-            has_more = bool(connection._h11_state.trailing_data[0])  # noqa: SLF001 - as above
-            if not self._ended or has_more or not ends_for_certain(self.status, self.headers):
-                await connection.aclose()  # nor does httpcore close it if a task is cancelled twice
-        await self._stream.aclose()
+        stream: Any = getattr(self._stream, "_httpcore_stream", None)
+        if stream is None:
+            return  # a cassette's response has no connection
+        connection = stream._stream._connection
+        # httpcore would take bytes after the response's end for the next response
+        has_more = bool(connection._h11_state.trailing_data[0])
+        if not self._ended or has_more or not ends_for_certain(self.status, self.headers):
+            await connection.aclose()
+        await stream.aclose()
 
     async def _read(self) -> bytes:
         if self._closed and not self._ended:
@@ -192,8 +197,8 @@ async def _abandon(transport: Any, stream: _WatchedStream) -> None:
     If the task is cancelled twice, httpcore would also keep it as one in use, with all that belongs to the request.
     """
     await stream.aclose()
-    for connection in transport._pool.connections:  # noqa: SLF001 - httpcore has no other way
-        if getattr(connection._connection, "_network_stream", None) is stream:  # noqa: SLF001 - as above
+    for connection in transport._pool.connections:
+        if getattr(connection._connection, "_network_stream", None) is stream:
             await connection.aclose()
 
 

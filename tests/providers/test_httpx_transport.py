@@ -95,6 +95,8 @@ async def test_a_response_that_is_cancelled_twice_keeps_no_connection_and_is_not
         with nullcontext() if is_whole else pytest.raises(TransportError, match="closed on this side"):
             _ = [piece async for piece in response]
         await response.finish()
+        (made,) = (await anext(transport._loops[asyncio.get_running_loop()])).values()
+        assert made._pool._requests == []
         await transport.aclose()
         await asyncio.to_thread(server.until, lambda: not server.open_connections)
 
