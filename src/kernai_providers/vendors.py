@@ -186,10 +186,8 @@ def resolve(
         vendor = BY_NAME["openai-responses"]
     # it has models of other vendors, too
     model_id = f"perplexity/{model_id}" if vendor.name == "perplexity" and "/" not in model_id else model_id
-    known = {"api_key", *dict(vendor.places), *(["grammar"] if vendor.name == "local" else [])}
-    for adapter in (HttpProvider, vendor.adapter):
-        known.update(adapter.__init__.__kwdefaults__ or {})
-    _check_options(vendor.name, options, known)
+    if "grammar" in options and vendor.name != "local":
+        raise TypeError(f"grammar is an option of local, not of {vendor.name}")
     model = Model(model_id, capabilities_of(model_id) if given is None else given, cost)
     if vendor.adapter is OpenAIProvider and vendor.name != "openai":
         return CompatibleProvider(vendor, **options), model
@@ -200,7 +198,6 @@ def _in_process(vendor: Vendor, model_id: str, options: dict[str, Any]) -> HttpP
     is_smollm2 = vendor.name == "smollm2"
     if is_smollm2 and model_id != "135m":
         raise UnknownVendorError(f"the only size is smollm2/135m, got {model_id!r}; for a file: gguf//PATH/TO.gguf")
-    _check_options(vendor.name, options, {"chat_template", "context", "threads", "timeout"})
     timeout = options.pop("timeout", 600.0)
     transport = LlamaTransport(smollm2_path() if is_smollm2 else model_id, **options)
     provider = CompatibleProvider(vendor, grammar="llamacpp", transport=transport, max_retries=0, timeout=timeout)
@@ -230,13 +227,6 @@ def split_name(name: str) -> tuple[Vendor, str]:
             f"Completions: resolve('local/{model_id}', base_url='https://...', api_key='...')"
         )
     return vendor, model_id.strip()
-
-
-def _check_options(vendor: str, options: dict[str, Any], known: set[str]) -> None:
-    unknown = sorted(set(options) - known)
-    if unknown:
-        names = sorted(known | {"capabilities", "cost"})
-        raise TypeError(f"resolve: {vendor} has no option {unknown[0]!r}{likely(unknown[0], names, 'it takes')}")
 
 
 def _base_url(vendor: Vendor, places: dict[str, Any]) -> str:
