@@ -306,14 +306,10 @@ class Pause(Control):
         return self.reason
 
 
-#: how many exceptions of a group are quoted at most
-_MOST_MEMBERS = 10
-
-
 def error_text(error: BaseException) -> str:
     """The text of an exception with its notes. If it has no text, its class; for a group, the texts of its members."""
     if isinstance(error, BaseExceptionGroup):
-        text = "; ".join(map(described, error.exceptions[:_MOST_MEMBERS]))
+        text = "; ".join(map(described, error.exceptions))
     else:
         try:
             text = str(error)

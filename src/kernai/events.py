@@ -179,9 +179,6 @@ class Row:
                 raise ValueError(f"its {name!r} is a {type(value).__name__}")
         return cls(**given)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.fields()!r})"
-
 
 @cache
 def _types(annotation: str) -> _Types:
