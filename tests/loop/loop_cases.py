@@ -30,6 +30,8 @@ from kernai import (
 )
 from kernai.errors import LimitReachedError, MaxStepsReachedError
 from kernai.values.message import Part
+from tests.written import command as command  # noqa: PLC0414 - tests import all words of the table from here
+from tests.written import final as final  # noqa: PLC0414
 
 # ------------------------------------------------------------------------------------------------- vocabulary
 
@@ -90,14 +92,6 @@ class Case:
 
     def __str__(self) -> str:
         return self.name.replace(" ", "-")
-
-
-def command(name: str, content: str = "") -> str:
-    return f'<block type="command" name="{name}">{content}</block>'
-
-
-def final(text: str) -> str:
-    return f'<block type="final">{text}</block>'
 
 
 def plan(*tasks: dict[str, Any], strategy: str = "sequential") -> str:
