@@ -134,7 +134,6 @@ class ModelStream:
     def again(self) -> ModelStream:
         """Returns the stream for another attempt at the call, and retracts what this one has shown."""
         run = self.run
-        run.root.cancellation.check()
         self.attempt_failed()
         self.earlier = self._answered()
         if self.answer is not None:  # this answer has to be paid for, too
