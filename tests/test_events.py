@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -352,30 +352,12 @@ def vandalise_data(event: Event) -> None:
     vandalise(event.data)
 
 
-class Liar(Mapping[str, Any]):
-    def __getitem__(self, key: str) -> Any:
-        raise RuntimeError("not today")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter("a")
-
-    def __len__(self) -> int:
-        return 1
-
-    def __hash__(self) -> int:
-        return 1
-
-
-class Hashable(Liar):
-    def __getitem__(self, key: str) -> Any:
-        return [key]
-
-
 @WAYS
-@pytest.mark.parametrize("hostile", [{"a": Liar()}, {"a": {Hashable()}}, {"a": {Liar(): 1}}, {"a": [{"b": Liar()}]}])
-def test_metadata_that_cannot_be_copied_does_not_end_a_run(hostile: Any, way: Way) -> None:
+def test_metadata_that_contains_itself_does_not_end_a_run(way: Way) -> None:
+    odd: dict[str, Any] = {"a": [{}]}
+    odd["a"][0]["b"] = odd
     recorder = Recorder()
-    result = way(Agent(instructions="", provider=MockProvider(LlmResponse("so", metadata=hostile))), recorder=recorder, metadata={"given": hostile})
+    result = way(Agent(instructions="", provider=MockProvider(LlmResponse("so", metadata=odd))), recorder=recorder, metadata={"given": odd})
     assert result.text == "so"
     assert json.loads(recorder.to_json())
     assert recorder.for_event("llm_response")[0].data
