@@ -317,7 +317,8 @@ def error_text(error: BaseException) -> str:
             text = ""
         text = text if text.strip() else type(error).__name__
         text = f"KeyError: {text}" if isinstance(error, KeyError) else text
-    return "\n".join([text, *map(str, getattr(error, "__notes__", ()))])
+    notes = getattr(error, "__notes__", ())  # an error that answers for any attribute may give something else
+    return "\n".join([text, *map(str, notes)]) if isinstance(notes, list) else text
 
 
 def described(error: BaseException) -> str:
