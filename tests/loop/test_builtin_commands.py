@@ -42,8 +42,8 @@ def test_protocols_is_json_of_those_the_agent_may_speak() -> None:
 def test_workflow_explains_plans_and_says_that_a_sub_agent_has_none() -> None:
     text = ask("/workflow")
     assert '<block type="plan">' in text
-    for said in (ask("/workflow", context=Context(depth=1)), ask("/workflow", workflows=False)):
-        assert "Your plans are not run" in said
+    assert "You are a sub-agent: your plans are not run" in ask("/workflow", context=Context(depth=1))
+    assert "Your plans are not run" in ask("/workflow", workflows=False)
 
 
 def test_tasks_shows_the_workflow_its_state_and_its_results() -> None:

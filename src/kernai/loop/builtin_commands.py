@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def _explain_workflows(run: Run) -> str:
     if not run.may_plan:
-        return f"Your plans are not run. For your information:\n\n{WORKFLOW_HELP}"
+        why = "You are a sub-agent: your plans" if run.depth else "Your plans"
+        return f"{why} are not run. For your information:\n\n{WORKFLOW_HELP}"
     return WORKFLOW_HELP
 
 
