@@ -13,7 +13,7 @@ from typing import Any
 
 import kernai
 from kernai.recording.recorder import expand
-from kit.definition import Definition, UsageError
+from kit.definition import Definition
 from kit.provider_choice import Choice
 
 #: the environment variable with the path of a child process's store
@@ -72,7 +72,7 @@ class Kept:
         agent = options.pop("agent", self.agent)
         if self._choice.tape is not None:
             self._choice.tape.skip_to_recorded()
-        return kernai.resume(agent, run_id or self.run_id, store=self.store, **self._options, **options)
+        return kernai.resume(agent, run_id or self.run_id, store=self.store, **{**self._options, **options})
 
     def fork(self, at_step: int, run_id: str) -> str:
         """See `kernai.fork`."""
@@ -84,8 +84,6 @@ def kept_run(definition: Definition, choice: Choice, agent: kernai.Agent, **opti
     """A store in a folder that is deleted after the run; in a child process, the store of its parent."""
     given = os.environ.get(STORE)
     if given is not None:
-        if not Path(given).is_dir():
-            raise UsageError(f"{STORE} is set, and {given} is not a folder; only the harness sets this variable")
         yield Kept(definition, choice, agent, Path(given), **options)
         return
     with TemporaryDirectory(prefix="kernai-scenario-") as folder:

@@ -20,7 +20,6 @@ from fixtures import make_incident, make_products
 from fixtures.fraud_investigation import make_payments
 from kernai.recording_file import read_recording
 from kit.answers import figure
-from kit.kept import STORE
 from tests.scenarios.scenario_process import ENVIRONMENT, SCENARIOS, data_of, ran_here, recorded
 
 INVENTORY = SCENARIOS / "inventory_lookup.py"
@@ -124,12 +123,6 @@ def test_a_figure_is_read_from_the_line_with_its_label(answer: str, found: str |
 
 
 # ------------------------------------------------------------------------------------------------- durable runs
-
-def test_an_unusable_store_is_a_usage_error() -> None:
-    done = ran_here(SCENARIOS / "crash_and_resume.py", "--offline", "--no-log", KERNAI_SCENARIO_STORE="/no/such/folder")
-    assert done.returncode == 2
-    assert f"{STORE} is set, and /no/such/folder is not a folder" in done.stderr
-
 
 @pytest.mark.process
 @pytest.mark.slow

@@ -142,6 +142,10 @@ ENDINGS: dict[str, tuple[str, list[Any], int, str]] = {
     "an input that prepare sets": (f'scenario.input("nothing yet")\n{PREPARED}scenario.input("What is twice 21?")', [], 0, "ok: gives the number"),
     "no input": ("scenario.input('')", [], 2, "demo: error: there is no input: give one with"),
     "a limit": ("scenario.limits(kernai.Limits(max_calls=1))", [], 1, "FAILED: the run ended with max_calls"),
+    "a limit that a resume lifts": (
+        "scenario.limits(kernai.Limits(max_calls=1))\n"
+        "scenario.kept(lambda kept: (kept.start(), kept.resume(limits=kernai.Limits()))[1])", [], 0, "ok: gives the number",
+    ),
     "a protocol that nobody has": (
         "scenario.protocols(['mcp'])", [], 2, "the protocol 'mcp' is not registered: give its servers with scenario.mcp_config(path)",
     ),
