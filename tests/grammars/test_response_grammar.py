@@ -35,6 +35,7 @@ from kernai import (
 from kernai.grammars.gbnf import Rules, decimals, integers
 from kernai.grammars.response_grammar import JsonGrammar
 from kernai.inputs.answer_type import AnswerType
+from kernai.middleware import fallback
 from tests.grammars.gbnf_reader import Grammar
 from tests.properties import assert_linear
 
@@ -381,8 +382,11 @@ def test_a_constrained_agent_sends_its_grammar_in_the_providers_field() -> None:
         sent = sent_at(server, step)
         assert sent.temperature == 0.5
         assert sent.extra == {"a": 1, "structured": {"grammar": agent.grammar()}}
-    assert execute(agent.replace(constrain=False), "Go.", provider=server).text == "done"
-    assert sent_at(server, -1).extra == {"a": 1}
+    for field, extra in (None, {"a": 1}), ("b", {"a": 1, "b": agent.grammar()}):
+        other = MockProvider("<final>done</final>")
+        other.grammar_field = field
+        assert execute(agent.replace(middleware=[fallback(other)]), "Go.", provider=Server().fail_on_step(0)).text == "done"
+        assert sent_at(other, 0).extra == extra
 
 
 def test_a_sub_agent_is_constrained_by_its_own_grammar() -> None:

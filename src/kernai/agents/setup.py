@@ -6,7 +6,8 @@ whether the answer is typed. The agent keeps the latest one; a run checks at eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -224,6 +225,22 @@ class Setup:
         for name in reversed(provider.grammar_field.split(".")):
             value = {name: value}
         return generation.merge({"extra": value})
+
+    def constrained_instead(
+        self, generation: GenerationOptions, provider: Provider | None, other: Provider
+    ) -> GenerationOptions:
+        """Returns the options with the grammar, if they have one in the provider's field, in the other's instead."""
+        bare = _without(generation.extra, (provider and provider.grammar_field) or "")
+        if bare == generation.extra:
+            return generation
+        return self.constrained(replace(generation, extra=bare), other)
+
+
+def _without(extra: Mapping[str, Any], field: str) -> dict[str, Any]:
+    """Returns a copy without a field, ``a.b`` for one inside an object."""
+    outer, _, inner = field.partition(".")
+    rest = _without(extra[outer], inner) if inner and isinstance(extra.get(outer), Mapping) else {}
+    return {**{key: one for key, one in extra.items() if key != outer}, **({outer: rest} if rest else {})}
 
 
 def _shown(instructions: str | tuple[str | Outside, ...]) -> str:

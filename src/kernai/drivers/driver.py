@@ -152,7 +152,11 @@ class Driver:
         if not self.root.cancellation.is_quiet:
             self.check_wanted()
         run = self.root.runs[effect.scope]
-        provider = run.provider if effect.provider is None else effect.provider
+        provider, generation = effect.provider, effect.generation
+        if provider is None:
+            provider = run.provider
+        elif run.setup.constrains:  # a fallback, for example
+            generation = run.setup.constrained_instead(generation, run.provider, provider)
         if provider is None:
             raise ProviderError(NO_PROVIDER)
         stream = run.stream
@@ -164,7 +168,6 @@ class Driver:
             stream.tools = effect.tools
         if effect.timeout is not None:
             stream.own_deadline = self.root.clock.monotonic() + effect.timeout
-        generation = effect.generation
         if type(generation) is not GenerationOptions or generation.extra or generation.thinking or generation.stop:
             generation = replace(GenerationOptions.coerce(generation))  # a copy: a provider may change what it gets
         return provider, stream, generation
