@@ -104,7 +104,7 @@ class Thumbnails:
 
     def find(self, ids: set[str]) -> dict[str, dict[str, str]]:
         """Returns ``{"uri": DATA_URI}`` or ``{"left_out": REASON}`` for each id that is found."""
-        found = {one: self._picture(data, len(data)) for one, data in sorted(self._data.items()) if one in ids}
+        found = {one: self._picture(data) for one, data in sorted(self._data.items()) if one in ids}
         files = self._files() if ids - self._data.keys() else {}
         return found | {one: self._read(files[one]) for one in sorted(ids & files.keys() - self._data.keys())}
 
@@ -123,11 +123,11 @@ class Thumbnails:
         except OSError as error:
             return {"left_out": f"its file cannot be opened: {error.strerror}"}
         with file:
-            return self._picture(file.read(MAX_BYTES + 1), os.fstat(file.fileno()).st_size)
+            return self._picture(file.read(MAX_BYTES + 1))
 
-    def _picture(self, data: bytes, size: int) -> dict[str, str]:
+    def _picture(self, data: bytes) -> dict[str, str]:
         if len(data) > MAX_BYTES:
-            return {"left_out": f"it has {size:,} bytes, and a picture here may have {MAX_BYTES:,}"}
+            return {"left_out": f"it has more than {MAX_BYTES:,} bytes"}
         kind = picture_type(data)
         if kind is None:
             return {"left_out": "its data is not PNG, JPEG, GIF or WebP"}
