@@ -92,7 +92,6 @@ WRONG = {
     "an agent and a description of one": (["run", "a.py", "x", "--system", "y"], "kernai: error: --system makes an agent, and AGENT names another: a.py", "hint: leave one out"),
     "a file without skills": (["run", "x", "--skills", "silent.py", "--model", "ollama/m"], "kernai: error: --skills: there is no skill in silent.py", "hint: make one"),
     "a URL without a model": (["run", "x", "--system", "y", "--base-url", "http://x"], "kernai: error: --base-url is for a --model", "hint: give one"),
-    "a folder of skills": (["skills", "."], "kernai: error: no file '.'", "hint: name a Python file, or those in a folder by a pattern"),
     "a recording without an end": (["view", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: "),
     "a page over the recording": (["view", "run.jsonl", "-o", "run.jsonl"], "kernai: error: run.jsonl already exists and is not a page of this viewer", "hint: name another file"),
     "a page over a folder": (["view", "run.jsonl", "-o", "folder.json"], "kernai: error: cannot write folder.json: it is not a regular file", "hint: name another file with -o"),

@@ -299,13 +299,7 @@ def skills_in(files: list[str]) -> Iterator[tuple[dict[str, FoundSkill], list[sk
 
 
 def _matching(given: str) -> list[str]:
-    if os.path.isfile(given):
-        return [given]
-    try:
-        return skill_registry.find_files(given)
-    except KernaiError as error:
-        hint = "name a Python file, or those in a folder by a pattern in quotes, such as 'skills/*.py'"
-        raise CommandError(f"no file {given!r}", hint) from error
+    return [given] if os.path.isfile(given) else skill_registry.find_files(given)
 
 
 def _skills(options: Namespace) -> int:
