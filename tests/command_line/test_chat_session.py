@@ -263,7 +263,7 @@ SHOWN = {
     "task_complete": "  task a done (900 ms): done",
     "task_error": "  task a failed (5 ms): down",
     "task_start": "  task a: x",
-    "workflow_error": "  the workflow failed: the run was cancelled",
+    "workflow_error": "  the workflow failed: KeyboardInterrupt",
     "workflow_start": "  a workflow of 1 task",
 }
 MORE = {

@@ -273,6 +273,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a recording in a folder that is not there": (("run", "clerk.py", "x", "--store", "no.db", "--record", "no/r.jsonl"), "--record: cannot write no/r.jsonl: No such file", "a file that can be written"),
     "a recording of a conversation in a folder that is not there": (("chat", "clerk.py", "--store", "no.db", "--record", "no/r.json"), "--record: cannot write no/r.json: No such file", "a file that can be written"),
     "a recording in the file of the store": (("run", "clerk.py", "x", "--store", "a.json", "--record", "a.json"), "--record: a.json is the store of the run", "name another"),
+    "no id": (("run", "clerk.py", "x", "--run-id", ""), "--run-id is empty", "leave it out"),
     "a store that is none": (("runs", "clerk.py"), "clerk.py': file is not a database", "--store STORE` makes one"),
     "a store that is not there": (("runs", "no.db"), "cannot open no.db: No such file", "--store STORE` makes one"),
     "a store that is empty": (("runs", "empty"), "empty is empty", "makes one"),

@@ -26,6 +26,8 @@ def _run(options: Namespace) -> int:
     run_id = stores.new_run_id() if options.run_id is None else options.run_id
     if options.store is not None:
         stores.check_id(run_id)
+    elif not run_id:  # before an earlier recording is replaced
+        raise CommandError("--run-id is empty", "leave it out for a random one")
     elif options.run_id is not None and options.record is None and not options.quiet:
         output.note("note: --run-id without --store or --record: the run is not kept", "yellow")
     media = kernai.MediaStore()
