@@ -114,8 +114,9 @@ def test_a_server_that_ends_or_is_silent_if_the_first_request_is_not_to_initiali
 
 
 @pytest.mark.parametrize("entry, message", [
-    ({"command": "python3 server.py"}, "its standard error ended with:\ncannot run python3 server.py: No such file or directory"),
-    ({"command": "python3", "cwd": "/no/such/folder"}, "No such file or directory: '/no/such/folder'"),
+    ({"command": "no-such-command-anywhere"}, "its command 'no-such-command-anywhere' is not found"),
+    ({"command": "python3 server.py"}, "its command 'python3 server.py' is not found or cannot be run; its arguments belong in args"),
+    ({"command": "python3", "cwd": "/no/such/folder"}, "its cwd is not a folder: '/no/such/folder'"),
     ({"url": "http://127.0.0.1:9/sse"}, "Connect call failed ('127.0.0.1', 9)"),  # without the proxy
     ({"url": "http://host.test/mcp"}, "server 'it' cannot be reached: the environment's proxy is not a URL like http://host:port"),
 ])
@@ -184,7 +185,7 @@ def test_a_server_that_works_again_is_used_at_once(tmp_path: Path) -> None:
     with setup(mapping, register=False) as adapter:
         assert call(adapter, "echo", text="on").text == "on"
         files.mkdir()
-        assert "No such file or directory" in str(call(adapter, "pid").error)
+        assert "its cwd is not a folder" in str(call(adapter, "pid").error)
         assert call(adapter, "pid", server="raw").text
         assert ask(adapter, {"method": "tools/list"}).text.startswith("server raw: 1 tool")
 

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import re
+import shutil
 import sys
 from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -20,7 +21,7 @@ import httpx2
 from anyio import move_on_after
 from anyio.abc import AsyncResource
 from mcp.client.sse import sse_client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
@@ -167,7 +168,7 @@ class StderrTail:
 
 
 def transport_of(config: ServerConfig, session: Session, auth: httpx2.Auth | None) -> Any:
-    """Returns a transport. Entering it raises the SDK's own errors, or an `McpError`."""
+    """Returns a transport. Entering it raises `McpError` for an unknown command, or the SDK's own errors."""
     if config.transport == "stdio":
         return _stdio(config, session.stderr)
     return _http(config, _http_client(config, session, auth))
@@ -176,6 +177,7 @@ def transport_of(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
 @asynccontextmanager
 async def _stdio(config: ServerConfig, stderr: StderrTail) -> AsyncGenerator[Any]:
     assert config.command is not None
+    _check_command(config, config.command)
     command = [config.command, *config.args]
     # on Windows, the SDK itself makes sure that the server's processes end
     is_python = re.match(r"(?i)(python|pypy|graalpy)", Path(sys.executable or "").name)  # not so in uWSGI
@@ -189,6 +191,18 @@ async def _stdio(config: ServerConfig, stderr: StderrTail) -> AsyncGenerator[Any
     with stderr.file() as errors:
         async with stdio_client(parameters, errlog=errors) as streams:
             yield streams
+
+
+def _check_command(config: ServerConfig, command: str) -> None:
+    """Raises `McpError` if the command cannot be started. The guard could only write that to standard error."""
+    if config.cwd is not None and not Path(config.cwd).is_dir():
+        raise McpError(f"its cwd is not a folder: {config.cwd!r}")
+    path = (get_default_environment() | dict(config.env)).get("PATH")
+    # a command with a slash is looked for in the server's folder
+    started = os.path.join(config.cwd or "", command) if os.path.dirname(command) else command  # noqa: PTH118, PTH120
+    if shutil.which(started, path=path) is None:
+        hint = "its arguments belong in args" if " " in command else "is it installed, and in PATH?"
+        raise McpError(f"its command {command!r} is not found or cannot be run; {hint}")
 
 
 @asynccontextmanager
