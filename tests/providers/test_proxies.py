@@ -113,7 +113,7 @@ def test_a_proxy_that_cannot_be_reached_is_a_failed_connection(monkeypatch: Any,
     ("vendor.test", "http://proxy.test:3128", "", True),
     ("vendor.test", "proxy.test:3128", "", True),
     *((host, "http://proxy.test:3128", listed, goes) for host, listed, goes in (
-        ("vendor.test", "vendor.test", False), ("api.vendor.test", "other.test,.vendor.test", False), ("api.vendor.test", "*.Vendor.test", False),
+        ("vendor.test", "vendor.test", False), ("api.vendor.test", "other.test,.vendor.test", False), ("api.vendor.test", "*.Vendor.test", False), ("my-vendor.test", "*.vendor.test", True),
         ("api.vendor.test", "other.test, *", False), ("vendor.test", "*.other.test,10.0.0.0/8", True), ("10.1.2.3", "a.test, 10.0.0.0/8", False),
         ("10.1.2.3", "10.9.9.9/8", False), ("11.1.2.3", "10.0.0.0/8", True), ("fd00::1", "fd00::/8", False), ("10.1.2.3", "fd00::/8", True),
         ("fd00::1", "fd00::1", False), ("fd00::1", "[fd00::1]", False), ("fd00::1", "[fd00::1]:443", False), ("fd00::2", "fd00::1", True))),

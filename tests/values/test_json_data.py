@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernai import Media, StopReason
@@ -189,9 +189,10 @@ def test_nesting_is_bounded_but_for_brackets_in_strings(opening: str, closing: s
             loads(opening * deep + "1" + closing * deep)
 
 
+@example('[["[')  # exactly as deep as is allowed
 @given(st.lists(st.sampled_from(["[", "]", "{", "}", '"', "\\", "a", ","]), max_size=40).map("".join))
 def test_the_depth_is_that_of_the_brackets_outside_of_strings(text: str) -> None:
-    text = text.replace("[", "[" * 80).replace("{", "{" * 80)
+    text = text.replace("[", "[" * 100).replace("{", "{" * 100)
     depth = deepest = 0
     in_string = escaped = False
     for sign in text:
