@@ -18,7 +18,7 @@ import pytest
 
 import docs_tables
 from kernai import Agent, Decision, Event, Limits, LlmResponse, MediaStore, MockProvider, Provider, Skill
-from kernai.command_line import main, stores
+from kernai.command_line import main, output, stores
 from kernai.command_line.chat_command import ChatSession
 from kernai.command_line.narrator import Narrator, TurnView
 from kernai.command_line.output import CommandError, interruptible
@@ -266,6 +266,10 @@ SHOWN = {
     "workflow_error": "  the workflow failed: KeyboardInterrupt",
     "workflow_start": "  a workflow of 1 task",
 }
+WARNINGS = {
+    "answer_rejected", "block_incomplete", "builtin_error", "forged_block", "in_flight", "informational_only", "model_restarted",
+    "model_waiting", "no_blocks_stall", "protocol_error", "quoted_call", "skill_error", "stray_close", "task_error", "workflow_error",
+}  # fmt: skip
 MORE = {
     "approval_requested": "  call 1.0 of refund waits for a decision",
     "context_saved": '  context saved: {"items": ["lamp"]}',
@@ -281,12 +285,15 @@ MORE = {
 def test_an_event_of_any_kind_is_one_line_or_none(
     verbose: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+    for name, value in {"COLUMNS": "120", "TERM": "xterm", "NO_COLOR": ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(output, "is_terminal", lambda _: True)
     shown = {}
     for kind in KINDS.values():
         Narrator(steps=True, verbose=verbose)(Event(kind.type, loads(docs_tables.documented(kind)[1]), 3))
         shown[kind.type] = capsys.readouterr().err
-    assert {kind: line.removesuffix("\n") for kind, line in shown.items() if line} == (SHOWN | MORE if verbose else SHOWN)
+    lines = {kind: f"\x1b[{33 if kind in WARNINGS else 2}m{line}\x1b[0m\n" for kind, line in (SHOWN | MORE if verbose else SHOWN).items()}
+    assert {kind: line for kind, line in shown.items() if line} == lines
 
 
 @pytest.mark.parametrize("kind, data, shown", [
