@@ -163,20 +163,24 @@ def test_two_threads_that_list_the_tools_of_a_new_server_at_once_both_get_them()
         assert [one.name for one in (*adapter.skills("it"), *first.result())] == ["go", "go"]
 
 
-def test_a_call_that_lacks_headers_is_sent_again_after_its_tool_was_listed_again() -> None:
+def test_only_a_call_that_lacks_headers_is_sent_again_after_its_tool_was_listed_again() -> None:
     listings: list[Tool] = []
+    calls: list[int] = []
 
     def listing() -> list[Tool]:
         listings.append(Tool(name="take", input_schema={"type": "object"}))
         return listings[:1]
 
     def take(_: Any) -> CallToolResult:
-        if len(listings) == 1:
-            raise MCPError(HEADER_MISMATCH, "list it again")
+        calls.append(len(listings))
+        if len(calls) != 2:
+            raise MCPError(HEADER_MISMATCH if len(listings) == 1 else -32000, "list it again")
         return text_result("taken")
 
     with setup({}, {"it": sdk_server(listing, take)}, register=False) as adapter:
         assert call(adapter, "take").text == "taken"
+        assert call(adapter, "take").error is not None
+    assert calls == [1, 2, 2], "how many listings each call came after"
 
 
 @pytest.mark.parametrize("has_own_client", [False, True])
