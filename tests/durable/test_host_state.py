@@ -277,12 +277,13 @@ def test_after_a_crash_a_task_shares_the_same_attributes_as_before(way: Way, kin
 
 @EACH_WAY
 def test_the_end_of_a_sub_agent_is_recorded_at_once_and_no_call_waits_for_it(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended, recorded = threading.Event(), threading.Event()
+    begun, ended, recorded = threading.Event(), threading.Event(), threading.Event()
 
     class Ending(Hooks):
         def on_run_end(self, run: Any, result: object) -> None:
             run.context.items.append("end")
             if run.scope == "2.1":
+                begun.wait(PATIENCE)
                 ended.set()
 
     class Noting(Recorder):
@@ -291,9 +292,11 @@ def test_the_end_of_a_sub_agent_is_recorded_at_once_and_no_call_waits_for_it(way
                 recorded.set()
 
     def wait(ctx: SkillContext[Cart]) -> str:
+        begun.set()
         ended.wait(PATIENCE)
         ctx.run_context.items.append("wait")
-        return str(recorded.wait(PATIENCE))
+        ctx.run_context.items.append(str(recorded.wait(PATIENCE)))
+        return "waited"
 
     monkeypatch.setattr(host_state, "LONGEST_WAIT", inf)
     clerk = Agent(instructions="c", middleware=[Ending()]).as_skill("clerk", "Ends.")
@@ -301,7 +304,8 @@ def test_the_end_of_a_sub_agent_is_recorded_at_once_and_no_call_waits_for_it(way
     scripts = {"go": [ask, command("put", "a"), command("wait") + ask, "<final>done</final>"], "sub": ["<final>s</final>"]}
     run = Stored(way, it, scripts)
     assert run.execute(context=Cart(), recorder=Noting(), limits=Limits(timeout=PATIENCE)).ok
-    assert run.data("context_saved")[-1]["items"] == ["end", "a", "end", "wait"]
+    saved = [one["items"] for one in run.data("context_saved")]
+    assert saved == [["end"], ["end", "a"], ["end", "a", "end", "wait", "True"]], "nothing half-finished"
 
 
 def test_a_text_instead_of_a_list_of_a_contexts_own_attributes_is_refused() -> None:
