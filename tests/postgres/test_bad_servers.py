@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -281,16 +283,19 @@ def test_watching_a_run_marks_it_only_now_and_then_and_waits_no_longer_than_aske
     server: Server, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "LOOKS", 60.0)
+    later = [0.0]
+    monkeypatch.setattr(store, "time", SimpleNamespace(sleep=time.sleep, monotonic=lambda: time.monotonic() + later[0]))
     marks, schema = [], schema.ljust(LONGEST_NAME, "_")
     with opened(server, schema=schema) as kept:
         kept.append("r", 0, [entry()], [])
         with kept._news_of("r") as wait, psycopg.connect(server.dsn) as connection:
-            for _ in range(3):
+            for later[0] in (0.0, 0.0, 0.0, store.WATCHED / 2):
                 wait(0.0)
                 marks.append(connection.execute(f"SELECT watched FROM {schema}.runs").fetchone())
         kept.append("r", 1, [entry()], [])  # it notifies whoever watches
         assert kept._server._watchers == {}, "nobody watches any more"
-    assert marks == [marks[0]] * 3 != [(0.0,)] * 3
+    assert marks[:3] == [marks[0]] * 3 != [(0.0,)] * 3
+    assert marks[3] != marks[0], "the mark is renewed before it expires"
 
 
 def test_a_transaction_is_written_completely_or_not_at_all(kept: PostgresStore) -> None:

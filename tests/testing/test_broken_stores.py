@@ -357,6 +357,12 @@ def test_a_fault_of_a_store_is_found(rule: str, said: str, faulty: type[Any], tm
         getattr(Rules(), f"test_{rule}")()
 
 
+def test_a_lease_that_does_not_expire_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("kernai.testing.run_store_rules.TIMEOUT", 0.0)
+    longer = broken(MemoryStore, claim=lambda right, run_id, worker, _: right(run_id, worker, 1.0))
+    test_a_fault_of_a_store_is_found("a_lease_that_is_over_can_be_claimed", "whether the lease has expired", longer, tmp_path)
+
+
 @pytest.mark.parametrize("rules", [StoreRules, RunStoreRules])
 def test_the_rules_need_no_pytest(rules: Any) -> None:
     source = Path(rules.make.__code__.co_filename).read_text(encoding="utf-8")
