@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kernai._util.redaction import Redactor, one_line, printable, shown_url
 
-SECRET = "s3'cr\"et \\ú kéy/+=<ü>&\\\n\U0001f511"
+SECRET = "s3'cr\"et \\ú kéy/+=<ÿ>&\\\n\U0001f511"
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "as it is": str,
     "in capitals": lambda secret: secret.upper().replace("\\N", "\\n"),
