@@ -245,7 +245,7 @@ def test_the_record_has_the_failure_of_an_observer_and_a_debug_line_its_tracebac
         kernai.run(Agent(instructions="", provider=MockProvider("done")), "Go.", on_event=fail)
     records = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert {vars(record)["kernai_error"] for record in records} == {failure}
-    said = rf'event=callback.failed run_id=\S+ during=\w+ error="ValueError: bad luck"{trace}'
+    said = rf'event=callback.failed run_id=[0-9a-f]{{24}} during=\w+ error="ValueError: bad luck"{trace}'
     assert all(re.fullmatch(said, record.getMessage()) for record in records)
 
 
