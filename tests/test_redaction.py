@@ -101,7 +101,7 @@ def test_escape_characters_do_not_make_the_search_slow(secret: str, text: str) -
     assert Redactor({secret: "[key]"}).text(text) == text
 
 
-@pytest.mark.parametrize("url, shown", [("http://a:b@h:1/p?q#f", "http://h:1/p"), ("https://[::1]:2/x", "https://[::1]:2/x")])
+@pytest.mark.parametrize("url, shown", [("http://a:b@h:1/p?q#f", "http://h:1/p"), ("https://[::1]:2/x", "https://[::1]:2/x"), ("http://a:b@c@h/p", "http://h/p")])
 def test_a_url_is_shown_without_parts_that_may_be_secret(url: str, shown: str) -> None:
     assert shown_url(url) == shown
 

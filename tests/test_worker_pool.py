@@ -168,21 +168,22 @@ def test_a_pool_that_keeps_its_threads_reuses_them_until_it_is_closed() -> None:
 
 def test_an_abandoned_worker_takes_no_place_and_no_further_job() -> None:
     pool, hangs, leave, done = WorkerPool(1, keep=True), threading.Event(), threading.Event(), threading.Semaphore(0)
-    workers: list[int] = []
+    workers: list[threading.Thread] = []
 
     def hang() -> None:
-        workers.append(threading.get_ident())
+        workers.append(threading.current_thread())
         hangs.set()
         leave.wait(PATIENCE)
 
     pool.submit(hang)
     assert hangs.wait(PATIENCE)
     pool.submit(done.release)
-    pool.give_up_on(workers[0])
-    pool.give_up_on(workers[0])
+    for _ in range(2):
+        pool.give_up_on(workers[0].ident or 0)
     pool.submit(done.release)
     wait_for(done, 2)
     leave.set()
+    workers[0].join(PATIENCE)
     while not pool._idle:  # soon the worker that took its place waits for the next job
         pass
     assert pool._free == 1
@@ -190,16 +191,17 @@ def test_an_abandoned_worker_takes_no_place_and_no_further_job() -> None:
 
 
 def test_a_place_is_free_again_if_its_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = WorkerPool(2)
+    pool, begun = WorkerPool(2), list[bool]()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         for _ in range(3):
             with pytest.raises(RuntimeError):
-                pool.submit(lambda: None)
+                pool.submit(partial(begun.append, True))
     done = threading.Barrier(3)
     for _ in range(2):
         pool.submit(lambda: done.wait(PATIENCE))
     done.wait(PATIENCE)
+    assert not begun, "a job that was refused never runs"
 
 
 # ------------------------------------------------------------------------------------------- from an event loop

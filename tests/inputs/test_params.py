@@ -150,6 +150,7 @@ def test_a_fault_after_text_that_looks_like_json_says_what_is_wrong_with_the_jso
 
 @pytest.mark.parametrize("content, expected, repairs", [
     ("{'a': 'it\\'s \"so\"', 'b': 2}", {"a": 'it\'s "so"', "b": 2}, ["single-quoted string"]),
+    ("{'a': 'it\\'s'}", {"a": "it's"}, ["single-quoted string"]),
     ('{"a": "x", "c": 2,}', {"a": "x", "c": 2}, ["trailing comma"]),
     ('{"a": "x", "b": [1, 2,]}', {"a": "x", "b": [1, 2]}, ["trailing comma"]),
     ("{'a': 'C:\\\\\"x\\\\\\' \\\"'}", {"a": "C:\\\"x\\' \""}, ["single-quoted string"]),
@@ -171,7 +172,7 @@ def test_json_with_mistakes_is_read_if_nothing_is_lost(content: str, expected: d
 @pytest.mark.parametrize(
     "content",
     ['{"a": "x"', '{"a": "x', '{"a": "x}', '{"a" "x"}', '{"a": "x" "b": 2}', '{"a": "\\q",}', '{"a": NaN,}', "{'a': 1 2}",
-     '{"a": "x",,}', "{1: 2}", '{"a": 1}}', '{"a": 0x1}', "{'a': u'x'}", '```\n{"a": "x",}', '[{"a": "x",}]', '{"a": (1, 2)}'],
+     '{"a": "x",,}', "{1: 2}", "{None: 1}", '{"a": 1}}', '{"a": 0x1}', "{'a': u'x'}", '```\n{"a": "x",}', '[{"a": "x",}]', '{"a": (1, 2)}'],
 )  # fmt: skip
 def test_json_whose_meaning_would_be_a_guess_is_an_error(content: str) -> None:
     assert TWO.read(content) == {"input": content}
@@ -180,7 +181,7 @@ def test_json_whose_meaning_would_be_a_guess_is_an_error(content: str) -> None:
 
 
 @pytest.mark.parametrize("content, reason", [
-    *((twice, "is given twice in one object") for twice in ('{"a": 1, "a": 2,}', "{'a': 1, \"a\": 2}", '{"a": {"k": 1, k: 2}}')),
+    *((twice, "is given twice in one object") for twice in ('{"a": 1, "a": 2,}', "{'a': 1, 'a': 2}", "{'a': 1, \"a\": 2}", '{"a": {"k": 1, k: 2}}')),
     ("{'a': " + "[" * 200 + "]" * 200 + "}", "nested deeper than 200 levels"), ("{'a': " + "9" * 5000 + "}", "too many digits"),
 ])
 def test_an_object_that_would_lose_something_is_not_repaired(content: str, reason: str) -> None:

@@ -21,6 +21,7 @@ from kernai.jsonio.json_data import (
     MAX_DEPTH,
     JsonRefusedError,
     JsonSyntaxError,
+    digest,
     dumps,
     dumps_data,
     jsonable,
@@ -153,6 +154,7 @@ def test_the_text_is_read_as_the_json_module_reads_it_but_for_keys_that_come_twi
     text = f"{space}{written(data)}{space}"
     assert loads(text) == json.loads(text)
     assert loads_flat(text) in (None, loads(text))
+    assert loads_flat(f"{text}x") is None
     if has_twice(data):
         assert loads_flat(text) is None
         with pytest.raises(JsonRefusedError, match="is given twice"):
@@ -214,3 +216,7 @@ def test_the_depth_is_that_of_the_brackets_outside_of_strings(text: str) -> None
 @given(VALUES | st.sampled_from([{1, 2}, {"a": object}, {("a",): 1}, Exporting(), Grumpy()]))
 def test_data_are_written_alike_without_the_walk(value: Any) -> None:
     assert dumps_data(value) == dumps(value)
+
+
+def test_a_digest_does_not_depend_on_the_order_of_keys() -> None:
+    assert digest({"a": 1, "b": {"c": 2, "d": 3}}) == digest({"b": {"d": 3, "c": 2}, "a": 1})
