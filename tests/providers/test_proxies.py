@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kernai._util.network import proxy_url
 from kernai_providers.request_checks import Endpoint, proxy_for, proxy_secrets
 from kernai_providers.transport import Request
 from transport_clients import REAL, client_of, failure, read
@@ -126,8 +127,9 @@ def test_a_proxy_that_cannot_be_reached_is_a_failed_connection(monkeypatch: Any,
 def test_the_environment_says_which_hosts_have_a_proxy(monkeypatch: Any, host: str, proxy: str, no_proxy: str, goes: bool) -> None:
     monkeypatch.setenv("https_proxy", proxy)
     monkeypatch.setenv("no_proxy", no_proxy)
-    found = proxy_for(Endpoint("https", host, 443))
-    assert (found is not None) == goes
+    to = Endpoint("https", host, 443)
+    found = proxy_for(to)
+    assert (found is not None) == goes == bool(proxy_url(f"https://me:{KEY}@{to.peer}"))
     assert found is None or (found.scheme, found.peer, found.authorization) == ("http", "proxy.test:3128", None)
 
 
