@@ -75,7 +75,9 @@ WRONG = {
     "one price": (["run", "a.py", "x", "--price", "3"], "kernai: error: argument --price: must be two prices such as 3,15, got '3'", "hint: "),
     "an unknown capability": (["run", "a.py", "x", "--model-capabilities", "text,eyes"], "kernai: error: argument --model-capabilities: no capability 'eyes'; there are text, vision", "hint: "),
     "a file that is not there": (["run", "nowhere.py", "x"], "kernai: error: cannot read nowhere.py: No such file or directory", "hint: give the path of a Python file"),
-    "a folder for a file": (["parse", "."], "kernai: error: .: Is a directory", "hint: --debug"),
+    "a folder for a file": (["parse", "."], "kernai: error: cannot read .: Is a directory", "hint: name a file of UTF-8 text, or - for stdin"),
+    "a response for a file": (["parse", "<final>42</final>"], "kernai: error: cannot read <final>42</final>: No such file", "hint: name a file of UTF-8 text"),
+    "a folder that is followed": (["view", ".", "--follow"], "kernai: error: cannot read .: Is a directory", "hint: `kernai run AGENT ... --record FILE`"),
     "no form of an agent": (["run", "agent", "x"], "kernai: error: no agent at 'agent'", "hint: the agent comes first, as FILE.py, FILE.py:NAME or MODULE:NAME; or make one: --system"),
     "an unknown module": (["run", "no_such_module:agent", "x"], "kernai: error: no module 'no_such_module'", "hint: modules are searched from the working directory"),
     "input that is no text": (["run", "a.py", "gr\udcfc"], "kernai: error: INPUT: character 2 is not valid", "hint: pipe it in as UTF-8"),
@@ -101,7 +103,7 @@ WRONG = {
     "a port that is none": (["view", "run.jsonl", "--follow", "--port", "70000"], "kernai: error: --port: cannot listen on port 70000: bind(): port must be 0-65535.", "hint: leave --port out"),
     "a file that is written at the end": (["view", "later.json", "--follow"], "kernai: error: --follow needs JSON lines, and a .json is written", "hint: record to a .jsonl"),
     "help for no command": (["help", "rnu"], "kernai: error: unknown command 'rnu'", "hint: did you mean `kernai run`?"),
-    "a file without an end": (["parse", "/dev/zero"], "kernai: error: /dev/zero: it is neither a file nor a pipe", "hint: --debug"),
+    "a file without an end": (["parse", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: name a file of UTF-8 text"),
     "no recording to compare": (["diff", "a.py", "a.py"], "kernai: error: a.py is neither JSON nor JSON lines", "hint: `kernai run AGENT ... --record FILE` makes a recording; with --store STORE the run is STORE RUN"),
     "a recording with a gap": (["diff", "gap.json", "gap.json"], 'kernai: error: gap.json: "since" of messages_sent does not fit what was before', "hint: "),
     "a recording without events": (["diff", "empty.json", "empty.json"], "kernai: error: empty.json is not a recording: it has no events", "hint: `kernai run AGENT ... --record FILE` makes a recording"),
@@ -128,6 +130,16 @@ def test_wrong_usage_is_one_line_a_hint_and_exit_status_2(
     assert lines[1].startswith(hint)
     assert (tmp_path / "other.json").read_text() == '{"name": "precious"}'
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_deleted_working_directory_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["run", "a.py", "x"]) == 2
+    assert error_lines(capsys.readouterr().err) == ["kernai: error: the working directory has been removed", "hint: change to one that exists"]
 
 
 @pytest.mark.parametrize("arguments", [["--debug", "prase"], ["parse", "nowhere", "--debug"], ["run", "--debug"], ["chat", "a.py", "--debug"]])
@@ -183,8 +195,9 @@ def test_the_program_works_if_its_streams_were_closed_before_the_start(monkeypat
 def test_a_file_is_read_as_utf_8(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "r.txt", "<final>é</final>")
     assert "é" in here("parse", "r.txt").stdout
-    error = "kernai: error: UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 2: "
-    assert here("parse", "-", input=b"ab\xff").stderr.startswith(error)
+    done = here("parse", "-", "--check", input=b"ab\xff")
+    assert done.stderr.startswith("kernai: error: cannot read -: 'utf-8' codec can't decode byte 0xff in position 2: ")
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))], ids=["nobody reads it", "a full disk"])

@@ -101,10 +101,12 @@ def test_a_file_that_is_faulty_or_without_the_agent_is_reported_with_the_reason(
     assert hint.startswith("hint: ")
 
 
-def test_a_module_may_import_from_its_own_package(here: Here, tmp_path: Path) -> None:
+def test_the_hint_for_a_file_that_imports_from_its_own_package_is_to_give_its_module(here: Here, tmp_path: Path) -> None:
     (tmp_path / "shop" / "desk").mkdir(parents=True)
     write(tmp_path / "shop", "base.py", ECHO)
-    write(tmp_path / "shop" / "desk", "agents.py", "from ..base import agent\n")
+    for package in ("..", "shop."):
+        write(tmp_path / "shop" / "desk", "agents.py", f"from {package}base import agent\n")
+        assert "name its module" in error_lines(here("run", "shop/desk/agents.py", "x").stderr)[1]
     assert here("run", "shop.desk.agents:agent", "hi", "-q").stdout == "You said: hi\n"
 
 

@@ -250,8 +250,11 @@ def _load(place: str) -> ModuleType:
         if not is_file and isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{error.name}."):
             hint = f"modules are searched from the working directory; a file is written as {AGENT_FORMS}"
             raise CommandError(f"no module {place!r}", hint) from error
-        fault = skill_registry.fault_of(error, place, path if is_file else None)
-        raise CommandError(str(fault), DEBUG_HINT, NO) from error
+        folders, hint = os.path.dirname(path).split(os.sep), DEBUG_HINT
+        # a relative import, or one from a package that contains the file
+        if is_file and isinstance(error, ImportError) and (error.name or folders[-1]).partition(".")[0] in folders:
+            hint = "name its module, as in shop.agents:stock, from the folder that contains the package"
+        raise CommandError(str(skill_registry.fault_of(error, place, path if is_file else None)), hint, NO) from error
 
 
 # ------------------------------------------------------------------------------------------------ skills in files

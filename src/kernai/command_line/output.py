@@ -199,9 +199,10 @@ def _to_stderr(text: str) -> None:
 
 
 def read_text(source: str) -> str:
-    """The text of a file, or of stdin for ``-``, without a byte order mark."""
-    raw = (b"" if sys.stdin is None else sys.stdin.buffer.read()) if source == "-" else read_whole(source)
-    return raw.decode("utf-8-sig")
+    """The text of a file, or of stdin for ``-``, without a byte order mark. Raises `CommandError` if that fails."""
+    with failing(f"cannot read {source}", "name a file of UTF-8 text, or - for stdin", (OSError, UnicodeDecodeError)):
+        raw = (b"" if sys.stdin is None else sys.stdin.buffer.read()) if source == "-" else read_whole(source)
+        return raw.decode("utf-8-sig")
 
 
 _PROMPT = "> "

@@ -162,6 +162,8 @@ def explained(error: BaseException) -> CommandError:
         return CommandError(f"{error.why}, and a run can only wait in a store", how, NO)
     if isinstance(error, RunDamagedError):
         return CommandError(error_text(error), "docs/durable.md says how to save what is whole", USAGE)
+    if isinstance(error, FileNotFoundError) and error.errno and error.filename is None:  # from `os.getcwd`
+        return CommandError("the working directory has been removed", "change to one that exists")
     if isinstance(error, OSError) and error.filename is not None:
         return CommandError(f"{error.filename}: {error.strerror or error_text(error)}", DEBUG_HINT)
     return CommandError(error_text(error) if isinstance(error, KernaiError) else described(error), DEBUG_HINT, NO)

@@ -284,7 +284,7 @@ def _follow(recording: Source, options: Namespace, title: str, folder: str) -> i
     if recording.path.lower().endswith(".json"):
         raise CommandError("--follow needs JSON lines, and a .json is written when the run has ended",
                            "record to a .jsonl; other JSON lines can be followed under such a name")
-    if is_store(recording.path):
+    if is_store(recording.path) or os.path.isdir(recording.path):
         recording.events()  # raises an error that says so
     from kernai.viewer import FollowServer
 
