@@ -210,7 +210,6 @@ def test_a_decision_is_stored_for_the_process_that_continues_the_run(here: Here,
 
 
 def test_runs_can_be_cancelled_and_deleted_by_status_and_age(here: Here, paused: Path) -> None:
-    assert "which runs" in here("runs", "runs.db", "--delete").stderr
     done = here("cancel", "runs.db", "r42", "--reason", "the customer has left")
     assert "r42 --input TEXT` opens it; " in error_lines(here(*RESUME).stderr)[1]
     assert error_lines(here("cancel", "runs.db", "r42").stderr)[0].endswith("run 'r42' has ended already: closed")
@@ -277,7 +276,10 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a store that is none": (("runs", "clerk.py"), "clerk.py': file is not a database", "--store STORE` makes one"),
     "a store that is not there": (("runs", "no.db"), "cannot open no.db: No such file", "--store STORE` makes one"),
     "a store that is empty": (("runs", "empty"), "empty is empty", "makes one"),
-    "a store that is a folder": (("run", "clerk.py", "x", "--store", "."), "not a regular file", "--store STORE` makes one"),
+    "a store that is a folder": (("run", "clerk.py", "x", "--store", "."), "not a regular file", "name a new file in a folder that exists"),
+    "a store in a folder that is not there": (("run", "clerk.py", "x", "--store", "no/runs.db"), "No such file or directory", "name a new file in a folder that exists"),
+    "a store in memory": (("run", "clerk.py", "x", "--store", ":memory:"), "path must name a file, got ':memory:'", "name a new file"),
+    "a store without a name": (("run", "clerk.py", "x", "--store", ""), "path must name a file, got ''", "name a new file"),
     "a run that is not there": (("resume", "clerk.py", "runs.db", "r43"), "has no run 'r43'", "`kernai runs runs.db` lists"),
     "a call that does not wait": ((*RESUME, "--approve", "0.0"), "call '0.0' of run 'r42' waits for no decision", "those that wait: 1.0 refund"),
     "a refusal that sounds like consent": ((*RESUME, "--refuse", "1.0=yes"), "--refuse 1.0: a text refuses", "say why, or write --approve 1.0"),
@@ -285,11 +287,14 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a refusal as an answer": (("approve", "runs.db", "r42", "1.0="), "an answer approves the call", "to refuse, use --no or --refuse"),
     "a difference to a run without its store": (("diff", "runs.db", "r42", "r43"), "cannot read r43: No such file", "with --store STORE the run is STORE RUN"),
     "two decisions on one call": ((*RESUME, "--approve", "1.0", "--refuse", "1.0"), "two decisions on call '1.0'", "one"),
-    "an empty input": ((*RESUME, "--input", " "), "--input is empty", "leave it out"),
+    "an input before the decision": ((*RESUME, "--input", "x"), "--input: the run waits for a decision first", "--refuse those that wait: 1.0 refund"),
+    "an empty input": ((*RESUME, "--approve", "1.0", "--input", " "), "--input is empty", "leave it out"),
     "no run": (("resume", "clerk.py", "--store", "runs.db"), "give an agent, a store and a run", "`kernai runs STORE` lists the runs"),
     "no run of a named agent": (("resume", "clerk.py:agent", "runs.db", "--model", "ollama/x"), "give an agent, a store and a run", "STORE RUN"),
     "an answer with a refusal": (("approve", "runs.db", "r42", "1.0=x", "--no", "WHY"), "an answer and --no exclude each other", "leave one"),
     "a consent as a refusal": (("approve", "runs.db", "r42", "1.0", "--no", "yes"), "a text refuses", "just the call's id to approve"),
+    "a deletion of every run": (("runs", "runs.db", "--delete"), "--delete would delete every run", "--older-than AGE"),
+    "an age before any date": (("runs", "runs.db", "--older-than", "999999d"), "of at most 5 digits with d, h or m", "--help"),
     "a deletion by agent": (("runs", "runs.db", "--delete", "--agent", "clerk"), "--delete takes --older-than and --status", "--agent and --limit"),
     "a run to cancel that is not there": (("cancel", "runs.db", "r43"), "no run 'r43'", "lists those it has"),
     "an age without a unit": (("runs", "runs.db", "--older-than", "90"), "such as 90d, got '90'", "--help"),

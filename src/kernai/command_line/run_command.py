@@ -105,8 +105,11 @@ def _resume(options: Namespace) -> int:
 
 
 def _decisions(options: Namespace, store: stores.StoreAt) -> dict[str, kernai.Decision]:
-    """The user's decisions by call id. Raises `CommandError` for a call that does not wait."""
-    waiting = {call.call_id: call for call in store.existing(options.run).not_in_flight()}
+    """The user's decisions by call id. Raises `CommandError` for a call that does not wait, and for an input to
+    a run whose calls still wait.
+    """
+    info = store.existing(options.run)
+    waiting = {call.call_id: call for call in info.not_in_flight()}
     decisions: dict[str, kernai.Decision] = {}
     for given, approves in [*((one, True) for one in options.approve), *((one, False) for one in options.refuse)]:
         call, value = stores.decided(given, options.run, waiting, approves=approves)
@@ -115,6 +118,10 @@ def _decisions(options: Namespace, store: stores.StoreAt) -> dict[str, kernai.De
         decisions[call] = kernai.Decision(value, by=stores.login_name() if options.by is None else options.by)
         with failing(f"--refuse {call}", f"say why, or write --approve {call}", ValueError):
             decisions[call].check_for(waiting[call].params)
+    undecided = [call for key, call in waiting.items() if key not in {*decisions, *info.decisions, *info.due}]
+    if options.input is not None and undecided:
+        hint = f"--approve or --refuse those that wait: {stores.call_lines(undecided)}"
+        raise CommandError("--input: the run waits for a decision first", hint)
     return decisions
 
 

@@ -28,9 +28,9 @@ _LEAST_INPUT, _LONGEST_WHY = 20, 400  # characters
 
 def _age(text: str) -> datetime:
     """An argparse type: the time that was this long ago."""
-    found = re.fullmatch(r"(\d+)([dhm])", text)
+    found = re.fullmatch(r"(\d{1,5})([dhm])", text)
     if found is None:
-        raise ArgumentTypeError(f"must be a number with d, h or m, such as 90d, got {text!r}")
+        raise ArgumentTypeError(f"must be a number of at most 5 digits with d, h or m, such as 90d, got {text!r}")
     units = {"d": "days", "h": "hours", "m": "minutes"}
     return datetime.now(UTC) - timedelta(**{units[found[2]]: int(found[1])})
 
@@ -38,6 +38,8 @@ def _age(text: str) -> datetime:
 def _runs(options: Namespace) -> int:
     if options.delete and (options.agent is not None or options.limit is not None):
         raise CommandError("--delete takes --older-than and --status", "leave --agent and --limit out")
+    if options.delete and options.older_than is None and options.status is None:
+        raise CommandError("--delete would delete every run", "say which: --older-than AGE, --status STATUS")
     with stores.StoreAt(options.store) as store:
         if options.delete:
             deleted = store.store.delete(updated_before=options.older_than, status=options.status)
@@ -166,7 +168,8 @@ COMMANDS = {
     ), """\
 List the runs in a store, most recently changed first. The status of a run that has ended is its stop reason; `running`
 means that a process is working on it, `abandoned` that its process died, `waiting` that a person must decide on a call,
-`blocked` that a person must choose how to continue it, and `queued` that no worker has started it yet.
+`blocked` that a person must choose how to continue it, and `queued` that no worker has started it yet. `kernai view
+STORE RUN` shows one of them.
 
 With --delete, these runs are deleted instead of listed, except those that a process is working on.""", """\
 kernai runs runs.db

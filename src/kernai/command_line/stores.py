@@ -46,7 +46,7 @@ class StoreAt:
         self.path = shown(path)
         self.store: SqliteStore | PostgresStore
         # made absolute now: an agent's file that is loaded before the block may change the working directory
-        self._file = path if is_address(path) else os.path.abspath(path)
+        self._file = path if is_address(path) or path in ("", ":memory:") else os.path.abspath(path)
         self._make = make
 
     def __enter__(self) -> Self:
@@ -55,7 +55,8 @@ class StoreAt:
             return self
         from kernai.durable.sqlite_store import SqliteStore  # a run without a store needs no SQLite
 
-        with failing("", MADE_BY, KernaiError), failing(f"cannot open {self.path}", MADE_BY):
+        hint = "name a new file in a folder that exists, or a store that kernai made" if self._make else MADE_BY
+        with failing("", hint, (KernaiError, ValueError)), failing(f"cannot open {self.path}", hint):
             if not self._make and not os.stat(self._file).st_size:
                 raise CommandError(f"{self.path} is empty and not a store of runs", MADE_BY)
             self.store = SqliteStore(self._file)
