@@ -398,7 +398,7 @@ def _instead(one: object, kind: type[Any]) -> str:
         return ": pass its protocol in protocols=, or its tools, skills(server), in skills="
     if isinstance(one, Agent):
         return ": call its as_skill(name, description)"
-    return ": decorate it with @skill" if isinstance(one, FunctionType) and kind is Skill else ""
+    return ": decorate it with @skill" if callable(one) and kind is Skill else ""
 
 
 def _optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:

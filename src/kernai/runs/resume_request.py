@@ -351,6 +351,8 @@ def _load(store: Store, run_id: str, context: Context) -> tuple[list[Any], list[
 
 def _entries(recording: Any, run_id: str | None) -> list[Any]:
     if isinstance(recording, (str, os.PathLike)):
+        if '"event":' in str(recording):  # an `OSError` would repeat all of it
+            raise TypeError("recording must be a file's path or entries, got a recording's text: pass its path")
         recording = read_recording(recording)
     entries = [entry.to_dict() if isinstance(entry, Event) else entry for entry in recording]
     for entry in entries:
