@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import Value, check_type, signature_of
@@ -52,7 +53,8 @@ def read_signature(
             default = REQUIRED if one.default is one.empty else one.default
             inputs[one.name] = Input(defaulted(annotation, default), default)
     passed = [*inputs, *([] if context is None else [context])]
-    positional = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY and one.name in passed]
+    # after a gap, an argument would be passed for the parameter before it
+    positional = list(takewhile(passed.__contains__, (p.name for p in parameters if p.kind is p.POSITIONAL_ONLY)))
     try:
         signature.bind(*positional, **{name: None for name in passed if name not in positional})
     except TypeError as error:
