@@ -93,6 +93,7 @@ WRONG = {
     "nobody to talk to": (["chat"], "kernai: error: the agent has no provider", "hint: give one, such as --model"),
     "an agent and a description of one": (["run", "a.py", "x", "--system", "y"], "kernai: error: --system makes an agent, and AGENT names another: a.py", "hint: leave one out"),
     "a file without skills": (["run", "x", "--skills", "silent.py", "--model", "ollama/m"], "kernai: error: --skills: there is no skill in silent.py", "hint: make one"),
+    "a folder of skills": (["skills", "."], "kernai: error: no skill files match '.'", "hint: name a Python file, or a pattern in quotes"),
     "a URL without a model": (["run", "x", "--system", "y", "--base-url", "http://x"], "kernai: error: --base-url is for a --model", "hint: give one"),
     "a recording without an end": (["view", "/dev/zero"], "kernai: error: cannot read /dev/zero: it is neither a file nor a pipe", "hint: "),
     "a page over the recording": (["view", "run.jsonl", "-o", "run.jsonl"], "kernai: error: run.jsonl already exists and is not a page of this viewer", "hint: name another file"),

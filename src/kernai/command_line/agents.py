@@ -302,7 +302,8 @@ def skills_in(files: list[str]) -> Iterator[tuple[dict[str, FoundSkill], list[sk
 
 
 def _matching(given: str) -> list[str]:
-    return [given] if os.path.isfile(given) else skill_registry.find_files(given)
+    with failing("", "name a Python file, or a pattern in quotes, such as 'skills/*.py'", KernaiError):
+        return [given] if os.path.isfile(given) else skill_registry.find_files(given)
 
 
 def _skills(options: Namespace) -> int:
