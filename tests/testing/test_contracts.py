@@ -254,6 +254,7 @@ def test_it(recorded_run):
     recorded_run(agent(), "Go.", provider=MockProvider("<final>1</final>"), OPTION)
 """
     outcome(tests, code.replace("OPTION", "strict=True"), "--kernai-record", passed=1)
+    outcome(tests, code.replace("OPTION", "name='openrouter/openai/gpt-4o'"), "--kernai-record", passed=1)
     for wrong, error in {
         "strct=True": "unknown option 'strct'; did you mean 'strict'?", "recorder=None": "recorded_run takes no recorder",
     }.items():

@@ -92,7 +92,7 @@ def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
         if request.config.getoption("--kernai-record"):
             recorder = Recorder()
             recorded_now = execute(agent, input, recorder=recorder, **options)
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)  # a name may have slashes, as names of models do
             path.unlink(missing_ok=True)  # now that the new recording is complete
             with JsonlSink(path) as sink:
                 for event in recorder.entries:
