@@ -95,10 +95,12 @@ def test_all_async_skills_of_one_run_share_one_event_loop_of_its_own(way: Way, p
 # ------------------------------------------------------------------------------------------- nothing is left
 
 
-def test_a_skill_may_cancel_all_other_tasks() -> None:
+@pytest.mark.parametrize("stop", [
+    lambda: asyncio.get_running_loop().stop(), lambda: [one.cancel() for one in asyncio.all_tasks() - {asyncio.current_task()}],
+])  # fmt: skip
+def test_a_skill_may_stop_the_event_loop_of_its_run_or_cancel_all_other_tasks(stop: Callable[[], object]) -> None:
     async def work() -> None:
-        for one in asyncio.all_tasks() - {asyncio.current_task()}:
-            one.cancel()
+        stop()
         await asyncio.sleep(0)
 
     recorder = Recorder()

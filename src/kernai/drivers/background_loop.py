@@ -118,13 +118,14 @@ class BackgroundLoop:
 
     def _serve(self, loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
         import asyncio
+        from asyncio.events import _get_running_loop
 
         asyncio.set_event_loop(loop)
         try:
-            while not stopped.is_set():
+            while not stopped.is_set() and _get_running_loop() is None:  # gevent's threads share one
                 # SystemExit and Ctrl-C: raised in a task that a skill started; the skill also gets it, when it awaits
-                # the task. CancelledError: a skill has cancelled all tasks
-                with suppress(SystemExit, KeyboardInterrupt, asyncio.CancelledError):
+                # the task. CancelledError: a skill has cancelled all tasks. RuntimeError: it has stopped the loop
+                with suppress(SystemExit, KeyboardInterrupt, asyncio.CancelledError, RuntimeError):
                     loop.run_until_complete(stopped.wait())
         finally:
             left = asyncio.all_tasks(loop)
