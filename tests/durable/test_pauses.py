@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -331,6 +331,14 @@ def test_a_run_whose_process_died_after_it_was_woken_is_woken_again() -> None:
     assert [acts.waits(), acts.waits()] == [True, False]
     assert acts.cut(acts.index("approval_given") + 1).resume().text == "done"
     assert acts.seen == [(None, False), (None, True), (None, True)]
+
+
+@STORES
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-9))], ids=str)
+def test_the_latest_possible_time_counts_as_not_yet_come(store: Any, zone: timezone) -> None:
+    acts = Acts(WAYS[0], datetime.max.replace(tzinfo=zone), store=store)
+    assert [acts.waits(), acts.waits()] == [True, True]
+    assert len(acts.seen) == 1
 
 
 @pytest.mark.parametrize("until", ["2026-11-24", datetime(2026, 11, 24), time(tzinfo=UTC)])  # noqa: DTZ001 - the case

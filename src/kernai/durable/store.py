@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
@@ -72,7 +73,9 @@ def utc(at: datetime | str) -> str:
         return at
     if check_type(at, datetime, "a time must be a datetime with its zone").tzinfo is None:
         raise ValueError(f"a time needs its zone, such as datetime.now(timezone.utc), got {at!r}")
-    return f"{at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+    with suppress(OverflowError):  # too close to datetime.min or datetime.max to convert
+        at = at.astimezone(UTC)
+    return f"{at.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
