@@ -358,9 +358,12 @@ def test_a_wait_is_logged_even_if_nobody_watches(caplog: pytest.LogCaptureFixtur
     assert caplog.text.count("event=model.waiting") == 2
 
 
-def test_a_provider_reports_usage_in_numbers() -> None:
+def test_a_provider_reports_usage_in_numbers_and_a_wait_with_seconds_and_a_reason() -> None:
     class Wrong(Provider):
         def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
+            for seconds, reason in (("1", "busy"), (1, OSError("busy"))):
+                with pytest.raises(TypeError, match="waiting takes seconds"):
+                    on_chunk.waiting(seconds, reason, 1)
             for wrong in (Usage(prompt_tokens=1.5), Usage(completion_tokens=True), Usage(cost=float("nan")), 5):  # type: ignore[arg-type]
                 with pytest.raises((TypeError, ValueError), match=r"must be an int from 0 to|cost must be dollars|takes a Usage, got int"):
                     on_chunk.report_usage(wrong)

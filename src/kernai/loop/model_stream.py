@@ -187,6 +187,8 @@ class ModelStream:
         self.reported = Usage.of_failed(usage.to_dict() | {"model_calls": 1, "cost": cost})
 
     def waiting(self, seconds: float, reason: str, attempt: int) -> None:
+        check_type(seconds, int | float, "waiting takes seconds, a reason and a number")
+        check_type(reason, str, "waiting takes seconds, a reason and a number")
         if self._ended:
             return
         try:
