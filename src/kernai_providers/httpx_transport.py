@@ -162,9 +162,9 @@ class HttpxResponse:
 
     async def _release(self) -> None:
         stream: Any = getattr(self._stream, "_httpcore_stream", None)
-        if stream is None:
-            return  # a cassette's response has no connection
-        connection = stream._stream._connection
+        connection = getattr(getattr(stream, "_stream", None), "_connection", None)
+        if connection is None:
+            return  # a cassette's response has no connection, nor one that tests put into httpcore's pool
         # httpcore would take bytes after the response's end for the next response
         has_more = bool(connection._h11_state.trailing_data[0])
         if not self._ended or has_more or not ends_for_certain(self.status, self.headers):

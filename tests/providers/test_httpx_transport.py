@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext, suppress
 from typing import Any, Self
 
+import httpcore
 import pytest
 
 from adapter_calls import shown_by
@@ -113,6 +114,14 @@ async def test_a_request_that_is_cancelled_twice_is_not_kept_as_one_in_use() -> 
             await asking
         (made,) = (await anext(transport._loops[asyncio.get_running_loop()])).values()
         assert all(connection.is_closed() for connection in made._pool.connections)
+
+
+async def test_an_answer_that_a_mock_puts_into_httpcores_pool_needs_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(*_: object) -> httpcore.Response:
+        return httpcore.Response(200, content=b"hello")
+
+    monkeypatch.setattr(httpcore.AsyncConnectionPool, "handle_async_request", answer)
+    assert await aread(HttpxTransport(), Request("GET", "http://vendor.test/")) == b"hello"
 
 
 class Socks:
