@@ -67,6 +67,9 @@ def test_serving_over_stdio_sends_stray_output_to_stderr_and_restores_both_descr
                 there.write(json.dumps(request) + "\n")
                 there.flush()
                 got.append(json.loads(back.readline()))
+            with pytest.raises(KernaiError, match="are serving an MCP client already") as error:
+                serve(served.SKILLS)
+            got.append(error)
 
     os.dup2(asked[0], 0)
     os.dup2(answered[1], 1)
@@ -81,7 +84,8 @@ def test_serving_over_stdio_sends_stray_output_to_stderr_and_restores_both_descr
         for one in (*before, asked[0], answered[1]):
             os.close(one)
         thread.join(30)
-    assert [one["result"].get("content") for one in got] == [None, [{"type": "text", "text": "shouted"}]]
+    assert [one["result"].get("content") for one in got[:2]] == [None, [{"type": "text", "text": "shouted"}]]
+    assert len(got) == 3
     assert "descriptor: hello" in capfd.readouterr().err
 
 

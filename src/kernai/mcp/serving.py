@@ -141,6 +141,8 @@ def _show(url: str) -> None:
 # Stdout carries the protocol, and a stray `print` would break it. So while serving, descriptor 1 and `sys.stdout` lead
 # to stderr and descriptor 0 is empty, for this process and its children.
 
+_claimed = threading.Lock()
+
 
 async def serve_stdio(tools: Tools, stop: asyncio.Event) -> None:
     """Serves the client on stdin and stdout until it disconnects or `stop` is set."""
@@ -218,7 +220,10 @@ def _client() -> Iterator[tuple[FileIO, FileIO]]:
     # these say whether the streams were open at the start; by now another file may have a closed one's number
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise KernaiError("transport='stdio' needs an open stdin and stdout; without them use 'http'")
+    if not _claimed.acquire(blocking=False):  # or chance would say which of two is served
+        raise KernaiError("stdin and stdout are serving an MCP client already; another server needs transport='http'")
     with ExitStack() as undo:
+        undo.callback(_claimed.release)
         stdin = undo.enter_context(FileIO(os.dup(0)))
         undo.callback(os.dup2, stdin.fileno(), 0)
         stdout = undo.enter_context(FileIO(os.dup(1), "w"))
