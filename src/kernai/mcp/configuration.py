@@ -73,7 +73,7 @@ def read_servers(mapping: Mapping[str, Any], given: Collection[str] = ()) -> dic
     layout = "mcpServers" if foreign else "servers"
     for key in mapping:
         if key != layout and not foreign:
-            raise McpConfigError(f"unknown key {key!r}: write {{'servers': {{'NAME': {{'command': ...}}}}}}")
+            raise McpConfigError(f"unknown key {key!r}: write only {{'servers': {{'NAME': {{'command': ...}}}}}}")
     listed = {} if mapping.get(layout) is None else mapping[layout]
     if not isinstance(listed, Mapping):
         raise McpConfigError(f"{layout} must be a mapping from names to servers, got {type(listed).__name__}")
@@ -127,7 +127,8 @@ def _transport(read: Mapping[str, Any], *, given: bool) -> Transport | None:
         raise _FaultError("transport", f"must be stdio, sse or streamable_http, got {named!r}")
     needed, foreign = ("command", _OF_HTTP) if transport == "stdio" else ("url", _OF_STDIO)
     if not read.get(needed, "").strip():
-        raise _FaultError(needed, f"is missing: transport {transport} needs it")
+        hint = f"transport {transport} needs it" if named else "give a command to start, or a url to connect to"
+        raise _FaultError(needed, f"is missing: {hint}")
     for key in foreign:
         if key in has:
             raise _FaultError(key, f"does not belong to transport {transport}; remove it")
