@@ -8,7 +8,6 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from kernai._util.api import Value, check_type, signature_of
@@ -53,8 +52,10 @@ def read_signature(
             default = REQUIRED if one.default is one.empty else one.default
             inputs[one.name] = Input(defaulted(annotation, default), default)
     passed = [*inputs, *([] if context is None else [context])]
-    # after a gap, an argument would be passed for the parameter before it
-    positional = list(takewhile(passed.__contains__, (p.name for p in parameters if p.kind is p.POSITIONAL_ONLY)))
+    in_order = [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]
+    positional = [name for name in in_order if name in passed]
+    if positional != in_order[: len(positional)]:  # it would be passed for the parameter before it
+        raise TypeError(f"{about}its function takes {positional[-1]!r} by position, after one that is not in inputs")
     try:
         signature.bind(*positional, **{name: None for name in passed if name not in positional})
     except TypeError as error:
