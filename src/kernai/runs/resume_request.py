@@ -354,6 +354,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
         if '"event":' in str(recording):  # an `OSError` would repeat all of it
             raise TypeError("recording must be a file's path or entries, got a recording's text: pass its path")
         recording = read_recording(recording)
+    check_type(recording, Iterable, "recording must be a file's path or entries, such as recorder.to_list()")
     entries = [entry.to_dict() if isinstance(entry, Event) else entry for entry in recording]
     for entry in entries:
         check_type(entry, Mapping, "recording must hold events or their dicts")
