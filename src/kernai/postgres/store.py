@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar, Unpack
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import PoolTimeout
 
 from kernai._util.api import check_count, check_texts, check_type
 from kernai.durable.lease import Lease, new_worker
@@ -379,6 +380,8 @@ class PostgresStore(LeasedStore):
 
     def _reported(self, doing: str, error: psycopg.Error) -> KernaiError:
         hint = "" if isinstance(error, psycopg.DataError) else _HINTS.get(error.sqlstate, "")
+        if isinstance(error, PoolTimeout):
+            hint = " (is the server running? If so, all connections are in use: pass a larger pool_size)"
         return KernaiError(f"cannot {doing} in {self.name}: {error_text(error).strip()}{hint}")
 
 
@@ -417,5 +420,5 @@ _HINTS: dict[str | None, str] = {
     errors.UndefinedTable.sqlstate: " (`kernai store migrate` makes the tables)",
     errors.ProgramLimitExceeded.sqlstate: " (a tag or a lock may have at most 2,600 bytes, an entry 1 GB)",
     errors.DiskFull.sqlstate: " (free some space and resume the run; what was appended before is safe)",
-    None: " (is the server running, and is this its address? For more threads at once, pass a larger pool_size)",
+    None: " (is the server running, and is this its address?)",
 }
