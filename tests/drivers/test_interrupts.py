@@ -18,6 +18,7 @@ import pytest
 import kernai
 from kernai import Agent, Context, MemorySink, MemoryStore, MockProvider, Protocol, Recorder, Skill, SkillContext
 from kernai._util import worker_pool
+from kernai.drivers.background_loop import BackgroundLoop
 from kernai.interrupts import INTERRUPTS
 from kernai.loop.effects import CallModel, Sleep
 from kernai.middleware import Hooks
@@ -382,6 +383,19 @@ def test_what_another_signals_handler_raises_just_as_a_call_gets_its_worker_ends
     with pytest.raises(SystemExit):
         kernai.execute(agent, "go", recorder=recorder)
     assert recorder.entries[-1].data["stop_reason"] == "cancelled"
+
+
+def test_no_event_loop_is_left_if_a_signals_handler_raises_as_its_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        raise SystemExit
+
+    loop, start = BackgroundLoop("kernai-test"), threading.Thread.start
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(threading.Thread, "start", interrupted)
+        loop.run(asyncio.sleep(0))
+    loop.close()
+    assert "kernai-test" not in [one.name for one in threading.enumerate()]
 
 
 @pytest.mark.parametrize("is_mapped", [False, True])

@@ -51,12 +51,13 @@ class BackgroundLoop:
             if self._serving is None:
                 loop, stopped = asyncio.new_event_loop(), asyncio.Event()
                 thread = threading.Thread(target=self._serve, args=(loop, stopped), name=self._name, daemon=True)
+                self._serving = loop, stopped, thread  # first, since a signal's handler may raise when it has started
                 try:
                     thread.start()
                 except RuntimeError:  # no thread can be started
+                    self._serving = None
                     loop.close()
                     raise
-                self._serving = loop, stopped, thread
             return asyncio.run_coroutine_threadsafe(work(), self._serving[0])
 
     def run(self, awaitable: Awaitable[Any], cancelled: Callable[[], bool] = lambda: False) -> Any:
