@@ -80,7 +80,6 @@ def test_a_run_that_is_claimed_after_it_was_listed_is_not_deleted(monkeypatch: p
 
 
 @pytest.mark.parametrize("act, error, message", [
-
     *((lambda store, seq=seq: next(store.watch("r", seq)), ValueError, "from_seq must be 0 or a positive int") for seq in (-1, True, "1", None)),
     (lambda store: store.tenant("acme").append("r", 1, [{"event": "progress"}], [], claim=(7, 30.0)), TypeError, "worker must be a name, got int"),
     (lambda store: next(store.watch("r", timeout="1")), TypeError, "timeout must be a number of seconds, got str"),

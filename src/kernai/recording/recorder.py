@@ -92,7 +92,7 @@ class JsonlSink(Closing, NotCopied):
                 os.fchmod(self._file, 0o600)
             with open(self.path, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
                 file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
-                self._cut_off = file.read() not in (b"", b"\n")
+                self._cut_off = file.read(1) not in (b"", b"\n")
 
     def record(self, event: Event) -> None:
         with self._lock:
