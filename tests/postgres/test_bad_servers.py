@@ -59,7 +59,7 @@ def test_a_server_that_is_down_at_the_start_is_an_error_at_once_which_shows_no_p
     ({"conninfo": None}, TypeError, "conninfo must be the address of a database, got NoneType"),
     *[({"conninfo": "dbname=x", "pool_size": size}, ValueError, "pool_size must be a positive int, got") for size in (0, "9")],
     ({"conninfo": "dbname=x", "create": "no"}, TypeError, "create must be True or False, got str"),
-    ({"conninfo": "dbname=x", "schema": None}, TypeError, "schema must be a name, got NoneType"),
+    *[({"conninfo": "dbname=x", "schema": name}, ValueError, "schema must be a name of at most 63 bytes") for name in ("", "ü" * 32, None)],
 ])
 def test_an_invalid_address_schema_or_pool_size_is_refused(given: dict[str, Any], error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
@@ -277,6 +277,13 @@ def test_a_closed_postgres_store_is_an_error_that_says_so(kept: PostgresStore) -
     for act in (kept.load, lambda _: kept.append("r", 0, [started()], []), lambda _: list(kept.runs()), lambda one: kept.cancel_requests([one])):
         with pytest.raises(KernaiError, match="the store is closed"):
             act("r")
+
+
+def test_a_run_in_a_schema_with_the_longest_name_can_be_watched(server: Server) -> None:
+    with PostgresStore(server.dsn, schema="ü" * 31, create=True) as store:
+        store.append("r", 0, [started()], [])
+        assert len(list(store.watch("r", timeout=0.3))) == 1
+        store.append("r", 1, [started()], [])
 
 
 def test_watching_a_run_marks_it_only_now_and_then_and_waits_no_longer_than_asked(

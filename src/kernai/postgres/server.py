@@ -53,7 +53,8 @@ class Server:
     """The database's address, and the connections to it."""
 
     def __init__(self, conninfo: str, schema: str, pool_size: int) -> None:
-        self.channel = f"kernai_{schema}"[:LONGEST_NAME]
+        channel = f"kernai_{schema}"
+        self.channel = channel if len(channel.encode()) <= LONGEST_NAME else schema
         self._conninfo, self._schema, self._pool_size = conninfo, schema, pool_size
         self._closed = False
         self.begin()

@@ -32,7 +32,7 @@ from kernai.durable.store import ABANDONED, RUNNING, Codec, Entry, RunFilter, Ru
 from kernai.errors import KernaiError, error_text
 from kernai.interrupts import INTERRUPTS
 from kernai.jsonio.json_data import dumps_data
-from kernai.postgres.server import LOOKS, RETRY_PAUSE, RETRY_SECONDS, Connection, Server, prepare
+from kernai.postgres.server import LONGEST_NAME, LOOKS, RETRY_PAUSE, RETRY_SECONDS, Connection, Server, prepare
 from kernai.values.media import Media
 
 T = TypeVar("T")
@@ -131,7 +131,8 @@ class PostgresStore(LeasedStore):
         codec: Codec | None = None,
     ) -> None:
         check_count("pool_size", pool_size)
-        check_type(schema, str, "schema must be a name")
+        if not isinstance(schema, str) or not 0 < len(schema.encode()) <= LONGEST_NAME:  # PostgreSQL would cut it off
+            raise ValueError(f"schema must be a name of at most {LONGEST_NAME} bytes, got {schema!r}")
         super().__init__(codec)
         check_type(create, bool, "create must be True or False")
         check_type(conninfo, str, "conninfo must be the address of a database")
