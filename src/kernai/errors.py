@@ -309,7 +309,7 @@ class Pause(Control):
 def error_text(error: BaseException) -> str:
     """The text of an exception with its notes. If it has no text, its class; for a group, the texts of its members."""
     if isinstance(error, BaseExceptionGroup):
-        text = "; ".join(map(described, error.exceptions))
+        text = "; ".join(map(described, error.exceptions[:10]))  # the model pays for each: there may be thousands
     else:
         try:
             text = str(error)

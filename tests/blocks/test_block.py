@@ -148,6 +148,7 @@ class Silent(Exception):  # noqa: N818 - no error of a program's own
     (noted(ValueError("too big")), "too big\nat most 5\nsee the manual"), (noted(ValueError()), "ValueError\nat most 5\nsee the manual"),
     (ExceptionGroup("g", [ValueError("a"), ExceptionGroup("h", [KeyError("k"), noted(OSError("c")), Silent()])]),
      "ValueError: a; ExceptionGroup: KeyError: 'k'; OSError: c\nat most 5\nsee the manual; Silent"),
+    (ExceptionGroup("g", [OSError("a")] * 5000), "; ".join(["OSError: a"] * 10)),
 ])  # fmt: skip
 def test_an_error_is_shown_by_its_text_or_else_by_its_type(error: Exception, text: str) -> None:
     assert error_text(error) == text
