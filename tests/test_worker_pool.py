@@ -237,8 +237,8 @@ async def test_a_call_that_ends_just_as_the_loop_turns_to_other_work_is_not_miss
             assert await asyncio.gather(*map(calls, range(4))) == [[]] * 4
 
 
-@pytest.mark.parametrize("hold", [0.0, 0.000_2])
-async def test_cancelling_the_wait_for_a_call_lets_the_call_finish(hold: float) -> None:
+@pytest.mark.parametrize("hold, to_the_end", [(0.0, False), (0.000_2, False), (0.0, True)])
+async def test_cancelling_the_wait_for_a_call_lets_the_call_finish(hold: float, to_the_end: bool) -> None:
     pool, begun, leave, ended = WorkerPool(1, keep=True), *(threading.Event() for _ in range(3))
 
     def call() -> None:
@@ -247,12 +247,14 @@ async def test_cancelling_the_wait_for_a_call_lets_the_call_finish(hold: float) 
         ended.set()
 
     with closing(pool):
-        waiting = asyncio.ensure_future(in_worker(pool, call, hold=hold))
+        waiting = asyncio.ensure_future(in_worker(pool, call, hold=hold, to_the_end=to_the_end))
         await asyncio.sleep(0)
         assert begun.wait(PATIENCE)
         waiting.cancel()
+        if to_the_end:
+            asyncio.get_running_loop().call_soon(leave.set)
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert not ended.is_set()
+        assert ended.is_set() == to_the_end
         leave.set()
         assert await in_worker(pool, ended.is_set)

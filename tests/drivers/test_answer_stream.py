@@ -116,7 +116,7 @@ async def test_partial_ends_with_the_whole_answer(said: str, last: object) -> No
 
 @pytest.mark.parametrize("text, value", [
     *((f"[1, {one}, 2", [1]) for one in ("NaN", "-Infinity", "1e999")), (r'["\\", "b", 1', ["\\", "b"]), (r'["\\\"", "b", 1', ['\\"', "b"]), (r'{"a\\": "\"", "c": 1}', {"a\\": '"', "c": 1}),
-    ("[1, 2}, 3]", [1, 2]), ('{"a": 1], "b": 2}', {"a": 1}), ('[{"a": 1], 2]', [{"a": 1}]), ("[1]]", [1]), ("}[1]", None), ("1,,", 1), ('{"a": 1, 2: 3}', {"a": 1}),
+    ("[1, 2}, 3]", [1, 2]), ('{"a": 1], "b": 2}', {"a": 1}), ('[{"a": 1], 2]', [{"a": 1}]), ("[1]]", [1]), ("}[1]", None), ("1,,", 1), ('{"a": 1, 2: 3}', {"a": 1}), ('{"a": 1, "a": 2, "b": 3}', {"a": 1}),
 ])  # fmt: skip
 @pytest.mark.parametrize("size", [1, 5, 99])
 def test_backslashes_wrong_brackets_and_numbers_that_json_does_not_have_in_a_partial_value(text: str, value: object, size: int) -> None:

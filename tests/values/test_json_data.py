@@ -185,6 +185,7 @@ def test_a_stack_without_a_bound_is_not_used_up() -> None:
 
 @pytest.mark.parametrize("opening,closing", ["[]", ('{"a":', "}")])
 def test_nesting_is_bounded_but_for_brackets_in_strings(opening: str, closing: str) -> None:
+    assert loads_flat('{"a": ' + (opening * 4_900)[:4_900]) is None
     assert loads(opening * MAX_DEPTH + '"' + "[{" * 5000 + '\\"["' + closing * MAX_DEPTH)
     for deep in (MAX_DEPTH + 1, 200_000):
         with pytest.raises(ValueError, match="nested deeper than 200"):
