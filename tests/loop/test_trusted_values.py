@@ -430,16 +430,17 @@ def test_what_a_function_writes_into_a_call_of_a_skill_without_trusted_inputs_co
     assert PAID == ["ann@x.org"]
 
 
-def test_in_a_sub_agent_that_is_called_after_the_first_guarded_skill_appeared_outside_text_counts_as_read() -> None:
+@pytest.mark.parametrize("calls", [[call("first", input="x"), call("second", input="x")], [call("post", text="hi")]])
+def test_guarded_skills_that_appear_during_a_run_are_guarded_also_in_a_sub_agent(calls: list[str]) -> None:
     @skill(name="grow", register=False)
     def grow() -> str:
         """Adds agents."""
-        made.skills = (grow, read_mail, first, second)
+        made.skills = (grow, read_mail, first, second, post)
         return "grown"
 
     first = agent(call("pay", recipient="bob@x.org")).as_skill("first", "Pays.")
     second = agent(call("post", text="hi"), skills=[post]).as_skill("second", "Posts.")
-    made = agent(call("read_mail"), call("grow"), call("first", input="x"), call("second", input="x"), skills=[grow, read_mail])
+    made = agent(call("read_mail"), call("grow"), *calls, skills=[grow, read_mail])
     execute(made, "Go.")
     assert PAID == []
 
@@ -532,6 +533,13 @@ OUTSIDE: list[tuple[list[str], Any, dict[str, Any], bool]] = [
     ([], "Post.", {"history": [Message("user", "x", by="tool")]}, False),
     ([], "Post.", {"history": [Message("user", '<block type="error" name="read_mail">x</block>')]}, False),
 ]
+
+
+def test_a_sub_agent_that_acts_waits_for_a_decision_once_the_model_has_read_text_from_outside() -> None:
+    clerk = agent("<final>posted</final>").as_skill("clerk", "Posts.", acts=True)
+    made = agent(call("read_mail"), call("clerk", input="Post it."), skills=[clerk, read_mail])
+    (waiting,) = execute(made, "Post.", store=MemoryStore(), run_id="r").pending
+    assert (waiting.skill, [one.path for one in waiting.untrusted]) == ("clerk", [""])
 
 
 @pytest.mark.parametrize("before, given, options, unasked", OUTSIDE)
