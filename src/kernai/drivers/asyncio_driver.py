@@ -210,18 +210,22 @@ class AsyncioDriver(Driver):
         if is_async:
             variables = copy_context()
             return await _in_task(variables.run(function, **arguments), variables)
+        value = await self._call_sync(partial(function, **arguments))
+        return await _in_task(value) if type(value) is not str and hasattr(value, "__await__") else value
+
+    def _call_sync(self, call: Callable[[], Any]) -> Coroutine[Any, Any, Any]:
+        # a method of its own, since a closure in `_call` would cost each waiting async call objects, too
         hold, self._hold = self._hold, 0.0
 
         def timed() -> Any:
             began = perf_counter()
             try:
-                return function(**arguments)
+                return call()
             finally:
                 if perf_counter() - began < BRIEF:
                     self._hold = BRIEF
 
-        value = await self._in_worker(timed, hold=hold, not_begun=NotBegun)
-        return await _in_task(value) if type(value) is not str and hasattr(value, "__await__") else value
+        return self._in_worker(timed, hold=hold, not_begun=NotBegun)
 
     def _in_worker(self, call: Callable[[], Any], **options: Any) -> Coroutine[Any, Any, Any]:
         self._pool = self._pool or WorkerPool(keep=True)
