@@ -11,7 +11,20 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import Agent, Event, LlmResponse, Message, MockProvider, Model, Recorder, Skill, SkillContext, arun, skill
+from kernai import (
+    Agent,
+    Event,
+    LlmResponse,
+    MemoryStore,
+    Message,
+    MockProvider,
+    Model,
+    Recorder,
+    Skill,
+    SkillContext,
+    arun,
+    skill,
+)
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.testing.contracts import at_once
 from tests.scripted import AsyncScripted, OnChunk
@@ -74,6 +87,27 @@ async def test_a_provider_without_acall_is_called_in_a_thread_and_one_with_it_on
     assert "".join(event.data for event in heard if event.type == "text_chunk") == "some prose"
     assert ("counted" in recorder.for_event("llm_response")[0].data["metadata"]) == ("falls back" in kind)
     assert (threads == [threading.get_ident()]) == (kind == "acall")
+
+
+async def test_a_store_is_not_called_on_the_event_loop() -> None:
+    called: list[tuple[str, int]] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        def call(*given: Any, **options: Any) -> Any:
+            called.append((name, threading.get_ident()))
+            return getattr(MemoryStore, name)(*given, **options)
+
+        return call
+
+    used = ("append", "load", "load_media", "info")
+    agent = Agent(instructions="x", provider=MockProvider("<final>Hi.</final>"))
+    store = type("Noting", (MemoryStore,), {name: noted(name) for name in used})()
+    await kernai.aexecute(agent, "go", store=store, run_id="r")
+    assert (await kernai.aresume(agent, "r", store=store, input="again")).text == "Hi."
+    async with await asyncio.to_thread(kernai.astream, agent, "more", store=store, run_id="r", resume=True) as events:
+        assert [event.type async for event in events][-1] == "result"
+    assert {name for name, _ in called} == {*used}
+    assert threading.get_ident() not in [thread for _, thread in called]
 
 
 async def test_the_loop_stays_free_for_a_sync_skill_that_blocks_behind_brief_ones() -> None:

@@ -77,7 +77,8 @@ def astream(
 ) -> AsyncRunStream[Output_co]:
     """Returns an asynchronous iterator of the run's events, to use in ``async with``; see `AsyncRunStream`.
 
-    With ``resume=True`` this is `aresume` as a stream; see `stream`.
+    With ``resume=True`` this is `aresume` as a stream; see `stream`. It then reads the store at once, so call it in a
+    thread if the store may be slow: ``await asyncio.to_thread(astream, ...)``.
     """
     return _request(agent, input, options, resume, approvals, in_flight, agents).astream()
 
@@ -200,13 +201,16 @@ async def aresume(
     in_flight: InFlight = "fail", agents: Agents = None, wait: float = 0, accept: Iterable[str] | None = None,
     **options: Unpack[ResumeOptions],
 ) -> Result[Output_co]:
-    """`resume` for asyncio."""
+    """`resume` for asyncio. The store is read in a worker thread."""
     import asyncio
 
+    from kernai._util.worker_pool import WorkerPool, in_worker
+
+    given = agent, run_id, input, approvals, in_flight, agents, options, accept
     waits = _waits(run_id, wait, options)
     while True:
         try:
-            return await _resume_request(agent, run_id, input, approvals, in_flight, agents, options, accept).aexecute()
+            return await (await in_worker(WorkerPool(1), lambda: _resume_request(*given))).aexecute()
         except RunConflictError as busy:
             if not waits(busy):
                 raise
