@@ -6,7 +6,7 @@ mypy checks this file with all tests; `tests/test_packaging.py` checks it with p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, assert_type
+from typing import Any, Literal, TypedDict, Unpack, assert_type
 
 from typing_extensions import TypeAliasType
 
@@ -85,8 +85,12 @@ async def awaited_answers() -> None:
     assert_type(events.result.output, Invoice)
 
 
-def only_text(agent: Agent) -> Result:
-    return kernai.execute(agent, "?")
+def only_text(agent: Agent, **options: Unpack[kernai.RunOptions]) -> Result:
+    return kernai.execute(agent, "?", **options)
+
+
+def limited(info: kernai.RunInfo) -> kernai.ResumeOptions:
+    return {"context": Deps(), "limits": kernai.Limits(timeout=len(info.tags))}
 
 
 @skill(register=False)
@@ -95,7 +99,7 @@ def search(query: str, limit: int = 3) -> list[str]:
 
 
 def calls() -> None:
-    only_text(text)
+    only_text(text, context=Deps())
     assert_type(search("tea", limit=2), list[str])
     assert_type(skill("tea".startswith, name="check", register=False)("t"), bool)
     assert_type(MappingResolver(dict[str, dict[str, str]]()).resolve("search", "key"), str | None)

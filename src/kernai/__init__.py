@@ -42,6 +42,7 @@ from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as skills
 from kernai.registry.skill_registry import SkillRegistry, skill
+from kernai.runs.run_request import ResumeOptions, RunOptions
 from kernai.runs.running import (
     aexecute,
     aexecute_plan,
@@ -136,11 +137,13 @@ __all__ = [
     "ReplayDivergenceError",
     "ReplayLoosenedError",
     "Result",
+    "ResumeOptions",
     "RunBusyError",
     "RunCancelledError",
     "RunConflictError",
     "RunDamagedError",
     "RunInfo",
+    "RunOptions",
     "RunResults",
     "RunStoppedError",
     "RunStore",
