@@ -381,9 +381,10 @@ class PostgresStore(LeasedStore):
 
     def _reported(self, doing: str, error: psycopg.Error) -> KernaiError:
         hint = "" if isinstance(error, psycopg.DataError) else _HINTS.get(error.sqlstate, "")
-        if isinstance(error, PoolTimeout):
-            hint = " (is the server running? If so, all connections are in use: pass a larger pool_size)"
-        return KernaiError(f"cannot {doing} in {self.name}: {error_text(error).strip()}{hint}")
+        why = f"{error_text(error).strip()}{hint}"
+        if isinstance(error, PoolTimeout):  # its own text names only the wait of the last try
+            why = "got no connection in time (is the server running? If so, all are in use: pass a larger pool_size)"
+        return KernaiError(f"cannot {doing} in {self.name}: {why}")
 
 
 def head_of(info: str, decisions: str, *rest: Any) -> Head:
