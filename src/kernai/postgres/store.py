@@ -381,31 +381,27 @@ class PostgresStore(LeasedStore):
 
     def _reported(self, doing: str, error: psycopg.Error) -> KernaiError:
         hint = "" if isinstance(error, psycopg.DataError) else _HINTS.get(error.sqlstate, "")
-        why = f"{error_text(error).strip()}{hint}"
-        if isinstance(error, PoolTimeout):  # its own text names only the wait of the last try
-            why = "got no connection in time (is the server running? If so, all are in use: pass a larger pool_size)"
+        why = _NO_CONNECTION if isinstance(error, PoolTimeout) else f"{error_text(error).strip()}{hint}"
         return KernaiError(f"cannot {doing} in {self.name}: {why}")
 
 
 def head_of(info: str, decisions: str, *rest: Any) -> Head:
     """Creates a head from a row."""
-    *values, now = rest
-    kept = dict(zip(_HEAD, values, strict=True))
-    return Head(RunInfo.from_dict(json.loads(info)), now=now, decisions=json.loads(decisions), **kept)
+    kept = dict(zip((*_HEAD, "now"), rest, strict=True))
+    return Head(RunInfo.from_dict(json.loads(info)), decisions=json.loads(decisions), **kept)
 
 
 def _row_of(head: Head) -> dict[str, Any]:
-    row = {name: getattr(head, name) for name in _HEAD} | _listed(head.info)
-    row["decisions"] = json.dumps(head.decisions)
+    row = {name: getattr(head, name) for name in _HEAD} | _listed(head.info) | {"decisions": json.dumps(head.decisions)}
     return row if head.entries else {**row, "status": ""}
 
 
 def _listed(info: RunInfo) -> dict[str, Any]:
     """Returns the columns for searching runs, and the run's summary."""
-    waits = [one.until for one in info.pending if one.until is not None]
     return {
         "status": info.status, "updated_at": info.updated_at, "agent": dumps_data(info.agent),
-        "parent": dumps_data(info.parent), "due": min(waits, default=None), "tags": _tagged(info.tags),
+        "parent": dumps_data(info.parent), "tags": _tagged(info.tags),
+        "due": min((one.until for one in info.pending if one.until is not None), default=None),
         "waiting": [dumps_data(one.skill) for one in info.pending], "info": dumps_data(info.to_dict()),
     }
 
@@ -414,6 +410,8 @@ def _tagged(tags: Mapping[str, str]) -> list[str]:
     return [json.dumps([name, value]) for name, value in tags.items()]
 
 
+#: instead of the pool's own text, which has only the wait of the last try
+_NO_CONNECTION = "got no connection in time (is the server running? If so, all are in use: pass a larger pool_size)"
 #: errors of a server that is unavailable; the last kind if a process was suspended in a transaction, or of a replica
 _MAY_PASS = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 _HINTS: dict[str | None, str] = {

@@ -332,10 +332,7 @@ class RunHandle:
 
     def info(self) -> RunInfo:
         """The run's summary. Raises `KernaiError` if the run does not exist."""
-        info = self._store.info(self.run_id)
-        if info is None:
-            raise KernaiError(f"the store has no run {self.run_id!r}; its runs() lists those it has")
-        return info
+        return self._store.info(self.run_id) or Head(RunInfo(self.run_id)).existing().info  # raises the error
 
     def events(self, from_seq: int = 0) -> Iterator[Event]:
         """Yields the run's stored events, then new ones, until the run has ended. Pauses of the run do not end it.
