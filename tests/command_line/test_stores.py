@@ -175,7 +175,7 @@ def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, pau
     last, earlier = as_json(here("runs", "runs.db", "--json").stdout)
     assert last.pop("updated_at") > earlier["updated_at"]
     assert last.pop("input").startswith("How many\nlamps? x")
-    figures = {"steps": 2, "tokens": 1_500, "cost": 0.002}
+    figures = {"tags": {}, "steps": 2, "tokens": 1_500, "cost": 0.002}
     assert last == {"run_id": "lamps", "agent": None, "status": "error", **figures, "why": None, "pending": []}
     assert [earlier[name] for name in ("agent", "tokens", "input")] == ["clerk", None, "Refund order 42"]
     assert [call["call_id"] for call in earlier["pending"]] == ["1.0"]

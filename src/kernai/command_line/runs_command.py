@@ -53,7 +53,7 @@ def _runs(options: Namespace) -> int:
         runs = [
             {
                 "run_id": one.run_id, "agent": one.agent, "status": one.status, "updated_at": one.updated_at,
-                "steps": one.steps, "tokens": one.usage.total_tokens, "cost": one.usage.cost,
+                "tags": dict(one.tags), "steps": one.steps, "tokens": one.usage.total_tokens, "cost": one.usage.cost,
                 "input": _input(store, one.run_id), "why": one.why, "pending": [call.to_dict() for call in one.pending],
             }
             for one in infos
