@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import kernai
+from kernai import MemoryStore
 from kernai.postgres import PostgresStore, Workers
 from kernai.registry.skill_registry import REGISTRY
 from tests.postgres.server import Server
@@ -38,12 +40,17 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
 
 
 def test_the_code_of_the_page_on_scaling_works(server: Server, schema: str, agents: types.ModuleType) -> None:
-    (code,) = blocks("scale.md")
+    code, copies = blocks("scale.md")
+    old = MemoryStore()
+    kernai.execute(agents.clerk, "Refund order 42", store=old, run_id="old", metadata={"tags": {"customer": "7"}})
     with PostgresStore(server.dsn, schema=schema, create=True) as store, working(Workers(store, {"clerk": agents.clerk})):
         opened = code.replace('PostgresStore("postgresql:///app")', f"PostgresStore({server.dsn!r}, schema={schema!r})")
         assert opened != code
-        names: dict[str, Any] = {}
+        names: dict[str, Any] = {"old": old}
         exec(opened, names)
+        exec(copies, names)
+        (info,) = store.runs(status="waiting", tags={"customer": "7"})
+        assert kernai.resume(agents.clerk, info.run_id, store=store, approvals={"0.0": True}).text == "Order 42 is refunded."
         names["store"].close()
 
 
