@@ -114,9 +114,9 @@ def test_the_table_of_layers_has_a_row_for_each_package_and_module_in_order() ->
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_links_of_a_page_work(page: Path) -> None:
-    broken = []
-    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+def test_the_links_and_tables_of_a_page_work(page: Path) -> None:
+    broken = re.findall(r"\n\n(\|.*)\n(?!\|-)", text := page.read_text(encoding="utf-8"))  # rows after a blank line
+    for target, anchor in LINK.findall(text):
         path = (page.parent / target).resolve() if target else page
         if not path.exists() or (anchor and anchor not in anchors(path)):
             broken.append(f"{target}#{anchor}" if anchor else target)
