@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack, assert_type
 from typing_extensions import TypeAliasType
 
 import kernai
-from kernai import Agent, Context, MappingResolver, Result, RunResults, Task, skill
+from kernai import Agent, Context, MappingResolver, MockProvider, Result, RunResults, Task, skill
 from kernai.middleware import Effect, Flow, Hooks
 from kernai.testing import assert_replays
 
@@ -105,6 +105,8 @@ def calls() -> None:
     assert_type(MappingResolver(dict[str, dict[str, str]]()).resolve("search", "key"), str | None)
     assert_type(text.replace(know_how=list[str]()), Agent[str])
     assert_type(assert_replays(number, "run.jsonl"), Result[int] | None)
+    assert_type(MockProvider("Hi.").messages_at(0)[-1].text, str | Any)
+    assert_type(MockProvider("Hi.").last_call.model.id, str | Any)
     assert_type(kernai.run_plan(number, [Task("a", "go")]), dict[str, Any])
 
 
