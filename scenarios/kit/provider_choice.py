@@ -99,7 +99,7 @@ def _named(definition: Definition, options: Options, wish: Wish) -> Choice:
         model = look_for_ollama(local=False).model_for(definition.capabilities)
     model = model or default_model(name)
     if model is None:
-        raise UsageError(f"{name} has no default model: name one, python scenarios/{definition.name}.py MODEL {name}")
+        raise UsageError(f"{name} has no default model: name one, as in MODEL {name}")
     missing = _missing(definition, options, name, model)
     if missing:
         raise UsageError(

@@ -19,6 +19,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -102,17 +103,19 @@ class Tape:
         return written if self.provider == written else f"recorded from {self.provider} {self.model}"
 
     def save(self, path: Path) -> None:
-        """Write the tape, replacing an existing one. Raises `UsageError` if that fails."""
+        """Write the tape, replacing an existing one, and create its folder. Raises `UsageError` if that fails."""
         data = {"format": TAPE_FORMAT, **asdict(self, dict_factory=_known)}
         # half a surrogate pair has no UTF-8, and JSON has an escape for it
         text = re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}",
                       json.dumps(data, indent=2, ensure_ascii=False))
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             beside.write_text(text + "\n", encoding="utf-8")
             beside.replace(path)  # completely or not at all
         except OSError as error:
-            beside.unlink(missing_ok=True)
+            with suppress(OSError):
+                beside.unlink()
             raise UsageError(f"cannot write the tape {path}: {error.strerror}") from error
 
 

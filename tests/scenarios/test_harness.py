@@ -303,7 +303,7 @@ register_provider("mine", Mine, kernai.Model("mine-1", cost=(1.0, 2.0)))
 
 def test_a_tape_is_made_from_a_run_with_a_real_model(tmp_path: Path) -> None:
     demo = Demo(tmp_path, MODEL)
-    demo.tape.unlink()
+    demo.tape = tmp_path / "tapes" / "demo.json"  # its folder does not exist yet
     done = demo.run("mine-1", "mine", "--save-tape", "--tape", demo.tape)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (demo.saved["provider"], demo.saved["model"]) == ("mine", "mine-1")
