@@ -203,12 +203,13 @@ def decided(adapter: Adapter, store: MemoryStore, decision: Any) -> kernai.Resul
 
 
 @pytest.mark.parametrize("tool, decision, why", [
-    ("register", True, "who.name: required, but missing (string)"),
-    ("register", {"answer": "Ada"}, "who.name: required, but missing (string)"),
-    ("register", {"answer": {"name": 5}}, "who.name: expected string, received integer 5"),
+    ("register", True, "answer.name: required, but missing (string)"),
+    ("register", {"answer": "Ada"}, 'answer: expected object, received string "Ada"'),
+    ("register", {"answer": {"name": 5}}, "answer.name: expected string, received integer 5"),
     # an answer to several requests has an entry for each
-    ("everything", {"answer": "Ada"}, "who.name: required, but missing (string)"),
-    ("everything", {"answer": {"who": "Ada"}}, "who.name: required, but missing (string)"),
+    ("everything", True, "who.name: required, but missing (string)"),
+    ("everything", {"answer": 5}, "who: expected object, received integer 5; what: expected object, received integer 5"),
+    ("everything", {"answer": {"who": "Ada"}}, 'who: expected object, received string "Ada"'),
 ])
 def test_a_person_whose_answer_is_invalid_is_asked_again(tool: str, decision: Any, why: str) -> None:
     with desk() as adapter:

@@ -134,9 +134,10 @@ class Interaction:
             if schema is None:  # the request only sends the person to a URL, so there is no content to return
                 responses[key] = types.ElicitResult(action="accept")
                 continue
-            given = answer if len(elicited) == 1 else answer.get(key) if isinstance(answer, Mapping) else None
-            content = {**defaults_of(schema), **(given if isinstance(given, Mapping) else {})}
-            wrong += faults(schema, content, key)
+            alone = len(elicited) == 1
+            given = answer if alone or not isinstance(answer, Mapping) else answer.get(key, {})
+            content = {**defaults_of(schema), **given} if isinstance(given, Mapping) else given
+            wrong += faults({**schema, "type": "object"}, content, "answer" if alone else key)
             responses[key] = types.ElicitResult.model_construct(action="accept", content=content)
         if not elicited or (responses and not wrong):
             return responses
