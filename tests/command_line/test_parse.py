@@ -74,7 +74,7 @@ def test_json_has_everything(here: Here, tmp_path: Path) -> None:
 @pytest.mark.parametrize("options, response, shown", [
     (("--full",), f"<final>one\n\x1b[2Jtwo\n{'x' * 300}</final>", f"    | one\n    | [2Jtwo\n    | {'x' * 300}\n"),
     ((), f"<final>{'x' * 300}</final>", "x... (300 characters)\n\nthe loop: 3. a final block: its content is the answer\n    answer: xx"),
-    ((), " \n", "nothing: the response is blank\n\nthe loop: 6."),
+    ((), " \n", "nothing: the response is blank\n\nthe loop: 4."),
 ])
 def test_content_is_shown_without_control_characters_and_cut_unless_asked_for_in_full(
     here: Here, options: tuple[str, ...], response: str, shown: str

@@ -20,17 +20,18 @@ from kernai.loop.calls import MAX_CALLS
 from kernai.loop.model_stream import ParsedResponse
 from kernai.values.limits import MODEL_MAX_TASKS
 
+#: numbered as in docs/block-protocol.md
 RULES = {
     "workflow": "1. a valid plan: sub-agents run its tasks",
     "calls": "2. commands or protocol blocks: they are run in order",
     "final": "3. a final block: its content is the answer",
     "stray": "3. a final block that contains its own closing tag: it is corrected",
+    "prose": "3. no block: the text is the answer",
     "incomplete": "4. an incomplete block: it is corrected",
     "uncertain": "4. only blocks after a JSON value that did not end: they are corrected",
-    "informational": "5. only blocks that run nothing: they are corrected",
-    "prose": "6. no block: the text is the answer",
-    "dialect": "6. no block, but a call in another format: it is corrected",
-    "stall": "6. no block, from an agent that must use blocks: it is corrected",
+    "informational": "4. only blocks that run nothing: they are corrected",
+    "dialect": "4. no block, but a call in another format: it is corrected",
+    "stall": "4. no block, from an agent that must use blocks: it is corrected",
 }
 _WIDTH = 70
 
