@@ -152,13 +152,15 @@ class ChatSession:
         if store is None or (info := store.info(run_id)) is None:
             return
         if info.status in (RUNNING, ABANDONED, BLOCKED, WAITING):
-            output.note("(continuing the interrupted turn)")
+            if not self.options.quiet:
+                output.note("(continuing the interrupted turn)")
             self._turn(None)
             return
         with self._continuing():
             result = recorded_result(self.agent, run_id, store.store, kernai.Context(media_store=self.media))
         self._history = () if result is None else result.messages
-        output.note(f"(the conversation continues; {len(self._history)} messages so far)")
+        if not self.options.quiet:
+            output.note(f"(the conversation continues; {len(self._history)} messages so far)")
 
     def _continuing(self) -> AbstractContextManager[None]:
         where = "" if self.store is None else f"kernai replay AGENT {self.store.path} {self.options.run_id}"
