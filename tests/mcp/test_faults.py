@@ -466,10 +466,11 @@ def nested(levels: int) -> str:
     ('[{"jsonrpc": "2.0", "id": ID, "result": {"content": []}}]', ODD),
     ('{"jsonrpc": "2.0", "id": ID, "error": {"code": "E_FAIL", "message": "no disk"}}', ODD),
     ('{"jsonrpc": "2.0", "id": ID, "error": {"code": -32000, "message": "no", "data": {"disk": 0}}}', 'no {"disk": 0}'),
+    ('{"jsonrpc": "2.0", "id": ID, "error": {"code": -32600, "message": "no disk."}}', f"no disk{IN_DOUBT}"),
     ('{"jsonrpc": "2.0", "id": ID, "result": "' + '\\"' * 200_000, ODD),
     ('{"id": ' + "1" * 5000 + '.\n{"jsonrpc": "2.0", "id": ID, "result": null}', ODD),
 ], ids=["deep", "very deep", "its id at the end", "null", "a batch", "an error without a number", "the SDK's code for a lost connection",
-        "a long text that does not end", "an id of 5,000 digits before it"])
+        "an invalid request", "a long text that does not end", "an id of 5,000 digits before it"])
 def test_an_error_or_an_unreadable_answer_is_reported_at_once(answer: str, reason: str) -> None:
     with raw_adapter(timeout=600) as adapter:
         error = str(call(adapter, "hang", prints=answer).error)
