@@ -4,8 +4,8 @@ The loop writes rows (`Run.write`); all other code reads them. Whatever other co
 attribute of its class, given in the class statement, so a new kind is one class here, written in one place:
 
 - `role` says what a replay does with the row. ``outcome``: it is fed to the loop. ``decision``: it is compared with the
-  loop's decision. ``aside``: it was written outside the loop, and is neither fed nor compared. ``live``: it is shown,
-  but never recorded.
+  loop's decision. ``aside``: it is neither fed nor compared, since a replay may not write it again. ``live``: it is
+  shown, but never recorded.
 - `stored_first`: the row must be in the run's store before anything else is performed.
 - `uncompared` names the fields that a replay does not compare. Fields that may hold more than a text or a number are
   converted by `json`; `seal` copies those that other code may still change (`shared_fields`; by default all of them).

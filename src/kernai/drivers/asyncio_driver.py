@@ -57,7 +57,7 @@ class AsyncioDriver(Driver):
     _store: WorkerPool | None = None
     #: the tasks of spawned work, each with the stack that waits for it
     _tasks: dict[asyncio.Task[None], Stack] = {}  # noqa: RUF012 - never changed
-    #: unless nothing but its task ends the run: tasks with a call in progress, and whether `_cancel_calls` cancelled it
+    #: tasks with a call in progress, and whether `_cancel_calls` cancelled it; None if only the run's task can end it
     _calling: dict[asyncio.Task[Any], bool] | None = None
     _next_poll: asyncio.TimerHandle | None = None
     _hold = 0.0  # how long the event loop may wait for the next sync skill

@@ -40,7 +40,7 @@ INPUT_LEFT = "the new input was not added to the conversation: pass it again whe
 class DurableRun:
     """The root's `durable`. It sits between the loop and the middleware, so it records what the loop sees.
 
-    Without a journal nothing is recorded, and no call can wait for a decision.
+    Without a journal nothing is stored, and no call can wait for a decision.
     """
 
     def __init__(self, run: Run) -> None:
@@ -71,7 +71,7 @@ class DurableRun:
         self.history = History()
         self._state = HostState()
         self._in_flight: InFlight = "fail"
-        self._verdicts: Mapping[str, Decision] = {}
+        self._stored_decisions: Mapping[str, Decision] = {}
         #: whether an input has not been added to the conversation yet
         self._is_input_left = False
         self._failing: list[PendingCall] = []
@@ -100,14 +100,15 @@ class DurableRun:
     def replay(
         self, run: Run, recorded: RecordedRun, history: History, *, added: Sequence[tuple[InputPart, ...]] = (),
         approvals: Mapping[str, Decision] = MappingProxyType({}), in_flight: InFlight = "skip",
-        verdicts: Mapping[str, Decision] = MappingProxyType({}), ends: ResultRow | None = None, compares: bool = False,
+        stored_decisions: Mapping[str, Decision] = MappingProxyType({}), ends: ResultRow | None = None,
+        compares: bool = False,
     ) -> DurableScope:
         """Replays every scope to its frontier and returns the root's. Raises whatever prevents the resume. Call `use`
         for each decision next, then `continued`.
 
-        `added` are new inputs. `verdicts` are people's decisions on calls in flight; `in_flight` decides on the others.
-        With `compares`, the run stops at the end of its recording. `ends` is an end that the loop did not decide on,
-        such as that of a closed run: the run ends there as recorded, and the last input reopens it.
+        `added` are new inputs. A call in flight may have one of the `stored_decisions`; `in_flight` decides on the
+        others. With `compares`, the run stops at the end of its recording. `ends` is an end that the loop did not
+        decide on, such as that of a closed run: the run ends there as recorded, and the last input reopens it.
         """
         self.compares = compares
         if ends is not None:
@@ -115,7 +116,7 @@ class DurableRun:
             run.root.cancellation.stop(Stop(ends.stop_reason, str(ends.error)))
         self.history = history
         self._definition = recorded.definition
-        self._in_flight, self._verdicts = in_flight, verdicts
+        self._in_flight, self._stored_decisions = in_flight, stored_decisions
         facts = history.facts
         made = {call: decision.about(facts.waiting[call]) for call, decision in approvals.items()}
         self.decisions = facts.approvals | made
@@ -210,19 +211,19 @@ class DurableRun:
             return None
         made = facts.as_agreed(run, call)
         found = PendingCall(call.call_id, *called(call if made is None else made))
-        verdict, known = self._verdict(run, call, found), facts.in_flight.get(call.call_id)
-        if verdict.decision == "fail":
+        row, known = self._in_flight_row(run, call, found), facts.in_flight.get(call.call_id)
+        if row.decision == "fail":
             self._failing.append(found)
-        elif known is None or known.decision != verdict.decision:  # else a run that crashes at each append never ends
-            self.new_rows.append(run.sealed(verdict))
-        outcome = Completion(None, error=RecordedError(verdict.reason or UNKNOWN_OUTCOME))
-        return None if verdict.decision == "retry" else outcome
+        elif known is None or known.decision != row.decision:  # once: workers that keep dying would add nothing else
+            self.new_rows.append(run.sealed(row))
+        outcome = Completion(None, error=RecordedError(row.reason or UNKNOWN_OUTCOME))
+        return None if row.decision == "retry" else outcome
 
-    def _verdict(self, run: Run, call: Call, found: PendingCall) -> InFlightRow:
+    def _in_flight_row(self, run: Run, call: Call, found: PendingCall) -> InFlightRow:
         if isinstance(call, CallSkill) and run.held_skill(call.skill).idempotent:
             self.repeated.update([call.call_id] if self._in_flight != "retry" else ())
             return InFlightRow(call.call_id, "retry")
-        known, decision = self.history.facts.in_flight.get(call.call_id), self._verdicts.get(call.call_id)
+        known, decision = self.history.facts.in_flight.get(call.call_id), self._stored_decisions.get(call.call_id)
         if known is not None and known.decision == "skip":
             return known  # decided earlier, but the run broke off before the model could read it
         if decision is not None:

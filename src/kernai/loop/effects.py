@@ -11,17 +11,19 @@ effect          sent back                                  may be thrown
 `CallSkill`     what the skill returned                    whatever it raises
 `CallProtocol`  what the handler returned                  whatever it raises
 `SubRun`        its `Result`                               what the host's own code raised in it
-`Spawn`         None, at once                              nothing
+`Spawn`         None, at once                              that no thread can be started
 `Join`          the `Completion` of one spawned piece      nothing: the error is in the `Completion`
 `Sleep`         None, after that time                      nothing
 `Raise`         nothing                                    its error, as if a call had raised it
+`Commit`        None, when the rows are stored             `NotPerformed`, if the store fails
 ==============  =========================================  ====================================================
 
 Any effect may also throw: `KeyboardInterrupt` and asyncio's `CancelledError`, unchanged; `Cancelled` if a call was
 interrupted because the run must stop; `NotPerformed` if the effect was not started. A call may also throw a `Stop` or
 `Pause` that it raised. An exception at a `Spawn` means that the work was not started.
 
-The loop never yields `Sleep` or `Raise`. They are for middleware, as are some fields of the call effects.
+The loop yields none of the last three: `Sleep` is for middleware, as are some fields of the call effects, `Raise` for
+the chain of middleware, and `Commit` for `kernai.durable`.
 """
 
 from __future__ import annotations
@@ -264,10 +266,7 @@ class Raise(Effect):
 
 
 class Commit(Effect):
-    """Appends the new rows to the run's store, before something that cannot be undone is performed.
-
-    `kernai.durable` yields this effect; the loop never does.
-    """
+    """Appends the new rows to the run's store, before something that cannot be undone is performed."""
 
     __slots__ = ()
 

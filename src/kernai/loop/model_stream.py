@@ -92,8 +92,8 @@ class ModelStream:
     - `tools`: if not None, a provider that `calls_natively` should offer these `kernai.Tools` to the model.
     - `block(index, type, name, text)` takes a piece of native call number `index`, counted from 0.
 
-    Without a listener, the whole text is parsed at the end, into the same blocks. During the call, pieces are delivered
-    immediately; any that are left at its end are delivered with the events that follow.
+    The loop acts on the blocks of the whole text, which is parsed at the end; listeners see the same blocks earlier.
+    During the call, pieces are delivered immediately; any left at its end are delivered with the events that follow.
     """
 
     __slots__ = (

@@ -59,8 +59,7 @@ class Cancellation:
         self._timeout: float | None = None
         #: in the clock's monotonic seconds; None without a timeout
         self.deadline: float | None = None
-        #: whether it is not set, and only a call to `set` in the run's thread can change that, so that it need not be
-        #: polled
+        #: whether it is not set, and only `set` can change that: nobody has to look at the clock or at `cancel`
         self.is_quiet = outer is None
 
     def begin(self, timeout: float | None, spent: float = 0.0) -> None:
@@ -189,8 +188,8 @@ class Gate:
 class Delivery(Protocol):
     """Where rows are delivered. `listening`: whether anybody wants streamed pieces.
 
-    `kept` is the recorder's own list if only the recorder and the log need the rows, else None. Without a recorder, it
-    drops them. Rows are written directly to it; only rows for the log still wait for their delivery.
+    `kept` is the recorder's own list if only the recorder and the log need the rows; without a recorder, one that drops
+    them; else None. Rows are written directly to it, and only rows for the log wait for their delivery.
 
     `deliver_now` delivers one row of `run` immediately, from any thread, such as a streamed piece of a response or a
     skill's progress, unless the run has ended.

@@ -120,10 +120,10 @@ class ResumeRequest(_RecordedRequest):
             raise ValueError(f"in_flight must be one of {', '.join(IN_FLIGHT)}, or a function, got {in_flight!r}")
         decisions = {} if self._info is None else self._info.decisions
         #: people's decisions in the store; those of the caller take precedence
-        self._verdicts = {call: Decision(one["decision"], one["by"]) for call, one in decisions.items()}
+        self._stored_decisions = {call: Decision(one["decision"], one["by"]) for call, one in decisions.items()}
         waits = RunInfo(run_id, pending=tuple(recorded.waiting.values()))  # a store without leases has no clock
         due = dict.fromkeys(waits.due_by(time()) if self._info is None else self._info.due, Decision(WOKEN))
-        for call_id, decision in {**due, **self._verdicts}.items():
+        for call_id, decision in {**due, **self._stored_decisions}.items():
             if call_id in recorded.waiting:
                 self._approvals.setdefault(call_id, decision)
         self._check_input()
@@ -149,8 +149,8 @@ class ResumeRequest(_RecordedRequest):
         try:
             root = durable.replay(
                 run, recorded, (History.whole if is_whole else History.truncated)(recorded), added=self._added,
-                approvals=self._approvals, in_flight=self._in_flight, verdicts=self._verdicts,
-                ends=end if was_ended else None,
+                approvals=self._approvals, in_flight=self._in_flight,
+                stored_decisions=self._stored_decisions, ends=end if was_ended else None,
             )
         except ReplayDivergenceError as differs:
             if not is_whole or History.before_ctrl_c(recorded, differs) is None:
@@ -161,7 +161,7 @@ class ResumeRequest(_RecordedRequest):
                 durable.use(call_id, decision)
             except (KernaiError, ValueError) as error:
                 why = f"approvals[{call_id!r}]: {error}"
-                if self._runs is None or decision is not self._verdicts.get(call_id):
+                if self._runs is None or decision is not self._stored_decisions.get(call_id):
                     raise ValueError(why) from error
                 # drop it instead of raising: the person who made the decision is not here
                 self._runs.drop_decision(self.run_id, call_id, why)
