@@ -88,7 +88,7 @@ class Captured:
         def begun(request: RunRequest, delivery: Any) -> Any:
             entries: list[Mapping[str, Any]] = []
             delivery._recorder = EntryRecorder(entries, delivery._recorder)
-            delivery._entries = delivery.kept = None
+            delivery._recorded = delivery.kept = None
             self.runs.append((request, entries))
             return begin(request, delivery)
 

@@ -54,15 +54,15 @@ class AsyncioDelivery(EventDelivery):
         if self._flushing.get(outbox) is asyncio.current_task():  # it ends here, without waiting again
             del self._flushing[outbox]
 
-    def deliver_now(self, event: Row, run: Run) -> None:
+    def deliver_now(self, row: Row, run: Run) -> None:
         """Delivers one event, unless its run has ended; callable from any thread."""
         if threading.get_ident() == self._thread:
-            _ = self._deliver_soon(event, run.outbox)
+            _ = self._deliver_soon(row, run.outbox)
         elif not self._closed:
-            self._deliver_and_wait(event, run)
+            self._deliver_and_wait(row, run)
 
-    def observer_failed(self, who: str, event: Row, error: BaseException) -> None:
-        super().observer_failed(who, event, error)
+    def observer_failed(self, who: str, row: Row, error: BaseException) -> None:
+        super().observer_failed(who, row, error)
         if self.on_failure is not None:
             self._loop.call_soon(self.on_failure)
 
@@ -81,19 +81,19 @@ class AsyncioDelivery(EventDelivery):
             await asyncio.wait(busy)
         self._closed = True
 
-    def _deliver_soon(self, event: Row, outbox: Outbox) -> asyncio.Task[None] | None:
+    def _deliver_soon(self, row: Row, outbox: Outbox) -> asyncio.Task[None] | None:
         """Delivers an event in order: at once, or in a task if there are observers, for it may have to await them."""
         if not self.observed:
             self.write_all(outbox)
-            self.write(event)
+            self.write(row)
             return None
-        outbox.waiting.append(event)
+        outbox.waiting.append(row)
         task = self._flushing.get(outbox)
         if task is None or task.done():
             task = self._flushing[outbox] = self._loop.create_task(self.flush(outbox))
         return task
 
-    def _deliver_and_wait(self, event: Row, run: Run) -> None:
+    def _deliver_and_wait(self, row: Row, run: Run) -> None:
         begun: asyncio.Task[None] | None = None
         failure: BaseException | None = None
         delivered = threading.Event()
@@ -102,7 +102,7 @@ class AsyncioDelivery(EventDelivery):
             nonlocal begun, failure
             try:
                 if not self._closed and run.result is None:
-                    begun = self._deliver_soon(event, run.outbox)
+                    begun = self._deliver_soon(row, run.outbox)
             except BaseException as error:  # noqa: BLE001 - raised in the worker
                 failure = error
             if begun is None:
@@ -121,12 +121,12 @@ class AsyncioDelivery(EventDelivery):
         if failure is not None:
             raise failure
 
-    async def _deliver(self, event: Row) -> None:
-        self.write(event)
-        for call in self.calls_for(event):
-            await self._call(event, call)
+    async def _deliver(self, row: Row) -> None:
+        self.write(row)
+        for call in self.calls_for(row):
+            await self._call(row, call)
 
-    async def _call(self, event: Row, call: Callable[[], Any]) -> None:
+    async def _call(self, row: Row, call: Callable[[], Any]) -> None:
         try:
             called = call()
             if not hasattr(called, "__await__"):
@@ -141,9 +141,9 @@ class AsyncioDelivery(EventDelivery):
             if task is None or task.cancelling():
                 raise
             # the run was not cancelled: something that the callback awaited was
-            self.observer_failed("callback", event, error)
+            self.observer_failed("callback", row, error)
         except BaseException as error:  # noqa: BLE001 - `observer_failed` decides
-            self.observer_failed("callback", event, error)
+            self.observer_failed("callback", row, error)
 
 
 class CaughtUp:

@@ -1,7 +1,9 @@
-"""`Delivery`: delivers a root run's events to the log, the recorder and the live callbacks.
+"""`EventDelivery`: delivers a root run's events to the log, the recorder and the live callbacks. `ThreadsDelivery` does
+so for the synchronous driver.
 
 Guarantees: all of them get the same events in the same order. Callbacks of one run are never called concurrently. If an
-observer raises, that is logged and the run continues. Only callbacks get streamed pieces.
+observer raises, that is logged and the run continues; but Ctrl-C and the like end the run, and the next observers may
+miss the event. Only callbacks get streamed pieces.
 Assumes: `deliver_now` may be called from any thread of the run.
 """
 
@@ -49,9 +51,9 @@ class EventDelivery:
         self._loud = log.loud
         self._recorder = recorder
         #: the list of a plain in-memory recorder
-        self._entries: list[Row] | None = None
+        self._recorded: list[Row] | None = None
         if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
-            self._entries = recorder.sink.rows
+            self._recorded = recorder.sink.rows
         self._callbacks: tuple[Callback, ...] = () if on_event is None else (on_event,)
         if stream is not None:
             self._callbacks += (stream,)
@@ -61,66 +63,66 @@ class EventDelivery:
         #: where rows are written directly, if nobody observes the run and no more than warnings are logged
         self.kept: list[Row] | deque[Row] | None = None
         if not self.observed and self._loud is not None:
-            self.kept = _NOWHERE if recorder is None else self._entries
+            self.kept = _NOWHERE if recorder is None else self._recorded
 
     def record_nothing(self) -> None:
         """Stops recording, because the events that follow are recorded already."""
-        self._recorder = self._entries = self.kept = None
+        self._recorder = self._recorded = self.kept = None
 
     def write_all(self, outbox: Outbox) -> None:
         """Writes the waiting rows. If a sink raises Ctrl-C or the like, the rest stays in the outbox."""
-        events, entries, loud = outbox.waiting, self._entries, self._loud
-        is_list = entries is not None or self._recorder is None
-        if outbox.rows is not events:  # they are recorded already, and wait only for the log
-            while events:
-                row = events.popleft()
+        waiting, recorded, loud = outbox.waiting, self._recorded, self._loud
+        is_list = recorded is not None or self._recorder is None
+        if outbox.rows is not waiting:  # they are recorded already, and wait only for the log
+            while waiting:
+                row = waiting.popleft()
                 if loud is None or row.type in loud:
                     self._log.write(row)
-        elif not is_list or loud is None or not loud.isdisjoint(map(_TYPE, events)):
-            while events:
-                self.write(events.popleft())
-        else:  # the usual case: nothing to log, and the journal and the recorder are plain lists
+        elif not is_list or loud is None or not loud.isdisjoint(map(_TYPE, waiting)):
+            while waiting:
+                self.write(waiting.popleft())
+        else:  # nothing to log, and the others take all rows at once
             if self.journal is not None:
-                self.journal.add(events)
-            if entries is not None:
-                entries.extend(events)
-            events.clear()
+                self.journal.add(waiting)
+            if recorded is not None:
+                recorded.extend(waiting)
+            waiting.clear()
 
     @calls_out
-    def write(self, event: Row) -> None:
+    def write(self, row: Row) -> None:
         """Logs and records one event. A live event is never recorded, and only logged if it is a warning."""
-        if event.role == "live":
-            if event.is_warning and (self._loud is None or event.type in self._loud):
-                self._log.write(event)
+        if row.role == "live":
+            if row.is_warning and (self._loud is None or row.type in self._loud):
+                self._log.write(row)
             return
         if self.journal is not None:
-            self.journal.add((event,))
-        if self._loud is None or event.type in self._loud:
-            self._log.write(event)
+            self.journal.add((row,))
+        if self._loud is None or row.type in self._loud:
+            self._log.write(row)
         if self._recorder is not None:
             try:
-                self._recorder.record(Event.of(event))
+                self._recorder.record(Event.of(row))
             except BaseException as error:  # noqa: BLE001 - `observer_failed` decides
-                self.observer_failed("recorder", event, error)
+                self.observer_failed("recorder", row, error)
 
-    def calls_for(self, event: Row) -> Iterator[Callable[[], Any]]:
+    def calls_for(self, row: Row) -> Iterator[Callable[[], Any]]:
         for callback in self._callbacks:
-            yield partial(callback, Event.of(event))
-        if self._on_task_complete is not None and isinstance(event, TaskEndedRow):
-            yield partial(self._on_task_complete, **{name: getattr(event, name, None) for name in TASK_ARGUMENTS})
+            yield partial(callback, Event.of(row))
+        if self._on_task_complete is not None and isinstance(row, TaskEndedRow):
+            yield partial(self._on_task_complete, **{name: getattr(row, name, None) for name in TASK_ARGUMENTS})
 
-    def observer_failed(self, who: str, event: Row, error: BaseException) -> None:
+    def observer_failed(self, who: str, row: Row, error: BaseException) -> None:
         """Handles an exception from a callback or a sink. An error is logged, and the run continues. A `Stop` ends the
         run, unless it has an answer, which only a call may provide, or the run has already ended.
 
         Ctrl-C and the like are raised.
         """
         failure = as_failure(error)
-        has_ended = isinstance(event, ResultRow) and not event.place[3]
+        has_ended = isinstance(row, ResultRow) and not row.place[3]
         if isinstance(failure, Stop) and not (failure.is_final or has_ended):
             self._cancellation.stop(failure)
         elif isinstance(failure, (Exception, Control)):
-            self._log.observer_failed(who, event, failure)
+            self._log.observer_failed(who, row, failure)
         else:
             raise failure
 
@@ -147,24 +149,24 @@ class ThreadsDelivery(EventDelivery):
         with self._lock:
             self.write_all(outbox)
 
-    def deliver_now(self, event: Row, run: Run) -> None:
+    def deliver_now(self, row: Row, run: Run) -> None:
         """Delivers one event at once, unless its run has ended; callable from any thread."""
-        self._deliver(deque((event,)), run)
+        self._deliver(deque((row,)), run)
 
-    def _deliver(self, events: deque[Row], run: Run | None = None) -> None:
+    def _deliver(self, rows: deque[Row], run: Run | None = None) -> None:
         """Delivers each event to every observer. Then waits, without the lock, for a stream's consumer to take them."""
         with self._lock:
             if run is not None and run.result is not None:
                 return
             self._inside += 1
             try:
-                while events:
-                    event = events.popleft()
+                while rows:
+                    row = rows.popleft()
                     try:
-                        self.write(event)
+                        self.write(row)
                     finally:
-                        for call in self.calls_for(event):
-                            self._call(event, call)
+                        for call in self.calls_for(row):
+                            self._call(row, call)
             finally:
                 self._inside -= 1
             nested = self._inside > 0
@@ -172,8 +174,8 @@ class ThreadsDelivery(EventDelivery):
             self._channel.wait_until_taken()
 
     @calls_out
-    def _call(self, event: Row, call: Callable[[], Any]) -> None:
+    def _call(self, row: Row, call: Callable[[], Any]) -> None:
         try:
             call()
         except BaseException as error:  # noqa: BLE001 - `observer_failed` decides
-            self.observer_failed("callback", event, error)
+            self.observer_failed("callback", row, error)
