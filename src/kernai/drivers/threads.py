@@ -102,11 +102,11 @@ class ThreadsDriver(Driver):
                 try:
                     if INTERRUPTS.noted is not None and not isinstance(effect, Commit):
                         self.look_for_interrupt()
-                    call = _CALLS.get(type(effect))
-                    if call is None or stack.breakable:
-                        outcome = self._performed(effect, stack, call)
+                    perform = _PERFORM.get(type(effect))
+                    if perform is None or stack.breakable:
+                        outcome = self._performed(effect, stack, perform)
                     else:
-                        outcome = call(self, effect)
+                        outcome = perform(self, effect)
                 except TakenOver:
                     raise
                 except BaseException as raised:  # noqa: BLE001 - thrown into the loop, which decides
@@ -128,9 +128,9 @@ class ThreadsDriver(Driver):
                         with suppress(BaseException):  # the first failure is raised later
                             self._delivery.flush(outbox)
 
-    def _performed(self, effect: Effect, stack: Stack, call: _Call | None) -> Any:
-        if call is not None:
-            return stack.performed(partial(call, self), effect)
+    def _performed(self, effect: Effect, stack: Stack, perform: _Perform | None) -> Any:
+        if perform is not None:
+            return stack.performed(partial(perform, self), effect)
         return self._join(stack) if type(effect) is Join else self.perform_at_once(effect, stack)
 
     def sleep(self, effect: Sleep) -> None:
@@ -207,9 +207,9 @@ class ThreadsDriver(Driver):
                 self._drive_spawned(spawned, stack, Cancelled())
 
 
-_Call = Callable[[ThreadsDriver, Any], Any]
+_Perform = Callable[[ThreadsDriver, Any], Any]
 #: how to perform effects that wait; the others do not wait, or only for this driver's own work
-_CALLS: dict[type[Effect], _Call] = {
+_PERFORM: dict[type[Effect], _Perform] = {
     CallModel: ThreadsDriver.ask,
     CallSkill: ThreadsDriver.call,
     CallProtocol: ThreadsDriver.call,

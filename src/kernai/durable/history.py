@@ -174,9 +174,9 @@ class ReplayCursor(Gate):
 
     def is_decided(self) -> bool:
         end = written = self._written()
-        dropped = events.CallEndedRow, events.TaskEndedRow
+        outcomes_of_work = events.CallEndedRow, events.TaskEndedRow
         # skip what was written because the run stops here
-        while end < len(self.rows) and isinstance(row := self.rows[end].row, dropped) and row.is_broken_off:
+        while end < len(self.rows) and isinstance(row := self.rows[end].row, outcomes_of_work) and row.is_broken_off:
             end += 1
         if end >= len(self.rows):
             if self._compares:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from kernai.loop.run_state import Run
 
 #: calls of skills and protocols
-_CALLS = (effects.CallSkill, effects.CallProtocol)
+_TOOL_CALLS = (effects.CallSkill, effects.CallProtocol)
 #: effects before which the rows so far are appended
-_COMMITTED = (CallModel, *_CALLS)
+_COMMITTED = (CallModel, *_TOOL_CALLS)
 #: rows of work without a result
 _ERRORS = (events.SkillErrorRow, events.ProtocolErrorRow, events.TaskErrorRow)
 
@@ -169,7 +169,7 @@ class DurableScope:
             return reading(recorded, self._completion, recorded)
         if durable.closes:
             return Completion(None, error=durable.broken_off(effect.call_id))
-        if isinstance(effect, _CALLS) and effect.call_id in history.announced:
+        if isinstance(effect, _TOOL_CALLS) and effect.call_id in history.announced:
             return durable.settle(self.run, effect)
         return None
 
@@ -267,7 +267,7 @@ class DurableScope:
         """The changes of an outcome to the host's state, without half-finished changes by other calls; or a Ctrl-C that
         came meanwhile.
         """
-        of_call = isinstance(effect, _CALLS) or (isinstance(value, Completion) and value.key in self._calls)
+        of_call = isinstance(effect, _TOOL_CALLS) or (isinstance(value, Completion) and value.key in self._calls)
         try:
             changed = state.changes(self.run)
             if changed and not of_call:

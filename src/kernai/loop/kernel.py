@@ -97,9 +97,9 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
     `result` event has recorded how the run ended.
     """
     # an error before the first row, such as a second Ctrl-C, leaves no record: a lone `result` could not be resumed
-    (_continue if again else begin)(run, content)
+    (_record_input if again else record_start)(run, content)
     try:
-        take(run, content, again=again)
+        take_input(run, content, again=again)
         if run.given_plan is not None and not again:
             from kernai.loop.workflow import run_given_plan  # most runs have no workflow
 
@@ -192,7 +192,7 @@ def work_of(root: Root, what: CallSkill | CallProtocol | SubRun) -> tuple[Work, 
     return root.wrap(run, what, work), outbox
 
 
-def begin(run: Run, content: tuple[InputPart, ...]) -> None:
+def record_start(run: Run, content: tuple[InputPart, ...]) -> None:
     """Records the start of a run."""
     root, plan = run.root, run.given_plan
     if plan is not None:
@@ -210,13 +210,14 @@ def begin(run: Run, content: tuple[InputPart, ...]) -> None:
     run.put(row)
 
 
-def _continue(run: Run, content: tuple[InputPart, ...]) -> None:
+def _record_input(run: Run, content: tuple[InputPart, ...]) -> None:
+    """Begins another turn of a run that has ended, and records its input."""
     run.begin_turn()
     run.root.budget.begin_input()
     run.write(InputAddedRow(recorded_parts(content)))
 
 
-def take(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -> None:
+def take_input(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -> None:
     """Adds the input to the conversation, and its media to the store. Call it after the input has been recorded."""
     if not again:
         for earlier in run.messages:

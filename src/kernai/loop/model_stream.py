@@ -135,7 +135,7 @@ class ModelStream:
         """Returns the stream for another attempt at the call, and retracts what this one has shown."""
         run = self.run
         self.attempt_failed()
-        self.earlier = self._answered()
+        self.earlier = self._answers()
         if self.answer is not None:  # this answer has to be paid for, too
             self.spend(self.answer, self.earlier[-1][1].cost)
             self.answer = None
@@ -202,7 +202,7 @@ class ModelStream:
             self.give_up(self.reported)
         self.reported = None
 
-    def _answered(self) -> tuple[tuple[LlmResponse, Usage], ...]:
+    def _answers(self) -> tuple[tuple[LlmResponse, Usage], ...]:
         if self.answer is None or self.effect is None:
             return self.earlier
         return (*self.earlier, (self.answer, usage_of(self.answer, self.effect.model)))
@@ -210,14 +210,14 @@ class ModelStream:
     def settle(self, returned: LlmResponse | None = None) -> None:
         """Counts the usage of answers that a middleware discarded; `returned` is the one that it used, if any."""
         self.attempt_failed()
-        answered = self._answered()
-        last = None if self.answer is None else answered[-1]  # the limits count the earlier ones already
-        found = [one for one in answered if one[0] is returned] or [
-            one for one in answered if _counts(one[0]) == _counts(returned)  # the middleware may have changed it
+        answers = self._answers()
+        last = None if self.answer is None else answers[-1]  # the limits count the earlier ones already
+        found = [one for one in answers if one[0] is returned] or [
+            one for one in answers if _counts(one[0]) == _counts(returned)  # the middleware may have changed it
         ]
         used = found[-1] if found else None
         self.earlier = () if used is None or used is last else (used,)
-        for one in answered:
+        for one in answers:
             if one is not used:
                 self.given_up = (self.given_up or Usage()) + one[1]
                 if one is last:

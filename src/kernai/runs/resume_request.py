@@ -141,7 +141,7 @@ class ResumeRequest(_RecordedRequest):
         if recorded.needs_input and not self._added:
             delivery.record_nothing()
             return run, _recorded_end(run, recorded)
-        self._asks(run)
+        self._prepare_approvals(run)
         durable = DurableRun(run)
         # an input follows the end of the run, so that this end stays; otherwise rows written because of a stop go
         was_ended = recorded.is_closed or was_interrupted

@@ -16,7 +16,7 @@ from kernai.drivers.threads import ThreadsDriver
 from kernai.errors import Stop
 from kernai.events import Event
 from kernai.loop.effects import Work
-from kernai.loop.kernel import begin, run_loop, take
+from kernai.loop.kernel import record_start, run_loop, take_input
 from kernai.loop.root import Cancellation, Clock, Outbox, Root
 from kernai.loop.run_state import Run
 from kernai.middleware.chain import wrap
@@ -204,8 +204,8 @@ class RunRequest:
         """Returns the root run and its loop, ready to be driven. The timeout starts now, or with `Driving.begin`."""
         self.cancellation.begin(self._limits.timeout)
         run = self._run(delivery)
-        asks = self._asks(run)
-        if self._store is not None or asks:
+        may_need_approval = self._prepare_approvals(run)
+        if self._store is not None or may_need_approval:
             from kernai.durable.durable_run import DurableRun
 
             DurableRun(run)
@@ -218,9 +218,9 @@ class RunRequest:
         delivery = ThreadsDelivery(self._log, None, self.cancellation)
         delivery.kept = None
         run = self._run(delivery)
-        self._asks(run)
-        begin(run, self.parts)
-        take(run, self.parts)
+        self._prepare_approvals(run)
+        record_start(run, self.parts)
+        take_input(run, self.parts)
         return run.outbox.waiting[0].entry(), list(self._context.media_store)
 
     def _run(self, delivery: ThreadsDelivery | AsyncioDelivery) -> Run:
@@ -267,10 +267,10 @@ class RunRequest:
             messages.append(message)
         return messages
 
-    def _asks(self, run: Run) -> bool:
-        """Whether a call of the run's agent, of its tasks' agents or of agents that these can call may need a decision.
+    def _prepare_approvals(self, run: Run) -> bool:
+        """Returns whether a call of the run's agent, its tasks' agents, or agents that these call may need approval.
 
-        If a skill of one of them requires trusted values, the run also tracks where values come from.
+        If a skill of one of them requires trusted values, the run will track where values come from.
         """
         asks = is_guarded = False
         setups, seen = [run.setup], {id(run.agent)}  # ids: a subclass may call different agents equal
