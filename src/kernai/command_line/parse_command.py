@@ -16,7 +16,7 @@ from kernai.blocks.parser import parts_of
 from kernai.command_line import output
 from kernai.command_line.program import Command, argument
 from kernai.loop import decision as loop
-from kernai.loop.calls import MAX_CALLS
+from kernai.loop.calls import MAX_CALLS_PER_RESPONSE
 from kernai.loop.model_stream import ParsedResponse
 from kernai.values.limits import MODEL_MAX_TASKS
 
@@ -107,8 +107,8 @@ def _remarks(decision: loop.Decision, response: ParsedResponse, protocols: froze
     if isinstance(decision, loop.Calls):
         if any(block.type == "command" and not (block.name or "").strip(ASCII_SPACE) for block in decision.blocks):
             yield "a command without a name is an error: Command block missing skill name"
-        if len(decision.blocks) > MAX_CALLS:
-            yield f"only the first {MAX_CALLS} calls are run"
+        if len(decision.blocks) > MAX_CALLS_PER_RESPONSE:
+            yield f"only the first {MAX_CALLS_PER_RESPONSE} calls are run"
         if decision.final is not None:
             yield "the final is set aside, because the model has not seen the results"
     elif not isinstance(decision, (loop.Answer, loop.Correction)) and decision.not_run:

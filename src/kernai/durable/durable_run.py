@@ -303,17 +303,18 @@ class DurableRun:
             raise effects.Parked
         if self._root.journal is None:
             error = StoreNeededError(f"the run waits for a decision on {self._waiting()}")
-            self.parked_result(run, error)
+            self.parked_result(error)
             raise error
         if self.is_left:
             yield effects.Commit()
             raise RunConflictError(f"run {run.root.run_id!r} is left to another worker: this one is stopping")
-        result = self.parked_result(run)
+        result = self.parked_result()
         yield effects.Commit()
         return result
 
-    def parked_result(self, run: Run, error: KernaiError | None = None) -> Result[Any]:
-        """The result of a run that waits. It includes the usage of the sub-runs that wait with it."""
+    def parked_result(self, error: KernaiError | None = None) -> Result[Any]:
+        """The result of a root run that waits. It includes the usage of the sub-runs that wait with it."""
+        run = self.scopes[""].run
         self.scopes[""].work.close()  # adds the outcomes of calls that were made to the messages
         for other in run.root.runs.values():
             if other is not run:

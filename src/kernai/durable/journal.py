@@ -53,7 +53,7 @@ class Journal:
         self.host_state: HostState | None = None
 
     @property
-    def due(self) -> bool:
+    def must_commit(self) -> bool:
         """Whether rows must be appended before anything is performed, or an append has failed."""
         return self._failure is not None or any(row.stored_first for row in self._waiting[:])
 

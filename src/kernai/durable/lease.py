@@ -161,7 +161,7 @@ class HeldRun:
     In a `Store` without leases, another worker goes unnoticed until an append fails.
     """
 
-    def __init__(self, store: Any, run_id: str, seconds: float, cancel: Callable[[str], object]) -> None:
+    def __init__(self, store: Any, run_id: str, seconds: float, on_cancel: Callable[[str], object]) -> None:
         self.store: RunStore = store
         self.has_leases = leased(store) is not None
         self.run_id = run_id
@@ -172,7 +172,8 @@ class HeldRun:
         self._worker = new_worker()
         #: whether the store may have the lease: True once the claim is sent, since Ctrl-C may interrupt its response
         self.may_hold = False
-        self.cancel = cancel
+        #: called with the reason if somebody has asked for the run to end
+        self.on_cancel = on_cancel
         self._sent = 0.0
         #: why the last renewal failed; after a conflict there is no other
         self._failure: Exception | None = None
@@ -226,7 +227,7 @@ class HeldRun:
             self.key = key_of(self.store, self.run_id, lease.number)
             LEASES.add(self)
         if lease.cancel is not None:
-            self.cancel(lease.cancel)
+            self.on_cancel(lease.cancel)
 
     def renew(self) -> bool:
         """Renews the lease and returns True if that is due. One that may be another's by now is not renewed."""
@@ -310,7 +311,7 @@ class Leases:
                 asked = ones[0].store.cancel_requests([one.run_id for one in ones])
                 for one in ones:
                     if one.run_id in asked:
-                        one.cancel(asked[one.run_id])
+                        one.on_cancel(asked[one.run_id])
 
 
 LEASES = Leases()

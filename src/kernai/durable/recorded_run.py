@@ -44,7 +44,7 @@ class Recorded(NamedTuple):
 
     @property
     def call(self) -> str:
-        """The id of the row's call or the scope of its task, where its sub-run runs, if it has one; else empty."""
+        """The call or task that the row is about: the id of the call, the scope of the task. Else empty."""
         if isinstance(self.row, (events.TaskStartRow, events.TaskEndedRow)):
             return task_scope(self.scope, self.step, self.row.task_id)
         return getattr(self.row, "call_id", "")

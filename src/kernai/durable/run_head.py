@@ -146,8 +146,8 @@ class Head:
 
         Raises `RunConflictError` if the entries may not be written.
         """
-        ends = first_seq + len(entries)
-        if writer is not None and writer == self.writer and self.entries == ends:
+        length = first_seq + len(entries)
+        if writer is not None and writer == self.writer and self.entries == length:
             return False
         if lease is not None:
             self.check_held(lease)
@@ -169,7 +169,7 @@ class Head:
         if release:
             self.holder = self.cancel = None
         self.info = self.info.after(entries) if info is None else info
-        self.entries, self.writer = ends, writer
+        self.entries, self.writer = length, writer
         if self.info.status == StopReason.CLOSED:
             self.decisions = {}
         return True

@@ -318,7 +318,7 @@ class DurableScope:
     def _commit(self) -> effects.Work:
         """Appends the rows so far, if they must be stored before anything is performed."""
         journal = self.run.root.journal
-        if journal is not None and (any(row.stored_first for row in self.run.outbox.waiting) or journal.due):
+        if journal is not None and (any(row.stored_first for row in self.run.outbox.waiting) or journal.must_commit):
             yield effects.Commit()
 
     def _leave_to_others(self) -> effects.Work:

@@ -52,10 +52,10 @@ def _why_ended(answer: LlmResponse) -> str:
     return said if isinstance(said, str) else ""
 
 
-def is_continued(run: Run, answer: Answer, response: ParsedResponse) -> bool:
-    """Asks the model to continue an answer that was cut off, if the agent's `on_truncated` wants that.
+def asks_to_continue(run: Run, answer: Answer, response: ParsedResponse) -> bool:
+    """Asks the model to continue an answer that was cut off, if the agent's `on_truncated` wants that; returns whether.
 
-    Returns whether the model was asked. Raises `ProviderError` with ``on_truncated="fail"``.
+    Raises `ProviderError` with ``on_truncated="fail"``.
     """
     rule = run.gate.rules(run).on_truncated
     if rule == "fail":
@@ -101,7 +101,7 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
     is_once, is_last = rules.on_prose == "correct_once", run.step + 1 >= run.first_step + rules.max_steps
     decision = decide(
         response, rules, run.protocols, is_typed, may_plan=run.may_plan, can_call=setup.can_call,
-        # neither if the correction would come too late; the second is made once per turn
+        # not in a step that leaves the model no other; a stray tag is corrected once per turn
         corrects_prose=setup.has_calls and not (is_once and is_last),
         checks_close=not (run.was_stray or is_last), was_corrected=run.was_corrected and is_once,
     )
@@ -118,8 +118,8 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
     return decision
 
 
-def is_valid(run: Run, answer: Answer, response: LlmResponse | None = None) -> bool:
-    """Checks an answer against the agent's output type and `output_check`. If it fails, the model reads what is wrong.
+def accepts(run: Run, answer: Answer, response: LlmResponse | None = None) -> bool:
+    """Returns whether an answer is of the agent's output type and passes `output_check`; otherwise asks for another.
 
     Raises `LimitReachedError` if the model may not try again.
     """

@@ -48,7 +48,7 @@ from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.values.message import By, Message, Part
 from kernai.values.skill_result import SkillResult
 
-MAX_CALLS = 100
+MAX_CALLS_PER_RESPONSE = 100
 
 #: what the model reads about one call
 Payload = Part | list[Part] | Message
@@ -57,17 +57,17 @@ Reply = tuple[Payload, By]
 
 
 def run_calls(run: Run, blocks: Sequence[Block]) -> Generator[Effect, Any, None]:
-    """Runs the calls and injects one message for each. Of calls beyond `MAX_CALLS`, the model only reads how many."""
+    """Runs the calls and injects one message for each. Of calls beyond the limit, the model only reads how many."""
     run.skill_contexts.clear()
     if run.agent.parallel_skills and len(blocks) > 1:
-        yield from _run_at_once(run, blocks[:MAX_CALLS])
+        yield from _run_at_once(run, blocks[:MAX_CALLS_PER_RESPONSE])
     else:
-        for index, block in enumerate(blocks[:MAX_CALLS]):
+        for index, block in enumerate(blocks[:MAX_CALLS_PER_RESPONSE]):
             found = _prepare(run, index, block)
             reply: Reply = ((yield from _perform(found, block)), "tool") if isinstance(found, _Call) else found
             run.inject(reply[0], block, by=reply[1])
-    if len(blocks) > MAX_CALLS:
-        run.inject(corrections.too_many_calls(MAX_CALLS, len(blocks) - MAX_CALLS))
+    if len(blocks) > MAX_CALLS_PER_RESPONSE:
+        run.inject(corrections.too_many_calls(MAX_CALLS_PER_RESPONSE, len(blocks) - MAX_CALLS_PER_RESPONSE))
 
 
 def plain_call(run: Run, response: ParsedResponse) -> _Call | None:

@@ -59,7 +59,7 @@ from kernai.events import (
     StrayCloseRow,
 )
 from kernai.loop import corrections
-from kernai.loop.answers import check_not_empty, decided, is_continued, is_valid
+from kernai.loop.answers import accepts, asks_to_continue, check_not_empty, decided
 from kernai.loop.calls import failed, plain_call, refuse_quoted, run_calls
 from kernai.loop.decision import NOTHING, Answer, Calls, Correction, Decision, Workflow
 from kernai.loop.effects import (
@@ -151,7 +151,7 @@ def _finished(run: Run, stop: Stop) -> Answer | None:
     run.gate.check()  # as after a model's answer: calls beside it may have been broken off
     answer = Answer(stop.message, Block("final", None, stop.message), NOTHING)
     run.messages.append(Message("assistant", final_block(stop.message)))
-    return answer if is_valid(run, answer) else None
+    return answer if accepts(run, answer) else None
 
 
 def _ended(run: Run, error: BaseException) -> Result[Any]:
@@ -247,7 +247,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
         yield from run_calls(run, decision.blocks)
     elif isinstance(decision, Correction):
         _correct(run, decision, response)
-    elif isinstance(decision, Answer) and decision.cut and is_continued(run, decision, response):
+    elif isinstance(decision, Answer) and decision.cut and asks_to_continue(run, decision, response):
         pass
     elif decision.block is not None and (quoted := refuse_quoted(run, decision.block)) is not None:
         run.inject(quoted, decision.block)
@@ -255,7 +255,7 @@ def _act(run: Run, response: ParsedResponse) -> Generator[Effect, Any, Answer | 
         from kernai.loop.workflow import run_workflow  # most runs have no workflow
 
         yield from run_workflow(run, decision.plan, decision.not_run, decision.block)
-    elif is_valid(run, decision, response.answer):
+    elif accepts(run, decision, response.answer):
         return decision
     return None
 

@@ -412,10 +412,10 @@ class Run:
         is_limit = isinstance(error, (LimitReachedError, LimitStop))
         is_cancelled = self.root.cancellation.is_set()
         stops_root = is_cancelled or (is_limit and self.root.budget.is_used_up())
-        # a `Stop` of a call ends only the run of that call, whatever else has happened
-        if (self.scope or not ends) and (not stops_root or (isinstance(error, Stop) and not is_limit)):
-            return
-        self._mark(_reason_of(self.root.cancellation.error() if is_cancelled else error))
+        if isinstance(error, Stop) and not is_limit:
+            stops_root = False  # it ends only the run of the call that raised it, whatever else has happened
+        if stops_root or (ends and not self.scope):
+            self._mark(_reason_of(self.root.cancellation.error() if is_cancelled else error))
 
     def stops_all(self, error: BaseException) -> None:
         """Does as `stops` does for an error that ends concurrent work. Ctrl-C also stops the rest of that work.
@@ -446,7 +446,7 @@ class Run:
             text, reason, self.steps, usage, tuple(self.messages), self.root.run_id, error,
             pending or (), self.finish_reason, self.truncated, None if text is None else self.output,
         )
-        if reason == "interrupt" and not self.scope:
+        if reason is StopReason.INTERRUPT and not self.scope:
             self._mark(reason)
         elif error is not None and not (raised and self.scope):
             self.stops(error)

@@ -109,7 +109,7 @@ class TaskScheduler:
             try:
                 result = execute(task, inputs)
             except BaseException as error:  # noqa: BLE001 - the parent waits for a result from every task
-                result = failure(error)
+                result = failure(error_text(error))
             ended.put((task.id, result))
 
         while not self.done:
@@ -136,7 +136,7 @@ class TaskScheduler:
                 ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for one in ended:
                     result, error = one.result()
-                    self.finish(running.pop(one), result if error is None else failure(error))
+                    self.finish(running.pop(one), result if error is None else failure(error_text(error)))
         finally:
             for one in running:
                 one.cancel()
@@ -153,6 +153,6 @@ class TaskScheduler:
                 heappush(self._single if self._is_single(self.tasks[at]) else self._free, at)
 
 
-def failure(error: BaseException) -> str:
+def failure(error: str) -> str:
     """Returns the result of a task that failed."""
-    return f"error: {error_text(error)}"
+    return f"error: {error}"

@@ -166,7 +166,7 @@ class RunningTasks:
             if (broken_off := how_broken_off(error)) is not None:
                 run.stops(error, ends=False)
                 text, marks[broken_off] = "the run was stopped", True
-            outcome = failure(RuntimeError(text))
+            outcome = failure(text)
             self.failed.add(task_id)
             row = TaskErrorRow(task_id, text, duration, **marks)
         row.input = self.scheduler.running[task_id].input

@@ -102,8 +102,8 @@ def _name(middleware: Middleware) -> str:
     return getattr(middleware, "__qualname__", None) or type(middleware).__name__
 
 
-def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
-    """Passes the calls of `work` through the run's middleware, and calls the hooks of `observers` at start and end.
+def _performed(run: Run, work: Work, hooked: Sequence[Any]) -> Work:
+    """Passes the calls of `work` through the run's middleware, and calls the hooks of `hooked` at start and end.
 
     The start is the first effect, so a run that is only replayed never starts.
     """
@@ -115,7 +115,7 @@ def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
             effect = work.send(outcome) if error is None else work.throw(error)
             if not is_begun and type(effect) is not Commit:  # a commit concerns only the store
                 is_begun = True
-                effect = _call_start_hooks(run, observers, effect) or effect
+                effect = _call_start_hooks(run, hooked, effect) or effect
             outcome = error = None
             try:
                 outcome = yield from through(run, effect) if type(effect) in CALLS else alone(effect)
@@ -125,12 +125,12 @@ def _performed(run: Run, work: Work, observers: Sequence[Any]) -> Work:
         return ended.value
     finally:
         if is_begun and run.result is not None:
-            _call_end_hooks(run, observers)
+            _call_end_hooks(run, hooked)
 
 
 @calls_out
-def _call_start_hooks(run: Run, observers: Sequence[Any], effect: Effect) -> Raise | None:
-    for one in observers:
+def _call_start_hooks(run: Run, hooked: Sequence[Any], effect: Effect) -> Raise | None:
+    for one in hooked:
         try:
             one.on_run_start(run)
         except Pause as pause:  # the first call waits
@@ -145,8 +145,8 @@ def _call_start_hooks(run: Run, observers: Sequence[Any], effect: Effect) -> Rai
 
 
 @calls_out
-def _call_end_hooks(run: Run, observers: Sequence[Any]) -> None:
-    for one in reversed(observers):
+def _call_end_hooks(run: Run, hooked: Sequence[Any]) -> None:
+    for one in reversed(hooked):
         try:
             one.on_run_end(run, run.result)
         except (Exception, Control) as error:  # noqa: BLE001 - the run has ended, and its result must not change

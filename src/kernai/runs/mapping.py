@@ -81,7 +81,7 @@ class Batch:
         given, history, context = dict(options), options.get("history"), options.get("context")
         if isinstance(history, Iterator):
             given["history"] = list(history)
-        self._options = RunRequest(agent, "", given)  # checks them even if there are no inputs
+        self._checked = RunRequest(agent, "", given)  # checks the options even if there are no inputs
         report = on_progress if callable(on_progress) else lambda _: None
         self._report, given["on_event"], given["on_task_complete"] = _in_turns(
             report, options.get("on_event"), options.get("on_task_complete"))
@@ -99,7 +99,7 @@ class Batch:
     # -------------------------------------------------------------------------------------------------- with threads
 
     def run(self) -> RunResults[Any]:
-        self._options.check_observers_are_plain(("on_progress", self._on_progress))
+        self._checked.check_observers_are_plain(("on_progress", self._on_progress))
         with self._reporting():
             INTERRUPTS.during(self._to_the_end)
         return RunResults(self._results)

@@ -100,9 +100,9 @@ class ResumeRequest(_RecordedRequest):
         self._accept = None if accept is None else check_texts("accept", accept, "keys")
         store, context = check_store(options.get("store")), checked_context(options.get("context"))
         check_run_id(run_id)
-        self._runs, self._info, entries, known = leased(store), None, list[Any](), -1
+        self._run_store, self._info, entries, known = leased(store), None, list[Any](), -1
         while known < len(entries):
-            known, self._info = len(entries), None if self._runs is None else self._runs.info(run_id)
+            known, self._info = len(entries), None if self._run_store is None else self._run_store.info(run_id)
             if self._info is not None and (lease := self._info.lease) is not None:
                 raise busy(lease)
             # again if another worker has continued the run meanwhile
@@ -161,10 +161,10 @@ class ResumeRequest(_RecordedRequest):
                 durable.use(call_id, decision)
             except (KernaiError, ValueError) as error:
                 why = f"approvals[{call_id!r}]: {error}"
-                if self._runs is None or decision is not self._stored_decisions.get(call_id):
+                if self._run_store is None or decision is not self._stored_decisions.get(call_id):
                     raise ValueError(why) from error
                 # drop it instead of raising: the person who made the decision is not here
-                self._runs.drop_decision(self.run_id, call_id, why)
+                self._run_store.drop_decision(self.run_id, call_id, why)
                 del self._approvals[call_id]
                 self._check_input()
                 return self.begin(delivery)
@@ -173,10 +173,10 @@ class ResumeRequest(_RecordedRequest):
         was_waiting = end is not None and end.stop_reason == StopReason.INTERRUPT
         if root.is_parked and was_waiting and not durable.new_rows:
             delivery.record_nothing()
-            durable.parked_result(run)
+            durable.parked_result()
             return run, _ended(run)
         self._begin_journal(
-            delivery, run.root, seq=len(recorded.all), stored=self._stored, info=self._info, sent=recorded.sent())
+            delivery, run, seq=len(recorded.all), stored=self._stored, info=self._info, sent=recorded.sent())
         return run, durable.continued()
 
     def _checked_approvals(self, given: Any) -> dict[str, Decision]:
@@ -234,8 +234,8 @@ class ReplayRequest(_RecordedRequest):
             raise TypeError("replay needs the id of the run in the store")
         else:
             entries, _ = _load(store, run_id, context)
-            if self._runs_skills and (runs := leased(store)) is not None and (info := runs.info(run_id)) is not None:
-                self._key = key_of(runs, run_id, info.number)
+            if self._runs_skills and (leasing := leased(store)) and (info := leasing.info(run_id)) is not None:
+                self._key = key_of(leasing, run_id, info.number)
         recorded = RecordedRun(run_id or str(entries[0].get("run_id")), entries)
         super().__init__(agent, recorded, agents, context, options, may_call=True)
 
@@ -266,7 +266,7 @@ class ReplayRequest(_RecordedRequest):
         if self.recorded.is_closed:
             return self.recorded.final_result(run.context.media_store), run
         if root.is_parked:
-            return durable.parked_result(run), run
+            return durable.parked_result(), run
         # after Ctrl-C and the like there is none
         has_ended = root.ended is not None and isinstance(root.ended.error, Exception | None)
         return run.result if has_ended and not root.has_unrecorded else None, run

@@ -210,7 +210,7 @@ class RunRequest:
 
             DurableRun(run)
         if self._store is not None:
-            self._begin_journal(delivery, run.root)
+            self._begin_journal(delivery, run)
         return run, run.root.wrap(run, None, run_loop(run, self.parts))
 
     def first_entry(self) -> tuple[dict[str, Any], list[Media]]:
@@ -285,7 +285,7 @@ class RunRequest:
             run.needs_trust()
         return asks or is_guarded
 
-    def _begin_journal(self, delivery: ThreadsDelivery | AsyncioDelivery, root: Root, **stored: Any) -> None:
+    def _begin_journal(self, delivery: ThreadsDelivery | AsyncioDelivery, run: Run, **so_far: Any) -> None:
         """Has the run's events written to the store after those already there; see `Journal`."""
         assert self._store is not None
         from kernai.durable.journal import Journal
@@ -295,7 +295,7 @@ class RunRequest:
         held = HeldRun(self._store, self.run_id, self._lease, lambda why: cancellation.stop(Stop("cancelled", why)))
         if held.has_leases:
             cancellation.is_quiet = False  # another thread renews the lease, and may stop the run at any time
-        root.journal = delivery.journal = Journal(held, self._context.media_store, **stored)
+        run.root.journal = delivery.journal = Journal(held, self._context.media_store, **so_far)
 
 
 def check_options(options: Mapping[str, Any], known: type, *others: str) -> None:
