@@ -142,8 +142,9 @@ def columns(unknown: int = 100) -> int:
 
 def styled(text: str, style: str | None, stream: TextIO) -> str:
     """The text in one of `STYLES`, if the stream is a terminal with colour and `NO_COLOR` is not set."""
-    plain = style is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(stream)
-    return text if plain or not text else f"\033[{STYLES[style or '']}m{text}\033[0m"
+    if style is None or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal(stream):
+        return text
+    return f"\033[{STYLES[style]}m{text}\033[0m"
 
 
 def write(text: str = "", style: str | None = None) -> None:
