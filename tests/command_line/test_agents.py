@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.command_line.conftest import Here
-from tests.command_line.support import as_json, error_lines, write
+from tests.command_line.conftest import Here, Screen
+from tests.command_line.support import as_json, environment, error_lines, write
 from vendor_wires import WIRES
 from wire_server import WireServer
 
@@ -65,8 +66,10 @@ def test_the_command_in_the_hint_continues_a_waiting_run(here: Here, tmp_path: P
     assert (again.returncode, again.stdout) == (0, "Done.\n"), again.stderr
     other = here("replay", "--skills", "pay.py", "runs.db", "r")
     assert other.stdout == "the same\n- instructions changed\n"
-    other = here("replay", "--skills", "pay.py", "runs.db", "r", "--strict")
-    assert (other.returncode, other.stdout.splitlines()[0]) == (1, "the agent decides the same, but has changed since the recording:")
+    terminal: Any = {"screen": Screen(), "env": environment(TERM="xterm", NO_COLOR="")}
+    other = here("replay", "--skills", "pay.py", "runs.db", "r", "--strict", **terminal)
+    shown = "the agent decides the same, but has changed since the recording:\n\x1b[31m- instructions changed\x1b[0m\n"
+    assert (other.returncode, other.stdout) == (1, shown)
 
 
 @pytest.mark.parametrize("words", [("run", "pay.py", "Refund it"), ("chat", "pay.py")])

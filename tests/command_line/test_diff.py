@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import time
 from collections.abc import Callable
 from itertools import chain
@@ -19,8 +20,8 @@ from kernai import Agent, JsonlSink, LlmResponse, Message, Model, Provider, Reco
 from kernai.command_line import diff_command, main
 from kernai.command_line.diff_command import Difference, compare, difference_lines, scopes_of
 from kernai.jsonio.json_data import MAX_DEPTH
-from tests.command_line.conftest import Here
-from tests.command_line.support import as_json, write
+from tests.command_line.conftest import Here, Screen
+from tests.command_line.support import as_json, environment, write
 
 PLAN = '<block type="plan">{"strategy": "parallel", "tasks": [{"id": "a", "input": "do a"}, {"id": "b", "input": "do b"}]}</block>'
 
@@ -81,6 +82,9 @@ def test_the_first_difference_of_each_scope_is_shown_with_the_event_before_it(he
     assert "@@ 0.b" not in done.stdout
     counts = [line.split(None, 1) for line in done.stdout.splitlines()[-2:]]
     assert counts == [["0.a", "2 events the same, 4 only in A, 4 only in B"], ["0.b", "6 events the same"]]
+    coloured = here("diff", "a.jsonl", "b.jsonl", screen=Screen(), env=environment(TERM="xterm", NO_COLOR="")).stdout
+    codes = [code + char for code, char in re.findall(r"^\x1b\[(\d+)m(.)", coloured, re.MULTILINE)]
+    assert codes[:6] + codes[-2:] == ["1-", "1+", "36@", "2 ", "31-", "32+", "330", "20"]
     everything = here("diff", "a.jsonl", "b.jsonl", "--all").stdout
     assert everything.count("@@ 0.a, ") > done.stdout.count("@@ 0.a, ") == 1
     shown = as_json(here("diff", "a.jsonl", "b.jsonl", "--json").stdout)

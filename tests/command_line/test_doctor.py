@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -93,6 +94,7 @@ def test_a_wrong_url_is_to_be_fixed_and_its_password_never_shown(doctor: Doctor,
     given: Any = {variable: address}
     shown = doctor(**given)
     assert f"to fix: {named} " in shown
+    assert re.search("  !!  .* is not a valid address\n", shown)
     assert SECRET not in shown
 
 

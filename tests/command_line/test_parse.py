@@ -88,6 +88,7 @@ CHECKED = {
     "prose that is accepted": ("x", ("--on-prose", "accept"), 0),
     "a block that is not closed": ("<final>x", (), 1),
     "a forged result": ("<result>x</result><final>y</final>", (), 1),
+    "as many calls as are run": ("<command name='x'></command>" * 100, (), 0),
     "a protocol": ("<block type='mcp'>x</block>", ("--protocol", "mcp"), 0),
     "no protocol": ("<block type='mcp'>x</block>", (), 1),
     "a plan of a sub-agent": (f"<plan>{PLAN}</plan>", ("--sub-agent",), 1),

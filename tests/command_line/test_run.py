@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,8 @@ def test_a_file_can_import_modules_beside_it_and_is_not_the_main_program(here: H
     folder = tmp_path / "shop"
     folder.mkdir()
     write(folder, "helpers.py", ECHO)
+    write(tmp_path, "helpers.py", "")
+    sys.path.insert(0, str(tmp_path))  # as if kernai was started with `python -m`
     write(folder, "agent.py", "from helpers import agent\nprint('loaded')\nif __name__ == '__main__': raise SystemExit('no')\n")
     done = here("run", "shop/agent.py", "hello", "-q")
     assert (done.stdout, done.stderr) == ("You said: hello\n", "loaded\n")
@@ -99,7 +102,7 @@ def test_a_file_that_is_faulty_or_without_the_agent_is_reported_with_the_reason(
     found, hint = error_lines(done.stderr)
     assert done.returncode == (1 if name in FAULTY else 2)
     assert error in found
-    assert hint.startswith("hint: ")
+    assert (hint == "hint: --debug shows the traceback") == (name in FAULTY)
 
 
 def test_the_hint_for_a_file_that_imports_from_its_own_package_is_to_give_its_module(here: Here, tmp_path: Path) -> None:
