@@ -209,6 +209,10 @@ def test_fails_and_says_nothing_of_answers(mock_model):
     mock_model("<final>1</final>")
     assert 1 == 2
 
+def test_left_over_in_a_block():
+    with MockProvider("<final>1</final>", strict=True):
+        pass
+
 @pytest.mark.xfail
 def test_fails_as_expected(mock_model):
     mock_model("<final>1</final>")
@@ -217,8 +221,9 @@ def test_fails_as_expected(mock_model):
 def test_is_skipped(mock_model):
     mock_model("<final>1</final>")
     pytest.skip("not today")
-""", passed=2, failed=2, errors=1, xfailed=1, skipped=1)
+""", passed=2, failed=3, errors=1, xfailed=1, skipped=1)
     assert "MockProvider was not asked for 1 of its 2 answers, the first is '<final>2</final>'" in report
+    assert report.count("mock_provider.py:") == 1, "only the call that has no answer is shown in it"
     assert """The last message was: '<block type="result" name="look">seen</block>'""" in report
 
 
@@ -240,6 +245,7 @@ def test_it(recorded_run):
     outcome(tests, code.replace("OPTIONS", "").replace("CALLS", "0"), passed=1)
     report = outcome(tests, code.replace("OPTIONS", "skills=[]").replace("CALLS", "0"), failed=1)
     assert "the agent decides" in report
+    assert [f"{name}.py:" in report for name in ("test_it", "plugin", "contracts")] == [True, False, False], "shown is the test"
     recording = Path(tests.path) / "recordings" / "test_it.test_it.jsonl"
     assert recording.read_text().count('"run_start"') == 1
     recording.write_text("".join(recording.read_text().splitlines(keepends=True)[:2]))
