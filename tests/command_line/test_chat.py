@@ -66,7 +66,7 @@ def test_the_commands_of_a_session_work(here: Here, tmp_path: Path, monkeypatch:
     (tmp_path / "a.png").write_bytes(b"x")
     lines = [
         "/help", "one", "/save ~/talk.json", "two", "/save talk.json", "/save precious.json", "/save no/talk.json", "/save",
-        "/attach a.png", "see", "again", "/attach", "/attach gone.png", "/reset", "/save empty.json", "//tmp", "/nope", "/quit", "not sent",
+        "/attach a.png", "see", "again", "/attach", "/attach gone.png", "/attach a.png", "/reset", "/save empty.json", "//tmp", "/nope", "/quit", "not sent",
     ]  # fmt: skip
     done = here("chat", "agent.py", input="\n".join(lines))
     assert [line.partition("media_")[0] for line in done.stdout.splitlines()] == [

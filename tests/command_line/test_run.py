@@ -138,7 +138,7 @@ def test_with_json_stdout_has_the_whole_result_and_nothing_else(here: Here, tmp_
     assert "counting\n" in done.stderr
 
 
-@pytest.mark.parametrize("limit", ["--max-steps=1", "--max-calls=1", "--max-tokens=1", "--timeout=0"])
+@pytest.mark.parametrize("limit", ["--max-steps=1", "--max-calls=0", "--max-tokens=0", "--timeout=0"])
 def test_a_limit_ends_the_run_with_exit_status_1(here: Here, tmp_path: Path, limit: str) -> None:
     write(tmp_path, "agent.py", AGENT)
     done = here("run", "agent.py", "x", "-q", "--json", limit)
@@ -187,7 +187,7 @@ def test_max_cost_works_with_a_given_price(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     arguments = ("run", "agent.py", "x", "--model", "ollama/m", "--price", "0.5,24000")
     with vendor(OLLAMA.answer('<command name="/skills"></command>')) as (_, env):
-        spent = here(*arguments, "--max-cost", "1", env=env)
+        spent = here(*arguments, "--max-cost", "0", env=env)
     with vendor(OLLAMA.answer("<final>ok</final>")) as (_, env):
         done = here(*arguments, "--max-cost", "9", env=env)
     assert spent.returncode == 1

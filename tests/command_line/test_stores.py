@@ -183,12 +183,15 @@ def test_runs_are_listed_with_their_usage_the_last_changed_first(here: Here, pau
 
 def test_a_damaged_run_is_listed_with_the_others_and_says_what_blocks_it(here: Here, paused: Path) -> None:
     with SqliteStore(paused / "runs.db") as store:
-        store.append("odd", 0, [{"event": "run_start", "scope": "", "data": {"input": 5}}], [])
-        store.block("odd", "no agent\nknows it")
+        for run_id, calls in (("odd", []), ("hot", [PendingCall("0.0", "pay", {})])):
+            store.append(run_id, 0, [{"event": "run_start", "scope": "", "data": {"input": 5}}], [])
+            store.block(run_id, "no agent\nknows it", calls)
     done = here("runs", "runs.db")
-    assert done.stderr.splitlines()[-1] == "odd is blocked: no agent knows it"
+    assert done.stderr.splitlines()[1:] == [
+        "hot waits for a decision: 0.0 pay {} (no agent knows it)", "odd is blocked: no agent knows it",
+    ]
     rows = {row.split()[0]: [*row.split()[3:6], row.split()[-1]] for row in done.stdout.splitlines()[1:]}
-    assert rows == {"r42": ["2", "-", "-", "42"], "odd": ["0", "-", "-", "-"]}
+    assert rows == {"r42": ["2", "-", "-", "42"], "hot": ["0", "-", "-", "-"], "odd": ["0", "-", "-", "-"]}
     with closing(sqlite3.connect(paused / "runs.db")) as file, file:
         file.execute("UPDATE entries SET checksum = 0")
     assert "docs/durable.md says how to save what is whole" in here("view", "runs.db", "r42").stderr
