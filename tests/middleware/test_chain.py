@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from kernai.testing import ByHand
 from tests.loop.loop_cases import CASES, Case, command, plan, task
 from tests.loop.test_loop import set_up
 from tests.middleware.asking import FINAL, Script, data_of, echo, fail, types
-from tests.ways import PATIENCE, WAYS, Way
+from tests.ways import PATIENCE, WAYS, Way, by_execute, by_stream
 
 ECHO = '<block type="echo">x</block>'
 
@@ -173,8 +174,9 @@ async def test_while_a_run_sleeps_the_event_loop_does_other_work() -> None:
 
 @WAYS
 @pytest.mark.parametrize("by", ["timeout", "cancel", "spawned"])
-def test_a_sleep_ends_when_the_run_must_stop(way: Way, by: str) -> None:
-    begun, ended = threading.Event(), []
+def test_a_sleep_ends_when_the_run_must_stop(way: Way, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended, slept, pause = threading.Event(), [], threading.Event(), time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: slept.set() or pause(seconds))  # type: ignore[func-returns-value]
 
     def wait(effect: CallSkill) -> Flow:
         begun.set()
@@ -191,6 +193,7 @@ def test_a_sleep_ends_when_the_run_must_stop(way: Way, by: str) -> None:
     result = way(agent, recorder=recorder, **options)
     assert result.stop_reason == ("timeout" if by == "timeout" else "cancelled")
     assert {*ended} <= {"Cancelled", "CancelledError"}
+    assert slept.is_set() or by != "timeout" or way not in (by_execute, by_stream), "it does not keep a processor busy"
     assert len(data_of(recorder, "skill_error")) == len(data_of(recorder, "skill_execute"))
 
 
