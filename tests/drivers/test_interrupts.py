@@ -385,6 +385,21 @@ def test_what_another_signals_handler_raises_just_as_a_call_gets_its_worker_ends
     assert recorder.entries[-1].data["stop_reason"] == "cancelled"
 
 
+def test_no_thread_is_left_if_a_second_ctrl_c_is_pressed_as_the_run_ends_its_threads(
+    monkeypatch: pytest.MonkeyPatch, no_thread_is_left: None
+) -> None:
+    def interrupted(pool: worker_pool.WorkerPool) -> None:
+        if again:
+            raise again.pop()
+        close(pool)
+
+    again, close = [KeyboardInterrupt], worker_pool.WorkerPool.close
+    monkeypatch.setattr(worker_pool.WorkerPool, "close", interrupted)
+    provider = MockProvider().on_call(lambda messages, _: command("work") * 2 if len(messages) < 3 else then(Key(), "")())
+    with pytest.raises(KeyboardInterrupt):
+        kernai.execute(working(lambda: "worked").replace(provider=provider, parallel_skills=True), "go")
+
+
 def test_no_event_loop_is_left_if_a_signals_handler_raises_as_its_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(thread: threading.Thread) -> None:
         start(thread)
