@@ -428,11 +428,12 @@ def test_a_resumed_run_uses_the_existing_summary(stop_at: int) -> None:
 
 def test_the_next_turn_of_a_chat_uses_the_existing_summary() -> None:
     provider, summary = MockProvider(*TAPE), Summaries()
-    messages = kernai.execute(reader(provider, summary), "Go.").messages
+    first = reader(provider, summary)
+    messages = kernai.execute(first.replace(middleware=[redact("summary ", "brief "), *(first.middleware or ())]), "Go.").messages
     saved = [Message.from_dict(json.loads(json.dumps(message.to_dict()))) for message in messages]
     more, again = MockProvider("<final>Yes.</final>"), Summaries()
     kernai.execute(reader(more, again, 800), "And?", history=saved)
-    assert more.calls[0].messages[1].text.startswith(f"{HEADING}summary {len(summary.given)}")
+    assert more.calls[0].messages[1].text.startswith(f"{HEADING}brief {len(summary.given)}")
 
 
 @pytest.mark.parametrize("summary, first", [("In short.", f"{HEADING}In short."), (" ", "Go.")])

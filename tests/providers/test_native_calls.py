@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, create_model
 import kernai
 from adapter_calls import ADAPTERS, bodies_to
 from kernai import Agent, Media, MemoryStore, Message, Model, Recorder, Tool, Tools, parse, skill
+from kernai.middleware import redact
 from kernai_providers import MemoryReply, MemoryTransport, resolve
 from kernai_providers.native import AssistantTurn, Call, Toolbox, UserTurn, conversation, strict, without_nulls
 from vendor_wires import WIRES
@@ -314,6 +315,9 @@ def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
             again = Server(other, ["Yes."])
             kernai.execute(again.agent(), "More.", history=result.messages)
             assert wanted[vendor] not in json.dumps(again.bodies[-1])
+    redacted = Server(vendor, TAPES["a call"], thought="Hm.")
+    kernai.execute(redacted.agent(middleware=[redact("Hm")]), "Go.")
+    assert not re.search(r"redacted\]|EqQB", json.dumps(redacted.bodies[-1]))  # a changed thought has the wrong signature
 
 
 @pytest.mark.parametrize("model, second, kept", [

@@ -169,7 +169,11 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
 
     def cleaned(outcome: Any) -> Any:
         if isinstance(outcome, LlmResponse):
-            metadata, prose, blocks = clean(jsonable(outcome.metadata)), outcome.prose, outcome.blocks
+            given, prose, blocks = jsonable(outcome.metadata), outcome.prose, outcome.blocks
+            metadata = clean(given)
+            if (items := metadata.get("reasoning_items")) != given.get("reasoning_items"):
+                # a vendor rejects reasoning that differs from what it signed
+                metadata["reasoning_items"] = [item for item in items if item.get("type") == _SUMMARY]
             if prose is None or blocks is None:
                 return replace(outcome, content=clean(outcome.content), metadata=metadata)
             blocks = [block.__replace__(name=block.name and clean(block.name), content=clean(block.content))
