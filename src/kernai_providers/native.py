@@ -172,8 +172,8 @@ class Toolbox:
         if tool is not None and kind == "command":
             named = tool.name
             text = "" if named.startswith("/") and not tool.schema.get("properties") else text
-        elif kind == "final" and self.wraps and isinstance(data, dict):
-            text = json.dumps(data.get("value"), ensure_ascii=False)
+        elif kind == "final" and self.wraps and isinstance(data, dict) and "value" in data:
+            text = json.dumps(data["value"], ensure_ascii=False)
         elif kind not in _BY_ARGUMENTS and isinstance(data, dict):
             named, content = data.get("name"), data.get("content", "")
             text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)

@@ -586,7 +586,7 @@ def test_what_a_call_was_given_goes_back_as_an_object(output: Any, block: Any, a
     (None, "tasks", '{"q": 1}', ("command", "/tasks", '{"q": 1}')), (None, "bare", "{}", ("command", "/bare", "")),
     (None, "pair", '{"a": null, "b": null}', ("command", "pair", '{"b": null}')), (None, "pair", "[1]", ("command", "pair", "[1]")),
     (LIST, "final", '{"value": ["ä"]}', ("final", None, '["ä"]')), (LIST, "final", "[1]", ("final", None, "[1]")),
-    (OBJECT, "final", '{"q": 1}', ("final", None, '{"q": 1}')),
+    (OBJECT, "final", '{"q": 1}', ("final", None, '{"q": 1}')), (LIST, "final", '{"q": 1}', ("final", None, '{"q": 1}')),
     (None, "notes", '{"name": "add", "content": {"ä": 1}}', ("notes", "add", '{"ä": 1}')),
     (None, "notes", '{"name": 5, "content": "c"}', ("notes", None, "c")), (None, "notes", "{}", ("notes", None, "")),
     (None, "notes", "[1]", ("notes", None, "[1]")),
