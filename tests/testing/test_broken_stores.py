@@ -304,6 +304,8 @@ FAULTS: list[tuple[str, str, type[Any]]] = [
     ("runs_are_kept_apart", "run 'a' has 1 entries", broken(
         Plain, append=lambda right, run_id, *given: right(run_id.lower(), *given))),
     ("an_append_of_what_is_there_already_or_that_leaves_a_gap_is_a_conflict_and_writes_nothing", "entry 0 of 3", broken(Plain, append=starting_over)),
+    ("a_url_comes_back_whole", "such as the metadata", broken(
+        Plain, load_media=lambda right, run_id: [replace(one, metadata={}) for one in right(run_id)])),
     ("an_append_that_fails_half_way_keeps_nothing", "after an append that failed", OneByOne),
     ("of_workers_that_append_the_same_entry_exactly_one_wins", "how many workers won", LooksAndThenWrites),
     ("workers_with_runs_of_their_own_do_not_disturb_each_other", "run '?run-.", SharesItsState),

@@ -262,7 +262,8 @@ def _media(text: str) -> Media:
 def _same(found: Any, expected: Any, what: str) -> None:
     if found != expected:
         shown, wanted = (one_line(ascii(one), LONGEST_SHOWN) for one in (found, expected))
-        raise AssertionError(f"{what}: expected {wanted}, found {shown}")
+        hint = "; they differ in what is not shown here, such as the metadata of media" if shown == wanted else ""
+        raise AssertionError(f"{what}: expected {wanted}, found {shown}{hint}")
 
 
 def _raises(kind: type[Raised], act: Callable[[], object], what: str) -> Raised:
