@@ -175,7 +175,7 @@ class Toolbox:
         elif kind == "final" and self.wraps and isinstance(data, dict) and "value" in data:
             text = json.dumps(data["value"], ensure_ascii=False)
         elif kind not in _BY_ARGUMENTS and isinstance(data, dict):
-            named, content = data.get("name"), data.get("content", "")
+            named, content = data.get("name"), data.get("content", "" if data.keys() <= {"name"} else text)
             text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         return NativeCall(kind, named if isinstance(named, str) else None, text, id=id, is_open=is_open)
 

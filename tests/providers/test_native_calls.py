@@ -589,7 +589,7 @@ def test_what_a_call_was_given_goes_back_as_an_object(output: Any, block: Any, a
     (OBJECT, "final", '{"q": 1}', ("final", None, '{"q": 1}')), (LIST, "final", '{"q": 1}', ("final", None, '{"q": 1}')),
     (None, "notes", '{"name": "add", "content": {"ä": 1}}', ("notes", "add", '{"ä": 1}')),
     (None, "notes", '{"name": 5, "content": "c"}', ("notes", None, "c")), (None, "notes", "{}", ("notes", None, "")),
-    (None, "notes", "[1]", ("notes", None, "[1]")),
+    (None, "notes", "[1]", ("notes", None, "[1]")), (None, "notes", '{"q": 1}', ("notes", None, '{"q": 1}')),
 ])  # fmt: skip
 def test_a_call_is_the_block_that_the_model_would_have_written(output: Any, name: str, arguments: str, block: Any) -> None:
     made = box("a", "/tasks", "/bare", output=output)
