@@ -317,7 +317,8 @@ def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
             assert wanted[vendor] not in json.dumps(again.bodies[-1])
     redacted = Server(vendor, TAPES["a call"], thought="Hm.")
     kernai.execute(redacted.agent(middleware=[redact("Hm")]), "Go.")
-    assert not re.search(r"redacted\]|EqQB", json.dumps(redacted.bodies[-1]))  # a changed thought has the wrong signature
+    said = json.dumps(redacted.bodies[-1])  # a changed thought would have the wrong signature; Gemini's is apart from it
+    assert ("redacted]" in said, wanted[vendor] in said) == (False, vendor == "gemini")
 
 
 @pytest.mark.parametrize("model, second, kept", [

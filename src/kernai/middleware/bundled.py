@@ -170,10 +170,10 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     def cleaned(outcome: Any) -> Any:
         if isinstance(outcome, LlmResponse):
             given, prose, blocks = jsonable(outcome.metadata), outcome.prose, outcome.blocks
-            metadata = clean(given)
-            if (items := metadata.get("reasoning_items")) != given.get("reasoning_items"):
+            metadata, items = clean(given), given.get("reasoning_items", ())
+            if changed := {item.get("type") for item in items if clean(item) != item} - {_SUMMARY}:
                 # a vendor rejects reasoning that differs from what it signed
-                metadata["reasoning_items"] = [item for item in items if item.get("type") == _SUMMARY]
+                metadata["reasoning_items"] = [clean(item) for item in items if item.get("type") not in changed]
             if prose is None or blocks is None:
                 return replace(outcome, content=clean(outcome.content), metadata=metadata)
             blocks = [block.__replace__(name=block.name and clean(block.name), content=clean(block.content))
