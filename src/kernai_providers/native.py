@@ -162,7 +162,7 @@ class Toolbox:
         data = json_or_text(text) if text.strip() else {}
         is_open = is_cut and not (text.strip() and isinstance(data, dict))
         tool = self.tools.get(name)
-        kind, named = ("command", name) if tool is None else (tool.type, None)
+        kind, named = ("command", name) if tool is None else (tool.type, tool.name if tool.type == "command" else None)
         if tool is not None and isinstance(data, dict):
             definitions, is_strict = tool.schema.get("$defs", {}), bool(self.strict.get(name))
             pruned = without_nulls(data, [tool.schema], definitions, is_strict=is_strict)
@@ -170,8 +170,7 @@ class Toolbox:
             text = text if pruned == data else json.dumps(pruned, ensure_ascii=False)
             data = pruned
         if tool is not None and kind == "command":
-            named = tool.name
-            text = "" if named.startswith("/") and not tool.schema.get("properties") else text
+            text = "" if tool.name.startswith("/") and not tool.schema.get("properties") else text
         elif kind == "final" and self.wraps and isinstance(data, dict) and "value" in data:
             text = json.dumps(data["value"], ensure_ascii=False)
         elif kind not in _BY_ARGUMENTS and isinstance(data, dict):

@@ -27,10 +27,7 @@ from kernai.values.skill_result import SkillResult
 
 
 def retry(
-    attempts: int = 3,
-    *,
-    first_wait: float = 0.5,
-    longest_wait: float = 60.0,
+    attempts: int = 3, *, first_wait: float = 0.5, longest_wait: float = 60.0,
     draw: Callable[[], float] = random.random,
 ) -> Middleware:
     """Retries a failed model call if its `ProviderError` is retryable. The call is made at most `attempts` times.
@@ -125,8 +122,7 @@ def timeout(seconds: float) -> Middleware:
 
     def middleware(effect: Effect) -> Flow:
         if isinstance(effect, CallModel):
-            given = effect.timeout
-            effect = effect.replace(timeout=seconds if given is None else min(given, seconds))
+            effect = effect.replace(timeout=min(seconds, seconds if effect.timeout is None else effect.timeout))
         return (yield effect)
 
     return middleware
