@@ -291,16 +291,16 @@ class HttpProvider(Closing, NotCopied, NativeRules, Provider):
         ours = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         ours |= {**self.extra_headers, **(self.auth(self._key) if self._key is not None else {})}
         headers = merged(ours, self._headers)
-        url = self.base_url + self.path(model)
+        url, sent = self.base_url + self.path(model), _json(body)
+        instead = {self.fallback_for(one) for message in messages for one in message.media}
+        not_sent = [*refused, *sorted(text for text in instead if text.encode() in sent)]
 
         def new_reader() -> Reader:
             reader = self.reader()
-            reader.box = box
-            if refused:
-                reader.metadata["not_sent"] = list(refused)
+            reader.box, reader.metadata = box, {"not_sent": [*not_sent]} if not_sent else {}
             return reader
 
-        request = Request("POST", url, headers, _json(body), self._timeouts, self._max_response_bytes)
+        request = Request("POST", url, headers, sent, self._timeouts, self._max_response_bytes)
         to = Recipient(self.vendor, url, " or ".join(self.key_variables) or None, self.secrets)
         return Exchange(request, new_reader, self._retries, to)
 

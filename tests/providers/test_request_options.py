@@ -318,6 +318,13 @@ def test_media_of_the_assistants_own_is_sent_to_those_who_take_it_from_there(ven
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
+def test_the_response_says_which_media_were_replaced(vendor: str) -> None:
+    seen, unseen = (Media.from_bytes(PAYLOAD, mime_type=one) for one in ("image/png", "video/mp4"))
+    answer = replying(vendor, WIRES[vendor].stream(["Hi"])).call([user(seen, unseen)], Model("m", ("vision",)), GenerationOptions(), print)
+    assert answer.metadata["not_sent"] == ["[video unavailable: video/mp4]"]
+
+
+@pytest.mark.parametrize("vendor", ADAPTERS)
 def test_media_in_a_system_message_is_named_and_not_sent(vendor: str) -> None:
     image = Media.from_bytes(PAYLOAD, mime_type="image/png")
     system, turns = adapter(vendor).turns([Message("system", ["Logo: ", image]), Message("user", "Hi")], ALL)
