@@ -282,6 +282,11 @@ def test_an_example_for_a_constrained_type_is_valid_or_left_out(output: Any, exa
     assert usage == ("" if example is None else f'<block type="final">{example}</block>')
 
 
+def test_the_example_is_of_the_type_as_which_a_wrong_answer_was_read() -> None:
+    with pytest.raises(SkillInputError, match=r'Usage: <block type="final">\{"name"'):
+        AnswerType(Point | Tag).read('{"name": 5}')
+
+
 @EACH
 def test_the_schema_accepts_the_answer_and_the_example_that_a_model_reads_is_valid(
     output: Any, right: Any, value: Any, wrong: Any

@@ -64,7 +64,7 @@ class AnswerType:
             if not faults:
                 return value, [*repairs, *(f"unknown field {dotted(path)}" for path, _ in fields[:MOST_UNKNOWN])]
             first = first or faults
-        raise input_error(first, "answer", (), self.usage())
+        raise input_error(first, "answer", (), self.usage(first[0].message))
 
     def _readings(self, text: str, repair: Repair) -> list[tuple[Any, Sequence[str]]]:
         """The values that a text may mean, the likeliest first, with repairs. If none fits, the first is reported."""
@@ -113,9 +113,10 @@ class AnswerType:
         usage = "" if self.is_text else self.usage()  # small models copy the placeholder of a text
         return "\n".join([*lines, *(["Example:", usage] if usage else [])])
 
-    def usage(self) -> str:
-        """A correct answer as a block; empty if none is known."""
-        sample = self._type.sample()
+    def usage(self, fault: str = "") -> str:
+        """A correct answer as a block, of the type as which a union's fault was read; empty if none is known."""
+        meant = [one for one in ways_of(self._type) if fault.endswith(f"(read as {one.label})")] or [self._type]
+        sample = meant[0].sample()
         for value in ("ANSWER", str(sample)) if self.is_text else (sample,):
             if value is not NO_VALUE and (self._has_media or self._type.takes(value)):
                 return str(Block("final", None, value if self.is_text else json_in_block(value)))
