@@ -319,12 +319,14 @@ def saved_last(run: Stored) -> Any:
 
 def test_a_task_that_undoes_what_another_added_is_recorded() -> None:
     begun, ended, taken = threading.Event(), threading.Event(), threading.Event()
+    stored: list[str] = []
 
     def put(ctx: SkillContext[Cart]) -> None:
         assert begun.wait(PATIENCE)
         ctx.run_context.items.append("it")
 
     def take(ctx: SkillContext[Cart]) -> None:
+        stored.extend(one["call_id"] for one in run.data("skill_execute"))  # although it had to wait for its turn
         begun.set()
         assert ended.wait(PATIENCE)
         ctx.run_context.items.pop()
@@ -339,7 +341,7 @@ def test_a_task_that_undoes_what_another_added_is_recorded() -> None:
     scripts = {"go": [BOTH], "task-a": [command("put"), "<final>a</final>"], "task-b": [command("take"), "<final>b</final>"]}
     run = Stored(WAYS[0], it, scripts)
     assert run.execute(context=Cart(), on_event=listen).ok
-    assert saved_last(run) == {"items": []}
+    assert (saved_last(run), sorted(stored)) == ({"items": []}, ["0.a/0.0", "0.b/0.0"])
 
 
 def test_a_task_that_waited_for_a_decision_still_shares_the_state_when_it_continues() -> None:
@@ -360,8 +362,8 @@ def test_a_task_that_waited_for_a_decision_still_shares_the_state_when_it_contin
     assert saved_last(run) == {"items": again.items}
 
 
-def test_tasks_do_not_save_a_state_that_they_do_not_share() -> None:
-    """It may be readable in its own thread alone."""
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_state_that_cannot_be_saved_in_a_task_is_saved_when_its_own_run_continues(shares: bool) -> None:
     class Rows(Cart):
         def child(self, task_id: str | None) -> Rows:
             made = super().child(task_id)
@@ -369,24 +371,31 @@ def test_tasks_do_not_save_a_state_that_they_do_not_share() -> None:
             return made
 
         own_thread: threading.Thread | None = None
+        shared: list[str] | None = None
 
         def save(self) -> Any:
-            assert self.own_thread in (None, threading.current_thread())
+            if self.own_thread not in (None, threading.current_thread()):
+                failed.append(self.items)
+                raise RuntimeError("not in this thread")
             return super().save()
 
     scripts = {"go": [command("put", "x"), BOTH, "<final>done</final>"], "task-a": ["<final>a</final>"], "task-b": ["<final>b</final>"]}
-    run, context = Stored(WAYS[0], shopper(), scripts), Rows()
-    context.own_thread = threading.current_thread()
+    run, context, failed = Stored(WAYS[0], shopper(), scripts), Rows(), list[Any]()
+    context.own_thread, context.shared = threading.current_thread(), [] if shares else None
     result = run.execute(context=context)
-    assert result.ok
+    assert (result.ok, bool(failed)) == (True, shares), "a task that shares nothing saves nothing else"
     assert '{"a": "a", "b": "b"}' in result.messages[-2].text
     assert saved_last(run) == {"items": ["x"]}
 
 
 def test_ctrl_c_while_a_call_waits_for_its_turn_is_not_lost() -> None:
-    run, state = ByHand(shopper(), context=Cart(), monotonic=lambda: 0.0).state, host_state.HostState()
+    times = [0.0]
+    run, state = ByHand(shopper(), context=Cart(), monotonic=lambda: times[-1]).state, host_state.HostState()
     assert list(state.in_turn(run, CallSkill("", "0.0", "put", {}))) == []
     waiting = state.in_turn(run, CallSkill("", "0.1", "put", {}))
     assert isinstance(next(waiting), Sleep)
     with pytest.raises(KeyboardInterrupt):
         waiting.throw(KeyboardInterrupt())
+    times.append(host_state.LONGEST_WAIT)
+    assert list(state.in_turn(run, CallSkill("", "0.2", "look", {}))) == []
+    assert not any(state.in_turn(run, CallSkill("", "0.3", "put", {}))), "a skill that took too long takes no turns"

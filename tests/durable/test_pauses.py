@@ -184,7 +184,7 @@ def test_a_skill_that_a_middleware_calls_instead_of_another_needs_its_own_approv
     with pytest.raises(ValueError, match="'at' is not an input of pay; it has amount"):
         run.resume(approvals={asked.call_id: {"params": {"at": "ship"}}})
     [asked] = run.resume(approvals={asked.call_id: {"params": {"amount": 3}}}).pending
-    assert asked.reason == "which account?"
+    assert (asked.reason, run.resume().pending) == ("which account?", (asked,))
     result = run.resume(approvals={asked.call_id: {"answer": "savings"}})
     assert (result.text, "3 from savings" in result.messages[-2].text) == ("done", True)
 

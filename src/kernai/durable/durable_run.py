@@ -169,7 +169,6 @@ class DurableRun:
             model=run.model.id, agent=run.agent.name,
         ))
         run.outbox.waiting.extend(self.new_rows)
-        self.new_rows.clear()
         return self._middleware(run, None, root.live())
 
     def waits_to_begin(self, sub_run: SubRun) -> bool:

@@ -190,7 +190,7 @@ class ReplayCursor(Gate):
     def _stops_here(self, result: events.ResultRow, at: int) -> bool:
         """Whether the run was stopped before its next step, and not by that step's outcome."""
         reason = result.stop_reason
-        failed = at > 0 and isinstance(self.rows[at - 1].row, events.ModelFailedRow) and reason == StopReason.ERROR
+        failed = isinstance(self.rows[at - 1].row, events.ModelFailedRow) and reason == StopReason.ERROR
         return reason != StopReason.FINAL and result.steps == self._run.steps and not failed
 
     def check(self) -> None:

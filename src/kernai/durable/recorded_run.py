@@ -100,8 +100,7 @@ class Facts:
 
     def note(self, one: Recorded) -> None:
         row = one.row
-        begins_trusting = isinstance(row, events.RunStartRow) and row.trusted
-        if begins_trusting or isinstance(row, (events.TrustAddedRow, events.ApprovalGivenRow)):
+        if isinstance(row, (events.RunStartRow, events.TrustAddedRow, events.ApprovalGivenRow)):
             self.trusted.setdefault(one.scope, []).append(one)
         if isinstance(row, (events.CallEndedRow, events.LlmResponseRow, events.ModelFailedRow)):
             if not isinstance(row, events.LlmResponseRow) and row.is_broken_off:

@@ -399,7 +399,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
         def change(head: Head) -> bool:  # the run may have changed since it was listed, or been claimed
             return not head.is_busy() and found.wanted.matches(head.shown()) and head.delete()
 
-        return sum(self._change(one.run_id, change) for one in found if one.lease is None)
+        return sum(self._change(one.run_id, change) for one in found)
 
     def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:
         last, limit = monotonic(), inf if timeout is None else check_type(timeout, int | float, TIMEOUT)

@@ -82,7 +82,7 @@ class DurableScope:
         if left is not None:
             raise divergence(left, left.row.type, "the run ends" if frontier is None else repr(type(frontier).__name__))
         self.is_parked = frontier is not None and self._waits(frontier)
-        if isinstance(frontier, CallModel) and not (self.is_parked or self.has_unrecorded) and self.cursor.rows:
+        if isinstance(frontier, CallModel) and not (self.is_parked or self.has_unrecorded):
             self._durable.new_rows.append(self.run.sealed(events.ModelRestartedRow("the run was resumed")))
 
     def _compare_rows(self) -> None:
