@@ -125,7 +125,7 @@ def _in_base64(octets: bytes) -> Iterator[str]:
 
     for before in range(3):
         # only the digits that encode nothing but the secret: the others depend on the text around it
-        digits = b2a_base64(b"\0" * before + octets, newline=False)
+        digits = b2a_base64(b"\0" * before + octets)
         inner = digits[-(-8 * before // 6) : 8 * (before + len(octets)) // 6]
         yield re.escape(inner.decode()).replace(r"\+", "[+-]").replace("/", "[/_]")
 

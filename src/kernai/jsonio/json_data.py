@@ -303,7 +303,7 @@ def _check_syntax(text: str) -> None:
     except json.JSONDecodeError as error:
         raise JsonSyntaxError(error.msg, text, error.pos) from None
     except ValueError as error:  # a constant, whose place the decoder does not report
-        place = next((found.start() for found in re.finditer(_CONSTANT, text, re.DOTALL) if found[1]), 0)
+        place = next(found.start() for found in re.finditer(_CONSTANT, text, re.DOTALL) if found[1])
         raise JsonSyntaxError(str(error), text, place) from None
 
 

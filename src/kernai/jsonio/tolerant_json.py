@@ -132,7 +132,7 @@ class TolerantReader(JsonBuilder):
         else:
             end = end_of_string(self._text, at + 1, "'")
             if not end:
-                raise self.fault("Unterminated string starting", at, len(self._text) + 1)
+                raise self.fault("Unterminated string starting", at, len(self._text))
             # rewritten as between double quotes, with bare single and escaped double quotes. Escaped backslashes are
             # replaced first, so that each backslash that is left escapes the character after it.
             inside = self._text[at + 1 : end - 1].replace("\\\\", "\\u005c")
