@@ -227,7 +227,7 @@ VALUES = [
             f'{{"text": "hi {QUOTED}"}}', f' \n\f\v[1, ["{QUOTED}"]]\n', f'{{"{QUOTED}": 1}}',
             f"{{'text': '{QUOTED.replace(chr(39), chr(34))}'}}", f'["it\'s", "{QUOTED}"]',
             f'["raw \t\n\x00 controls", "{QUOTED}"]', f'["any \\escape \\" \\\\", \'\\\'\', "{QUOTED}\\\\"]',
-            f'[1, "{QUOTED}",]', f'{{a: +1.5e-3, $b: NaN, _c.d: None, "e": "{QUOTED}", }}',
+            f'["\\"", "{QUOTED}"]', f'[1, "{QUOTED}",]', f'{{a: +1.5e-3, $b: NaN, _c.d: None, "e": "{QUOTED}", }}',
             f'["{QUOTED}"] and text behind', '{"a": "<block type=\\"b\\">"}',
             "{\"a\": \"<block type='b'> <block type='c'>\"}", "{\"a\": \"<block type='b'>\", 'c': '</block></json>'}",
             """{"a": "<block type='b"}'>""",

@@ -29,6 +29,7 @@ RECOGNISED = [
     ("function_tag", f"<function=search>\n{ARGUMENTS}\n</function><|eom_id|>", [SEARCH]),
     ("function_tag", "<tool_call>\n<function=search>\n<parameter=query>\na < b\n</parameter>\n<parameter=limit>\n3\n</parameter>\n</function>\n</tool_call>", [("search", {"query": "a < b", "limit": 3})]),
     ("function_tag", "<function=stop></function>", [STOP]),
+    ("function_tag", '<function=a><parameter=b>{"c": 1, "c": 2}</parameter></function>', [("a", {"b": '{"c": 1, "c": 2}'})]),
     *(
         ("function_tag", text.replace("ns:", prefix), [("search", {"query": "lamps", "limit": 3})])
         for prefix in ("", "antml:") for text in (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernai import Block, parse
 from kernai.blocks.parser import parse_one
-from tests.blocks.parser_cases import CASES, TEXTS, VALUE_TEXTS, Case, Found, found_in
+from tests.blocks.parser_cases import CASES, TEXTS, VALUE_TEXTS, Case, Found, found_in, json_block, streamed
 from tests.blocks.slow_reader import read_slowly
 from tests.properties import assert_linear, examples
 
@@ -66,6 +66,11 @@ def test_quotes_of_any_kind_take_linear_time(opening: str, piece: str) -> None:
 def test_quotes_of_any_kind_hide_a_tag_where_the_rules_say_so(inside: str, opening: str) -> None:
     text = f"<json>{opening}{inside}</json> x ' \" ]}}</json>"
     assert found_in(text) == read_slowly(text)
+
+
+def test_a_tag_in_a_string_of_a_long_value_is_content() -> None:
+    content = f'["{"x" * 5000}</json>"]'
+    assert found_in(f"<json>{content}</json>") == streamed([f"<json>{content}</json>"]) == Found([json_block(content)])
 
 
 @pytest.mark.parametrize("content", ['<block type="a">' * 100_000, '<block type="a">' + "x</final><b>" * 100_000 + "</block>"], ids=range(2))
