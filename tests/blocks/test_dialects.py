@@ -26,6 +26,7 @@ RECOGNISED = [
     ("hermes", f'<tool_call>{{"name": "search", "arguments": {json.dumps(ARGUMENTS)}}}</tool_call>', [SEARCH]),
     ("hermes", f'<tool_call>{{"type": "function", "function": {OBJECT}}}</tool_call>', [SEARCH]),
     ("hermes", '<tool_call>{"name": "stop", "arguments": ""}</tool_call>', [STOP]),
+    ("hermes", '<tool_call>{"name": "stop", "arguments": {"a": "' + "\\u00e9" * 300 + "x" * 9000 + '",}}', [("stop", {"a": "é" * 300 + "x" * 9000})]),
     ("function_tag", f"<function=search>\n{ARGUMENTS}\n</function><|eom_id|>", [SEARCH]),
     ("function_tag", "<tool_call>\n<function=search>\n<parameter=query>\na < b\n</parameter>\n<parameter=limit>\n3\n</parameter>\n</function>\n</tool_call>", [("search", {"query": "a < b", "limit": 3})]),
     ("function_tag", "<function=stop></function>", [STOP]),

@@ -138,6 +138,7 @@ def test_an_object_that_would_lose_something_is_an_input_error_with_the_reason(s
     ('{"say": "NaN", "b": -Infinity}', "-Infinity is not a JSON value at line 1, column 21 (character 20)"),
     ('{"a": 1', "Expecting ',' delimiter at line 1, column 8"),
     ("{'a': 1, b}", "Expecting ':' delimiter at line 1, column 11"),
+    ("{'a': 'x}", "Unterminated string starting at line 1, column 7"), ("{'a': '\\q'}", "Invalid string at line 1, column 7"),
 ])
 def test_a_fault_after_text_that_looks_like_json_says_what_is_wrong_with_the_json(content: str, said: str) -> None:
     with pytest.raises(SkillInputError) as caught:
@@ -151,11 +152,12 @@ def test_a_fault_after_text_that_looks_like_json_says_what_is_wrong_with_the_jso
 @pytest.mark.parametrize("content, expected, repairs", [
     ("{'a': 'it\\'s \"so\"', 'b': 2}", {"a": 'it\'s "so"', "b": 2}, ["single-quoted string"]),
     ("{'a': 'it\\'s'}", {"a": "it's"}, ["single-quoted string"]),
+    ("""{"a": "x', 'b': 'y", "c": ''}""", {"a": "x', 'b': 'y", "c": ""}, ["single-quoted string"]),
     ('{"a": "x", "c": 2,}', {"a": "x", "c": 2}, ["trailing comma"]),
     ('{"a": "x", "b": [1, 2,]}', {"a": "x", "b": [1, 2]}, ["trailing comma"]),
     ("{'a': 'C:\\\\\"x\\\\\\' \\\"'}", {"a": "C:\\\"x\\' \""}, ["single-quoted string"]),
     ('{"a": "x", "b": None}', {"a": "x", "b": None}, ["Python literal"]),
-    ('{a: "x", b: 2}', {"a": "x", "b": 2}, ["unquoted key"]),
+    ('{a: "x", b: []}', {"a": "x", "b": []}, ["unquoted key"]),
     ('{"a": "one\ntwo\tthree"}', {"a": "one\ntwo\tthree"}, ["raw control character"]),
     ('{"a": "x" /* why */, // and\n "b": 2 # so\n}', {"a": "x", "b": 2}, ["comment"]),
     ('```json\n{"a": "x"}\n```', {"a": "x"}, ["code fence"]),
