@@ -8,12 +8,14 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kernai import KernaiError
 from kernai._util.redaction import Redactor, one_line, printable, shown_url
 
 SECRET = "s3'cr\"et \\ú kéy/+=<ÿ>&\\\n\U0001f511"
@@ -82,6 +84,18 @@ def test_text_without_secrets_is_unchanged() -> None:
     assert Redactor({"NOT-IN-THERE": "[key]"}).data(data) == data
 
 
+@pytest.mark.parametrize("around, levels", [(lambda one: [one], 201), (lambda one: {"a": one}, 201), (lambda one: (one,), 200)])
+def test_data_may_nest_as_deep_as_the_error_says(around: Callable[[Any], Any], levels: int) -> None:
+    value: Any = "secret"
+    for _ in range(levels):
+        value = around(value)
+    redactor = Redactor({"secret": "[key]"})
+    deep = {value: 1} if isinstance(value, tuple) else value
+    assert "[key]" in str(redactor.data(deep))
+    with pytest.raises(KernaiError, match="nests deeper than 200 levels"):
+        redactor.data({around(value): 1} if isinstance(value, tuple) else around(value))
+
+
 def test_the_longer_of_two_secrets_is_replaced_whole_and_replacements_are_not_searched_again() -> None:
     redactor = Redactor({"secret": "[secret]", "secret-and-more": "[more]", "more": "[third]"})
     assert redactor.text("secret-and-more secret") == "[more] [secret]"
@@ -101,7 +115,7 @@ def test_escape_characters_do_not_make_the_search_slow(secret: str, text: str) -
     assert Redactor({secret: "[key]"}).text(text) == text
 
 
-@pytest.mark.parametrize("url, shown", [("http://a:b@h:1/p?q#f", "http://h:1/p"), ("https://[::1]:2/x", "https://[::1]:2/x"), ("http://a:b@c@h/p", "http://h/p")])
+@pytest.mark.parametrize("url, shown", [("http://a:b@h:1/p?q#f", "http://h:1/p"), ("https://[::1]:2/x", "https://[::1]:2/x"), ("http://a:b@c@h/p", "http://h/p"), ("DATA:text/plain;base64,aGk=", "DATA:text/plain;base64")])
 def test_a_url_is_shown_without_parts_that_may_be_secret(url: str, shown: str) -> None:
     assert shown_url(url) == shown
 
@@ -132,7 +146,7 @@ def test_any_text_can_be_written_and_holds_no_control_character(text: str) -> No
 
 
 @pytest.mark.parametrize("value, width, shown", [
-    ("short", 5, "short"),
+    ("short", 5, "short"), ("short", 3, "..."),
     ("two\n  lines\tand a tab", 40, "two lines and a tab"),
     ("x" * 1500, 33, "x" * 11 + "... (1,500 characters)"),
     ("result of count_stock", 19, "result of count_..."),  # the length would leave no room for the text
