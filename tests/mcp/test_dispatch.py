@@ -167,7 +167,7 @@ def test_a_mistake_is_answered_with_a_corrected_request(two: Adapter, request_: 
     ("[]", "the block must hold one JSON object"),
     ('{"method": "tools/list", "params": []}', "params must be an object"),
     ('{"method": 3}', "the request has no method"),
-    ('{"method": "frobnicate"}', "there is no method 'frobnicate'. The methods are: servers/list, tools/list"),
+    ('{"method": "shop/lend_a_book"}', "there is no method 'shop/lend_a_book'. The methods are: servers/list, tools/list"),
     ('{"method": "tools/list", "params": {"server": 3}}', "'server' must be a server's name"),
     ('{"method": "tools/list", "params": {"server": "libary"}}',
      "there is no server 'libary'; did you mean 'library'?"),

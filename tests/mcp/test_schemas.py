@@ -75,6 +75,10 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     ({"properties": {"a": {"default": 1}, "b": {}}, "required": ["a", "b"]}, {}, ["arguments.b: required, but missing (any value)"]),
     ({"properties": {"o": {"properties": {"a": {"default": 1}}, "required": ["a"]}}}, {"o": {}}, []),
     ({"anyOf": [{"properties": {"a": {"default": 1}}, "required": ["a"]}, {"required": ["b"]}]}, {}, []),
+    # names that the schema allows without listing them
+    *[({"properties": {"b": {"type": "integer"}}, key: {}}, {"a": 1, "b": "x"}, ['arguments.b: expected integer, received string "x"'])
+      for key in ("additionalProperties", "patternProperties")],
+    ({"minProperties": 2}, {"a": 1}, ["arguments: {'a': 1} does not have enough properties"]),
     # a pattern is never run, so whether it fits is unknown
     *[({"properties": {"a": {**one, "type": "string"}, "n": {"type": "integer"}}}, {"a": "y", "n": "x"}, ['arguments.n: expected integer, received string "x"'])
       for one in ({"not": PATTERN}, {"if": PATTERN, "then": False}, {"oneOf": [PATTERN, {"minLength": 1}]}, {"not": {"not": {"not": PATTERN}}})],

@@ -41,6 +41,8 @@ MAX_PARTS, SIZE_OF_PART = 5000, 20
 _MOST_INSIDE = 100  # references that lead to one another
 #: keywords that a schema written out does not need. What a dynamic reference allows is only checked
 _LEFT_OUT = ("$defs", "definitions", "$schema", "$id", "$dynamicRef", "$recursiveRef")
+#: keywords about properties that a schema does not name
+_OF_OTHERS = ("additionalProperties", "patternProperties")
 _KIND = ("type", "format", "enum", "const", "items", "prefixItems", "anyOf", "oneOf")
 #: limit for checking data, about half a second; a keyword is one step, plus one for each item that it looks at
 MAX_STEPS = 50_000
@@ -78,8 +80,12 @@ def found_faults(schema: Mapping[str, Any], data: Any) -> list[Found]:
             if len(found) >= MAX_FAULTS:
                 break
         else:
-            if found and root and isinstance(data, Mapping):  # an unknown name may be that of a missing argument
-                found |= dict.fromkeys(islice(_unknown((), data, inputs_of(_in_one_way(root, data))), MAX_FAULTS))
+            # an unknown name may be that of a missing argument, unless the schema says something about such names
+            if (
+                root and isinstance(data, Mapping) and root.keys().isdisjoint(_OF_OTHERS)
+                and (known := inputs_of(_in_one_way(root, data)))
+            ):
+                found |= dict.fromkeys(islice(_unknown((), data, known), MAX_FAULTS))
         return list(found)[:MAX_FAULTS]
     return []
 
