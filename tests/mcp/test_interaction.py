@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ import kernai
 from kernai import Agent, MemoryStore, MockProvider, execute, resume
 from kernai.mcp import Adapter, interaction, setup
 from tests.mcp import bank_server
-from tests.mcp.support import ask, call, raw, sdk_server, text_result
+from tests.mcp.support import ask, call, hurry, raw, sdk_server, text_result
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 CHOICE = {"type": "object", "properties": {"size": {"enum": ["S", "M"], "type": "string", "default": "M"}, "any": True}}
@@ -121,8 +122,9 @@ REGISTER = {
 
 
 @pytest.mark.parametrize("way", REGISTER)
-def test_a_call_waits_for_a_person_and_continues_in_another_process(way: str) -> None:
+def test_a_call_waits_for_a_person_and_continues_in_another_process(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store, skills = MemoryStore(), way == "a skill"
+    monkeypatch.setattr(interaction, "RETRY_SECONDS", 600.0)  # only for servers that ask for nothing
     with desk() as adapter:
         first = execute(agent(adapter, REGISTER[way], skills=skills), "Register me.", store=store, run_id="r")
         assert first.stop_reason == "interrupt"
@@ -296,9 +298,13 @@ def test_a_request_that_nobody_can_answer_is_an_error() -> None:
 
 
 def test_a_server_that_keeps_asking_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interaction, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(interaction, "RETRY_SECONDS", 0.1)
     with desk() as adapter:
+        adapter.skills("desk")
+        hurry(adapter, 0.8)  # less than all attempts take together
+        begun = time.monotonic()
         error = str(call(adapter, "never").error)
+    assert time.monotonic() - begun >= 1
     assert error == "server 'desk' asked for input more than 10 times; it got no more"
 
 
@@ -360,6 +366,7 @@ def test_a_tool_that_returns_a_task_returns_the_result_of_the_task(monkeypatch: 
 
 @pytest.mark.parametrize("state, error", [
     ({"status": "failed", "error": {"code": -32603, "message": "no disk"}}, "server 'jobs' failed at tools/call of 'build': no disk"),
+    ({"status": "failed"}, "server 'jobs' ended the task as failed"),
     ({"status": "cancelled", "statusMessage": "by an admin"}, "server 'jobs' ended the task as cancelled: by an admin"),
     ({"status": "completed", "result": {"content": [{"type": "text", "text": "bad input"}], "isError": True}}, "bad input"),
     ({"status": "completed", "result": {"content": 5}}, "its answer does not follow the protocol"),
@@ -372,10 +379,12 @@ def test_a_task_that_fails_is_an_error(state: dict[str, Any], error: str, monkey
 
 
 def test_a_task_may_take_longer_than_the_timeout_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interaction, "LEAST_POLL_SECONDS", 0.5)
-    jobs = Jobs(WORKING, WORKING, DONE)
+    monkeypatch.setattr(interaction, "LEAST_POLL_SECONDS", 0.9)
+    jobs = Jobs(WORKING, DONE)
     with setup({"servers": {"jobs": {"timeout": 0.8}}}, {"jobs": jobs.server}, register=False) as adapter:
+        begun = time.monotonic()
         assert call(adapter, "build").text == "built"
+    assert time.monotonic() - begun >= 0.9
 
 
 def test_a_shutdown_ends_a_call_that_waits_for_its_task() -> None:

@@ -33,7 +33,7 @@ PAIR = {
     "properties": {"at": {"type": "array", "items": [{"type": "number"}, {"type": "boolean"}]}},
 }
 PATTERN = {"pattern": "^x"}
-TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+TABLE: list[tuple[dict[str, Any], Any, list[str]]] = [
     (REFERS, {"at": {"x": 1}}, ['arguments.color: required, but missing (one of "red", "blue")']),
     (FILE, {"path": "a", "extra": 1}, []),
     (FILE, {}, ["arguments.path: required, but missing (string)"]),
@@ -78,6 +78,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
     # names that the schema allows without listing them
     *[({"properties": {"b": {"type": "integer"}}, key: {}}, {"a": 1, "b": "x"}, ['arguments.b: expected integer, received string "x"'])
       for key in ("additionalProperties", "patternProperties")],
+    ({"type": "object", "properties": {"a": {}}}, None, ["arguments: expected object, received null"]),
     ({"minProperties": 2}, {"a": 1}, ["arguments: {'a': 1} does not have enough properties"]),
     # a pattern is never run, so whether it fits is unknown
     *[({"properties": {"a": {**one, "type": "string"}, "n": {"type": "integer"}}}, {"a": "y", "n": "x"}, ['arguments.n: expected integer, received string "x"'])
@@ -99,7 +100,7 @@ UNCHECKED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("schema, arguments, messages", [*TABLE, *((one, {"a": "a" * 5000 + "!"}, []) for one in UNCHECKED)])
 def test_errors_in_arguments_are_reported_with_their_paths(
-    schema: dict[str, Any], arguments: dict[str, Any], messages: list[str], capfd: pytest.CaptureFixture[str]
+    schema: dict[str, Any], arguments: Any, messages: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     def deeper(levels: int) -> list[str]:
         return deeper(levels - 1) if levels else faults(schema, arguments)
@@ -208,7 +209,7 @@ def test_the_example_keeps_given_arguments_and_fills_in_missing_ones() -> None:
     many = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x"]}, "c": {"default": [1]}}, "required": ["a", "b", "c"]}
     assert [example(one, {}) for one in (many, PAIR)] == [{"a": 1, "b": "x", "c": [1]}, {"at": [1.5, True]}]
     rows = {"properties": {"rows": {"items": {"properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}}}, "minProperties": 2}
-    assert [example(rows, {"rows": [{"n": "3", "s": 4}]}), example(REFERS, {"at": {"x": "1"}})] == [{"rows": [{"n": 3, "s": "4"}]}, {"at": {"x": 1}, "color": "red"}]
+    assert [example(rows, {"rows": [{"n": "3", "s": 4}]}), example(REFERS, {"At": {"x": "2"}})] == [{"rows": [{"n": 3, "s": "4"}]}, {"at": {"x": 2}, "color": "red"}]
     assert [example(FILE, {"path": 3, **one}) for one in ({"head": "2"}, {"Head": 2})] == [{"path": "3", "head": 2}] * 2
     tens = {"properties": {"tens": {"type": "array", "items": {"type": "integer", "minimum": 5, "multipleOf": 10}, "minItems": 1}}}
     assert [example(tens, {"tens": given}) for given in ([3, 10], [4])] == [{"tens": [10]}, {}]  # two faults in one place
