@@ -115,6 +115,15 @@ def test_what_cannot_be_read_is_said_and_nothing_outside_the_folder_is(folders: 
     assert len(text) < 101_000 or what.startswith("[")
 
 
+def test_a_text_and_a_list_of_files_are_cut_only_above_their_limits(folders: Path) -> None:
+    (folders / "pdf" / "full.md").write_text("x" * 100_000, encoding="utf-8")
+    for at in range(200):
+        (folders / "mail" / f"{at:03}").touch()
+    text, listed = shown(folders, read("pdf full.md"), read("mail"))
+    (folders / "mail" / "200").touch()
+    assert ["[cut" in text, ", 199." in listed, ", 199 and 1 more." in shown(folders, read("mail"))[0]] == [False, True, True]
+
+
 @pytest.mark.parametrize("given", ["one", "list", "parent"])
 def test_a_folder_a_list_or_a_parent_may_be_given(folders: Path, given: str) -> None:
     chosen: Any = {"one": folders / "pdf", "list": [folders / "mail", str(folders / "pdf")], "parent": str(folders)}[given]
