@@ -22,7 +22,7 @@ def test_the_agent_looks_the_order_up_before_it_answers() -> None:
     recorder = Recorder()
     assert kernai.run(agent, "Where is order A-7?", provider=model, recorder=recorder) == "It is on its way."
     assert [event.data["params"] for event in recorder.for_event("skill_execute")] == [{"number": "A-7"}]
-    assert model.messages_at(1)[-1].text == '<block type="result" name="find_order">shipped</block>'  # type: ignore[index]
+    assert model.messages_at(1)[-1].text == '<block type="result" name="find_order">shipped</block>'
 
 
 def test_the_model_learns_that_an_order_does_not_exist() -> None:
