@@ -204,7 +204,7 @@ def test_a_decision_is_stored_for_the_process_that_continues_the_run(here: Here,
     done = here("approve", "runs.db", "r42", "1.0", "--no", why, "--by", "ann")
     assert (done.returncode, done.stdout) == (0, 'refused: 1.0 refund {"number": 42, "amount": 30}\n')
     assert done.stderr == 'this replaces the decision of bob: {"answer": [3]}\nto continue the run: kernai resume AGENT runs.db r42\n'
-    assert here("runs", "runs.db").stderr.startswith("r42 has its decisions; `kernai resume AGENT runs.db r42` or")
+    assert here("runs", "runs.db").stderr.startswith("r42 has its decisions; `kernai resume AGENT runs.db r42` continues it, or")
     waiting = {one: PendingCall(one) for one in ("a", "a=b.0")}
     assert stores.decided("a=b.0=c=d", "r", waiting) == ("a=b.0", {"answer": "c=d"}), "a task has any id"
     continued = here(*RESUME)

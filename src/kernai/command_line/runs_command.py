@@ -70,7 +70,7 @@ def _runs(options: Namespace) -> int:
             waiting = [call for call in one.pending if call.call_id not in one.decisions]
             if one.pending and one.status != RUNNING:
                 again = f"`{stores.command('resume', 'AGENT', store.path, one.run_id)}`"
-                decided = f"has its decisions; {again} or a worker continues it"
+                decided = f"has its decisions; {again} continues it, or a worker if it was submitted"
                 what = f"waits for a decision: {stores.call_lines(waiting)}" if waiting else decided
                 output.note(f"{one.run_id} {what}")
     return OK
