@@ -77,8 +77,7 @@ def astream(
 ) -> AsyncRunStream[Output_co]:
     """Returns an asynchronous iterator of the run's events, to use in ``async with``; see `AsyncRunStream`.
 
-    With ``resume=True`` this is `aresume` as a stream; see `stream`. It then reads the store at once, so call it in a
-    thread if the store may be slow: ``await asyncio.to_thread(lambda: astream(...))``.
+    With ``resume=True`` this is `aresume` as a stream, except that the store is read in your thread; see `stream`.
     """
     return _request(agent, input, options, resume, approvals, in_flight, agents).astream()
 
