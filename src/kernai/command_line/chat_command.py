@@ -41,8 +41,8 @@ def run(options: Namespace) -> int:
         session = ChatSession(agent, limits, options, media, store, recorder)
         if reader.interactive and not options.quiet:
             output.note(f"{agent.model.id}. /help lists the commands, Ctrl-D leaves.")
-        if store is not None and not options.quiet:
-            output.note(f"Run {options.run_id}; to continue it later: {session.again()}")
+        if store is not None:
+            output.note(f"Run {options.run_id}; to continue it later: {session.again()}", quiet=options.quiet)
         status: list[int] = []
         try:
             # raises Ctrl-C only while a line is read or a turn is shown, never in between
@@ -152,15 +152,13 @@ class ChatSession:
         if store is None or (info := store.info(run_id)) is None:
             return
         if info.status in (RUNNING, ABANDONED, BLOCKED, WAITING):
-            if not self.options.quiet:
-                output.note("(continuing the interrupted turn)")
+            output.note("(continuing the interrupted turn)", quiet=self.options.quiet)
             self._turn(None)
             return
         with self._continuing():
             result = recorded_result(self.agent, run_id, store.store, kernai.Context(media_store=self.media))
         self._history = () if result is None else result.messages
-        if not self.options.quiet:
-            output.note(f"(the conversation continues; {len(self._history)} messages so far)")
+        output.note(f"(the conversation continues; {len(self._history)} messages so far)", quiet=self.options.quiet)
 
     def _continuing(self) -> AbstractContextManager[None]:
         where = "" if self.store is None else f"kernai replay AGENT {self.store.path} {self.options.run_id}"

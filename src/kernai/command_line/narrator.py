@@ -275,8 +275,7 @@ def carried_out(
             result = start(view)
         finally:
             view.end_line()
-    if not options.quiet:
-        output.note(summary(result, time.monotonic() - started))
+    output.note(summary(result, time.monotonic() - started), quiet=options.quiet)
     if options.json:
         output.write_json(result.to_dict())
     elif result.ok:

@@ -157,9 +157,10 @@ def write_json(value: object) -> None:
     sys.stdout.write(json.dumps(jsonable(value), indent=2, allow_nan=False) + "\n")
 
 
-def note(text: str, style: str | None = "dim") -> None:
-    """Writes a message to stderr, made printable."""
-    _to_stderr(styled(printable(text), style, sys.stderr))
+def note(text: str, style: str | None = "dim", *, quiet: bool = False) -> None:
+    """Writes a message to stderr, made printable, unless the user wants none."""
+    if not quiet:
+        _to_stderr(styled(printable(text), style, sys.stderr))
 
 
 def is_address(path: str) -> bool:

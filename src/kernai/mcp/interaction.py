@@ -141,13 +141,11 @@ class Interaction:
             responses[key] = types.ElicitResult.model_construct(action="accept", content=content)
         if not elicited or (responses and not wrong):
             return responses
-        name = self._connection.name
-        asked = [one.params for one in elicited.values()]
-        texts = [f"{one.message} {getattr(one, 'url', '')}".strip() for one in asked]
+        texts = [f"{one.params.message} {getattr(one.params, 'url', '')}".strip() for one in elicited.values()]
         if wrong:
             texts.append(f"The answer does not fit: {'; '.join(wrong)}")
-        metadata = {**self._about, "requests": self._shown(requests), **place}
-        raise Pause(self._connection.redactor.text(f"server {name!r} asks: {' '.join(texts)}"), metadata)
+        reason = self._connection.redactor.text(f"server {self._connection.name!r} asks: {' '.join(texts)}")
+        raise Pause(reason, {**self._about, "requests": self._shown(requests), **place})
 
     def _shown(self, requests: types.InputRequests) -> Any:
         return self._connection.redactor.data({
