@@ -205,6 +205,8 @@ def test_replaying_a_file_with_several_runs_needs_a_run_id(tmp_path: Path, monke
         kernai.replay(it, "two", recording="other")
     with pytest.raises(FileNotFoundError, match="No such file or directory: 'nope'"):
         kernai.replay(it, recording="nope")
+    with pytest.raises(KernaiError, match="no run_start event: after a resume, replay the run from its store"):
+        kernai.replay(it, recording=[{"event": "run_resumed", "run_id": "one"}])
     with pytest.raises(KernaiError, match=r"the recording of run '\{\}' is damaged"):
         kernai.replay(it, recording=[{"event": "run_start", "run_id": {}}])
 

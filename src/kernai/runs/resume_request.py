@@ -361,7 +361,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
     runs = [one.get("run_id") for one in entries if one.get("event") == RunStartRow.type and not one.get("scope")]
     known = ", ".join(map(str, runs))
     if not runs:
-        raise KernaiError("the recording has no run_start event, so there is no run to replay")
+        raise KernaiError("the recording has no run_start event: after a resume, replay the run from its store")
     if run_id is None and len(set(map(str, runs))) > 1:  # a damaged id may be any JSON
         raise KernaiError(f"the recording holds {len(runs)} runs ({known}); say which: replay(agent, RUN)")
     wanted = runs[0] if run_id is None else run_id
