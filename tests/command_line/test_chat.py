@@ -263,7 +263,8 @@ def test_a_pause_ends_the_program_if_nobody_can_be_asked_and_is_kept(here: Here,
     for given in ("Refund order 42\ny\n", ""):
         done = here("chat", "clerk.py", *TALK, input=given)
         assert (done.returncode, done.stdout) == (4, "")
-        assert 'refund {"number": 42, "amount": 30} waits for your decision' in done.stderr
+        shown = 'refund {"number": 42, "amount": 30} waits for your decision' in done.stderr
+        assert (shown, "y approves" in done.stderr) == (True, False)
         error, hint = error_lines(done.stderr)
         assert ("nobody is here to ask" in error, "`kernai resume clerk.py talks.db m --approve 1.0`" in hint) == (True, True)
     assert not (tmp_path / "paid.txt").exists()

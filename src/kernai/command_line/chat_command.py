@@ -66,6 +66,8 @@ def _talk(session: ChatSession, reader: output.LineReader) -> int:
             raise CommandError("the conversation waits for a decision, and nobody is here to ask", hint, output.WAITING)
         if not reader.interactive and session.was_interrupted:
             raise KeyboardInterrupt
+        if session.asks:
+            output.note(f"({_QUESTIONS[session.asks[0]][1]})")
         try:
             line = reader.read()
             interrupted = False
@@ -190,9 +192,7 @@ class ChatSession:
             self._turn(None, **{what: answers if what == "approvals" else lambda call: answers[call.call_id]})
             return
         self.asks = what, calls, answers
-        question, how = _QUESTIONS[what]
-        output.note(f"{stores.call_line(calls[len(answers)])} {question}", "yellow")
-        output.note(f"({how})")
+        output.note(f"{stores.call_line(calls[len(answers)])} {_QUESTIONS[what][0]}", "yellow")
 
     def _command(self, text: str) -> bool:
         name, _, argument = text.partition(" ")
