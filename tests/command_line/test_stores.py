@@ -90,6 +90,14 @@ def test_a_waiting_run_shows_the_whole_call_and_how_to_continue(here: Here, tmp_
     assert not (tmp_path / "paid.txt").exists()
 
 
+@pytest.mark.parametrize("words", [("run", "clerk.py", "Go"), ("chat", "clerk.py")])
+def test_a_task_that_the_model_named_is_quoted_in_the_command_to_paste(here: Here, tmp_path: Path, words: tuple[str, ...]) -> None:
+    plan = '<block type="plan">{"tasks": [{"id": "$(touch x) b", "input": "Refund order 42"}]}</block>'
+    write(tmp_path, "clerk.py", CLERK.replace("    if last.sta", f"    if last == 'Go':\n        return {plan!r}\n    if last.sta"))
+    done = here(*words, "--store", "runs.db", "--run-id", "r", input="Go\n")
+    assert "kernai resume clerk.py runs.db r --approve '0.$(touch x) b/1.0'" in done.stderr.splitlines()[-1]
+
+
 def test_an_approved_call_is_made_and_earlier_calls_are_not_repeated(
     here: Here, paused: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +293,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "a store without a name": (("run", "clerk.py", "x", "--store", ""), "path must name a file, got ''", "name a new file"),
     "a run that is not there": (("resume", "clerk.py", "runs.db", "r43"), "has no run 'r43'", "`kernai runs runs.db` lists"),
     "a call that does not wait": ((*RESUME, "--approve", "0.0"), "call '0.0' of run 'r42' waits for no decision", "those that wait: 1.0 refund"),
-    "a refusal that sounds like consent": ((*RESUME, "--refuse", "1.0=yes"), "--refuse 1.0: a text refuses", "say why, or write --approve 1.0"),
+    "a refusal that sounds like consent": ((*RESUME, "--refuse", "1.0=yes"), "--refuse 1.0: a text refuses", "say why, or use --approve"),
     "an answer that sounds like a refusal": ((*RESUME, "--approve", "1.0= No"), "an answer approves the call", "or quote it: '\"no\"'"),
     "a refusal as an answer": (("approve", "runs.db", "r42", "1.0="), "an answer approves the call", "to refuse, use --no or --refuse"),
     "a difference to a run without its store": (("diff", "runs.db", "r42", "r43"), "cannot read r43: No such file", "with --store STORE the run is STORE RUN"),

@@ -29,8 +29,7 @@ from kernai.runs.run_request import UserInput
 def run(options: Namespace) -> int:
     if options.store is None and options.run_id is not None:
         raise CommandError("--run-id is for a conversation in a store", "add --store STORE")
-    if options.run_id is None:
-        options.run_id = stores.new_run_id()
+    options.run_id = stores.new_run_id() if options.run_id is None else options.run_id
     stores.check_id(options.run_id)
     media = kernai.MediaStore()
     # first: a wrong file name must not leave an empty store
@@ -61,8 +60,8 @@ def _talk(session: ChatSession, reader: output.LineReader) -> int:
     while True:
         if not reader.interactive and session.asks:
             what, calls, _ = session.asks
-            option = f"--approve {calls[0].call_id}" if what == "approvals" else "--in-flight skip"
-            hint = f"continue in a terminal, or with `{session.again('resume')} {option}`"
+            option = ("--approve", calls[0].call_id) if what == "approvals" else ("--in-flight", "skip")
+            hint = f"continue in a terminal, or with `{session.again('resume', *option)}`"
             raise CommandError("the conversation waits for a decision, and nobody is here to ask", hint, output.WAITING)
         if not reader.interactive and session.was_interrupted:
             raise KeyboardInterrupt
@@ -142,11 +141,11 @@ class ChatSession:
     _attached: list[kernai.Media] = field(default_factory=list)
     _saved: set[str] = field(default_factory=set)
 
-    def again(self, command: str = "chat") -> str:
+    def again(self, command: str = "chat", *more: str) -> str:
         """The command line that continues a conversation in a store."""
         path, run_id = "" if self.store is None else self.store.path, self.options.run_id
         words = ("--store", path, "--run-id", run_id) if command == "chat" else (path, run_id)
-        return stores.command(command, *agents.same_agent(self.options), *words)
+        return stores.command(command, *agents.same_agent(self.options), *words, *more)
 
     def restore(self) -> None:
         """Loads the messages of a conversation in a store, or continues its turn if that was interrupted or waits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from argparse import Namespace
@@ -283,7 +284,7 @@ def carried_out(
     if result.pending:
         for call in result.pending:
             output.note(f"waits for a decision: {printable(call.call_id)} {call_line(call)}", "yellow")
-        first = result.pending[0].call_id
+        first = shlex.quote(result.pending[0].call_id)  # in it are names of tasks, which the model chose
         asks = f", --approve {first}=ANSWER" if result.pending[0].reason else ""
         output.note(f"hint: {again} --approve {first}{asks}, or --refuse {first}=WHY", None)
         return output.WAITING

@@ -116,7 +116,7 @@ def _decisions(options: Namespace, store: stores.StoreAt) -> dict[str, kernai.De
         if call in decisions:
             raise CommandError(f"there are two decisions on call {call!r}", "give one --approve or --refuse per call")
         decisions[call] = kernai.Decision(value, by=stores.login_name() if options.by is None else options.by)
-        with failing(f"--refuse {call}", f"say why, or write --approve {call}", ValueError):
+        with failing(f"--refuse {call}", "say why, or use --approve", ValueError):
             decisions[call].check_for(waiting[call].params)
     undecided = [call for key, call in waiting.items() if key not in {*decisions, *info.decisions, *info.due}]
     if options.input is not None and undecided:
