@@ -545,13 +545,15 @@ def test_the_page_of_a_run_in_a_store_is_written_beside_the_store_with_its_pictu
 
 def test_replaying_with_an_agent_that_lost_a_protection_says_how_to_accept_that(here: Here, paused: Path) -> None:
     here(*RESUME, "--approve", "1.0")
-    write(paused, "loose.py", CLERK.replace(", approval=True", ""))
+    more = CLERK.replace("_order, refund]", "_order, refund, Skill('a $b', execute=lambda: 1)]")  # as servers name tools
+    write(paused, "loose.py", more.replace(", approval=True", ""))
     done = here("replay", "loose.py", "runs.db", "r42")
     assert done.returncode == 1
-    head, lost, how = done.stdout.splitlines()
+    head, lost, quoted, _, how = done.stdout.splitlines()
     assert head == "the agent decides the same, but has lost protections since the recording:"
     assert lost.startswith("- ")
-    assert how == "  to accept it: --accept refund.approval"
+    assert (how, quoted) == ("  to accept it: --accept refund.approval", "  to accept it: --accept 'a $b.allowed'")
     found = as_json(here("replay", "loose.py", "runs.db", "r42", "--json").stdout)
-    assert (found["same"], found["divergence"], [*found["loosened"]]) == (False, None, ["refund.approval"])
-    assert here("replay", "loose.py", "runs.db", "r42", "--accept", "refund.approval").returncode == 0
+    assert (found["same"], found["divergence"], [*found["loosened"]]) == (False, None, ["a $b.allowed", "refund.approval"])
+    accepted = ("--accept", "refund.approval", "--accept", "a $b.allowed")
+    assert here("replay", "loose.py", "runs.db", "r42", *accepted).returncode == 0

@@ -162,7 +162,7 @@ class ChatSession:
         output.note(f"(the conversation continues; {len(self._history)} messages so far)", quiet=self.options.quiet)
 
     def _continuing(self) -> AbstractContextManager[None]:
-        where = "" if self.store is None else f"kernai replay AGENT {self.store.path} {self.options.run_id}"
+        where = "" if self.store is None else stores.command("replay", "AGENT", self.store.path, self.options.run_id)
         return stores.continuing(None, where, another="begin another conversation, with another --run-id")
 
     def take(self, line: str) -> bool:

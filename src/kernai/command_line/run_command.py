@@ -56,8 +56,7 @@ def _checked(store: stores.StoreAt, options: Namespace, run_id: str) -> str:
     if store.info(run_id) is not None:
         hint = f"`{again}` continues it; or choose another --run-id"
         raise CommandError(f"{store.path} already has a run {run_id!r}", hint)
-    if options.run_id is None and not options.quiet:
-        output.note(f"run {run_id} in {store.path}")
+    output.note(f"run {run_id} in {store.path}", quiet=options.quiet or options.run_id is not None)
     return again
 
 
@@ -151,7 +150,8 @@ def _replay(options: Namespace) -> int:
         data["loosened"] = error.loosened
         lines = [("the agent decides the same, but has lost protections since the recording:", "bold")]
         for key, lost in error.loosened.items():
-            lines += [(f"- {lost}", "red"), (f"  to accept it: --accept {key}", None)]
+            how = stores.command("--accept", key).removeprefix("kernai ")
+            lines += [(f"- {lost}", "red"), (f"  to accept it: {how}", None)]
     except kernai.ReplayDivergenceError as error:
         data["divergence"] = {"seq": error.seq, "event": error.event, "recorded": error.expected, "now": error.got}
         agent = stores.command(*agents.same_agent(options, ("system", "skills"))).removeprefix("kernai ")
