@@ -86,6 +86,17 @@ def test_a_mistake_raises_at_the_call_and_names_the_argument(
     assert (of.provider.call_count, recorder.entries) == (0, [])
 
 
+@pytest.mark.parametrize("options, said", [
+    ({"model": Model("free")}, "the price of model 'free'"), ({"calls": "native"}, "needs a provider with native calls"),
+])
+def test_an_agent_below_that_cannot_be_run_is_a_mistake_too(options: dict[str, Any], said: str) -> None:
+    below = agent().replace(**options)
+    for _ in range(2):
+        below = agent().replace(skills=[below.as_skill("ask", "Ask.")], model=Model("m", cost=(1, 1)))
+    with pytest.raises(ValueError, match=said):
+        execute(below, "go", limits=Limits(max_cost=1) if "model" in options else None)
+
+
 @pytest.mark.parametrize("it, content, said", [
     *((it, "go", "agent must be an Agent") for it in (None, "agent", Agent, {"instructions": "x"})),
     *((agent(), content, "input m") for content in (None, 3, b"go", ["a", 3], [None], {"go"}, {"text": "go"})),

@@ -270,16 +270,18 @@ class RunRequest:
     def _prepare_approvals(self, run: Run) -> bool:
         """Returns whether a call of the run's agent, its tasks' agents, or agents that these call may need approval.
 
-        If a skill of one of them requires trusted values, the run will track where values come from.
+        If a skill of one of them requires trusted values, the run will track where values come from. Raises
+        `ValueError` for one of them that cannot be run: its calls would fail, and only a model would read why.
         """
         asks = is_guarded = False
         setups, seen = [run.setup], {id(run.agent)}  # ids: a subclass may call different agents equal
         for setup in setups:  # the list grows
-            asks = asks or setup.asks
-            is_guarded = is_guarded or setup.is_guarded
+            asks, is_guarded = asks or setup.asks, is_guarded or setup.is_guarded
             for agent in (*setup.agents, *self._task_agents.values()):
                 if id(agent) not in seen:
                     seen.add(id(agent))
+                    self._limits.check_model(agent.model_under(self._model))
+                    agent.check_provider(agent.provider)
                     setups.append(agent.setup_now(workflows=False))
         if is_guarded:
             run.needs_trust()
