@@ -256,8 +256,12 @@ class Store(Protocol):
         """Stores all entries and media, or none of them. They must be durable when this returns.
 
         A run's entries are numbered from 0, and `first_seq` is the number of the first new entry. If that is not the
-        run's next number, raise a `RunConflictError`. Media belong to the run: bytes are stored as they are, a file
-        with its current content if it can be read, a URL in full. A stored payload never changes.
+        run's next number, raise a `RunConflictError`. Raise a `ValueError` unless `run_id` is 1 to 128 of the
+        characters ``A-Z a-z 0-9 . _ -``, without a dot at the start.
+
+        Media belong to the run, and come back with all their fields: bytes are stored as they are, a file with its
+        current content (`Media.payload`) if it can be read, a URL in full. A stored payload never changes; that of a
+        file that could not be read is added when the file comes again.
         """
 
     def load(self, run_id: str) -> list[Entry]:
