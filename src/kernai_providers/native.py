@@ -167,8 +167,7 @@ class Toolbox:
             definitions, is_strict = tool.schema.get("$defs", {}), bool(self.strict.get(name))
             pruned = without_nulls(data, [tool.schema], definitions, is_strict=is_strict)
             pruned = _renamed(pruned, {sent: own for own, sent in self._inputs[name].items()})
-            text = text if pruned == data else json.dumps(pruned, ensure_ascii=False)
-            data = pruned
+            data, text = pruned, text if pruned == data else json.dumps(pruned, ensure_ascii=False)
         if tool is not None and kind == "command":
             text = "" if tool.name.startswith("/") and not tool.schema.get("properties") else text
         elif kind == "final" and self.wraps and isinstance(data, dict) and "value" in data:
@@ -248,7 +247,8 @@ def _assistant_turn(message: Message, box: Toolbox, at: int, used: set[str]) -> 
     blocks: Sequence[Mapping[str, Any]]
     if message.blocks is None:
         parsed = parse(message.text)
-        blocks, text = [block.to_dict() for block in parsed.blocks], "".join(parsed.text_segments)
+        cut = parsed.incomplete.content if parsed.incomplete and parsed.incomplete.type == "final" else ""
+        blocks, text = [block.to_dict() for block in parsed.blocks], "".join([*parsed.text_segments, cut])
     else:
         blocks = message.blocks
         text = message.text.removesuffix("\n".join(str(NativeCall(**block)) for block in blocks))

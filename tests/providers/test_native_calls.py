@@ -652,6 +652,11 @@ def test_a_call_that_was_cut_off_is_not_sent_back() -> None:
     assert [turn.calls for turn in turns if isinstance(turn, AssistantTurn)] == [[]]
 
 
+def test_an_answer_in_a_block_that_was_cut_off_is_sent_back_as_text() -> None:
+    said: Any = conversation([Message("user", "Hi"), Message("assistant", "So: <final>One, two, ")], box("a"))[-1]
+    assert said.text == "So: One, two,"
+
+
 def test_a_strict_schema_closes_objects_and_makes_what_may_be_left_out_nullable() -> None:
     loose = {
         "type": "object", "properties": {"a": {"type": "string", "minLength": 2}, "b": {"type": "array", "items": {"type": "integer"}}},
