@@ -233,7 +233,8 @@ def started_with(**changes: Any) -> Callable[[list[Entry]], list[Any]]:
     return lambda entries: changed_at(0, data={**entries[0]["data"], **changes})(entries)
 
 
-NO_RESUME: list[Any] = [None, {}, {"dropped": 1.5}, {"dropped": [[]]}, {"dropped": ["a", 1]}, {"dropped": [999]}, {"dropped": [-1]}, {"dropped": [True]}]
+NO_RESUME: list[Any] = [None, {}, {"dropped": 1.5}, {"dropped": [[]]}, {"dropped": ["a", 1]}, {"dropped": [999]}, {"dropped": [-1]}, {"dropped": [True]},
+    {"dropped": [], "rules": {"": {"repair": "x"}}}]
 NO_DATA: list[Any] = [None, [], "x", 5]
 NO_CALL = {"call_id": "0", "skill": "x", "params": {}, "reason": "", "metadata": {}}
 NO_RULES: list[Any] = [{"on_prose": 5}, {"output_retries": "x"}, {"repair": "x"}, 5]

@@ -425,14 +425,17 @@ def test_a_finished_plan_and_its_history_are_the_messages_of_a_resume(way: Way) 
     assert way.resume(talker([]), "r", **options).messages == ran.messages
 
 
-@pytest.mark.parametrize("repair", ["json", True, False])
-def test_a_typed_answer_is_read_again_as_it_was_read(repair: Any) -> None:
+@pytest.mark.parametrize("repair, later", [("json", True), (True, False), (False, True), (True, "json")])
+def test_each_typed_answer_is_read_again_as_it_was_read(repair: Any, later: Any) -> None:
     with kernai.isolated():
         kernai.configure(repair=repair)
-        run = Stored(WAYS[0], Agent(instructions="x", output=int, output_retries=0), {"go": ['<final>"5"</final>']})
-        ran = run.execute()
-        assert (ran.ok, run.replay().output) == (repair is True, ran.output)
-        assert repair is not True or run.resume().output == 5
+        run = Stored(WAYS[0], Agent(instructions="x", output=int, output_retries=0), {"go": ['<final>"5"</final>'] * 2})
+        assert run.execute().ok is (repair is True)
+        kernai.configure(repair=later)
+        assert run.resume(input="again").ok is (later is True)
+        kernai.configure(repair=repair)
+        assert run.replay().output == (5 if later is True else None)
+        assert later is not True or run.resume().output == 5
 
 
 @pytest.mark.parametrize("tags, warned", [({"order": "43"}, False), (None, False), (["order 43"], True), ("order", True)])

@@ -205,8 +205,8 @@ def edited(run: Run, name: str, arguments: Mapping[str, Any], decision: Decision
     assert decision.params is not None
     skill, store, changes = run.held_skill(name), run.context.media_store, decision.params
     if isinstance(decision.value, Mapping) and REPLACES in decision.value:
-        return skill.bind(changes, store, repair=run.root.repair)
-    return skill.rebind(arguments, changes, store, repair=run.root.repair)
+        return skill.bind(changes, store, repair=run.gate.repair(run))
+    return skill.rebind(arguments, changes, store, repair=run.gate.repair(run))
 
 
 def decided(run: Run, call: Call, decision: Decision) -> Call:

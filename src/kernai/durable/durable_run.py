@@ -124,9 +124,7 @@ class DurableRun:
         inputs = [*recorded.inputs(run.context.media_store), *added]
         root = DurableScope(self, run, self._conversation(run, inputs), history.of(""))
         self.scopes[""] = root
-        repair, run.root.repair = run.root.repair, recorded.repair(run.root.repair)
         root.replay()
-        run.root.repair = repair
         if self._failing:
             named = ", ".join(f"{call.call_id} ({call.skill})" for call in self._failing)
             raise InFlightError(
@@ -162,6 +160,8 @@ class DurableRun:
             name: rules._asdict() for name, scope in self.scopes.items()
             if scope.ended is None and (rules := scope.cursor.new_rules())
         }
+        if [one for _, one in self.history.repairs][-1:] != [repair := run.root.configured_repair]:
+            changed[""] = {**run.setup.rules._asdict(), "repair": repair}
         definition = run.definition()
         run.write(RunResumedRow(
             len(self.history.rows), self.history.dropped, format=RECORDING_FORMAT, rules=changed or None,

@@ -34,6 +34,7 @@ from kernai.values.result import StopReason, Usage
 
 if TYPE_CHECKING:
     from kernai.agents.definition import Rules
+    from kernai.inputs.table import Repair
 
 LONGEST_SHOWN = 300
 #: stop reasons that the loop does not decide on
@@ -51,6 +52,7 @@ class History:
         left_out: Sequence[Recorded] = (),
     ) -> None:
         self.facts = Facts() if recorded is None else recorded.facts
+        self.repairs = [] if recorded is None else recorded.repairs()
         self.scopes = scopes or {}
         self.dropped = sorted(one.seq for one in left_out)
         #: calls that were announced but certainly did not begin
@@ -233,6 +235,10 @@ class ReplayCursor(Gate):
             return super().rules(run)
         seq = self.rows[self._written()].seq
         return next(rules for since, rules in reversed(self._rules) if since <= seq)
+
+    def repair(self, run: Run) -> Repair:
+        seq = self.rows[self._written()].seq if self.is_on_record() else -1
+        return next((one for since, one in reversed(self._history.repairs) if since <= seq), super().repair(run))
 
     def new_rules(self) -> Rules | None:
         """The current rules, if they differ from the last recorded ones."""

@@ -31,14 +31,8 @@ class Journal:
     """
 
     def __init__(
-        self,
-        held: HeldRun,
-        media: MediaStore,
-        *,
-        seq: int = 0,
-        stored: Iterable[str] = (),
-        info: RunInfo | None = None,
-        sent: dict[str, dict[str, tuple[int, Any, object]]] | None = None,
+        self, held: HeldRun, media: MediaStore, *, seq: int = 0, stored: Iterable[str] = (),
+        info: RunInfo | None = None, sent: dict[str, dict[str, tuple[int, Any, object]]] | None = None,
     ) -> None:
         self.held = held
         self.seq = seq

@@ -199,13 +199,11 @@ class RecordedRun:
         """The definition of the agent that wrote the end of the recording; None if not recorded, as in format 1."""
         return next((row for _, row in reversed(self.resumes) if row.definition), self.start).definition
 
-    def repair(self, default: Repair) -> Repair:
-        """The recorded `repair` rule; `default` if not recorded, as in format 1."""
-        found = default if self.start.rules is None else self.start.rules.get("repair", default)
-        if found not in (True, False, "json"):
-            unknown = ValueError(f"its rule 'repair' is {found!r}")
-            raise _damage(self.run_id, self.scopes[""][0].seq, self.start.type, unknown)
-        return found
+    def repairs(self) -> list[tuple[int, Repair]]:
+        """The recorded `repair` rules, each with the number of the first row to which it applies; none in format 1."""
+        resumed = [(one, (row.rules or {}).get("")) for one, row in self.resumes]
+        rules = [(self.scopes[""][0], self.start.rules), *resumed]
+        return [(one.seq, found) for one, given in rules for found in reading(one, _repair_in, given)]
 
     @property
     def result(self) -> events.ResultRow | None:
@@ -316,6 +314,13 @@ def _outcomes(calls: Iterable[events.CallBegunRow | Outcome]) -> list[tuple[int,
         (number, one) for number, one in sorted(last.items())
         if isinstance(one, Outcome) and not getattr(one, "not_run", None)
     ]
+
+
+def _repair_in(rules: Mapping[str, Any] | None) -> list[Repair]:
+    found = [rules["repair"]] if rules and "repair" in rules else []
+    if found and found[0] not in (True, False, "json"):
+        raise ValueError(f"its rule 'repair' is {found[0]!r}")
+    return found
 
 
 def _dropped_by(seq: int, resume: events.RunResumedRow) -> Sequence[int]:

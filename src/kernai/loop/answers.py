@@ -97,7 +97,7 @@ def _decided(run: Run, response: ParsedResponse) -> Decision:
     setup, rules, kind = run.setup, run.gate.rules(run), run.answer_type
     is_typed = None  # whether prose is already a value of the output type, and so an answer whatever `on_prose` says
     if kind is not None:
-        is_typed = partial(kind.is_surely, media_store=run.context.media_store, repair=run.root.repair)
+        is_typed = partial(kind.is_surely, media_store=run.context.media_store, repair=run.gate.repair(run))
     is_once, is_last = rules.on_prose == "correct_once", run.step + 1 >= run.first_step + rules.max_steps
     decision = decide(
         response, rules, run.protocols, is_typed, may_plan=run.may_plan, can_call=setup.can_call,
@@ -132,7 +132,7 @@ def accepts(run: Run, answer: Answer, response: LlmResponse | None = None) -> bo
             unknown = "check" if run.rejected < rules.output_retries else "note"
         try:
             run.output, run.repairs = run.answer_type.repaired(
-                answer.text, run.context.media_store, repair=run.root.repair, unknown=unknown
+                answer.text, run.context.media_store, repair=run.gate.repair(run), unknown=unknown
             )
         except SkillInputError as error:
             faults = "\n".join(f"{path}: {message}" if path else message for path, message in error.faults)

@@ -211,7 +211,7 @@ def _prepare_skill(run: Run, call_id: str, skill: Skill, block: Block) -> _Call 
     if quoted is not None:
         return quoted, "runtime"
     run.held[name] = skill
-    table, repair = skill.table, run.root.repair
+    table, repair = skill.table, run.gate.repair(run)
     params = skill.read(block.content, repair=repair)
     run.check_repeats("skill", name, params)
     run.gate.spend_call()

@@ -133,17 +133,9 @@ class CallModel(Effect):
     )
 
     def __init__(  # noqa: PLR0917 - a step passes all by position, which is faster
-        self,
-        scope: str,
-        step: int,
-        messages: Sequence[Message],
-        model: Model,
-        generation: GenerationOptions,
-        tools: Tools | None = None,
-        provider: Provider | None = None,
-        stream: bool = True,
-        timeout: float | None = None,
-        approval: Any = None,
+        self, scope: str, step: int, messages: Sequence[Message], model: Model, generation: GenerationOptions,
+        tools: Tools | None = None, provider: Provider | None = None, stream: bool = True,
+        timeout: float | None = None, approval: Any = None,
     ) -> None:
         self.scope = scope
         self.step = step

@@ -12,10 +12,6 @@ One step::
         2. Calls       commands and protocol blocks: one message of the runtime each
         3. Answer      a final's content, or prose
         4. Correction  for a response that asks for nothing
-
-Where new things go: a built-in command in `builtin_commands.BUILTINS`; a block type that calls something in `calls`;
-something new that a response may ask for in `decision`; a stop reason in `result.StopReason`, raised as a
-`LimitReachedError`. A sink is any object with `record`.
 """
 
 from __future__ import annotations
@@ -201,7 +197,7 @@ def record_start(run: Run, content: tuple[InputPart, ...]) -> None:
         root.run_id, recorded_parts(content), [one.to_dict() for one in run.messages], run.model.id,
         run.agent.name, run.metadata, format=RECORDING_FORMAT, plan=None if plan is None else plan.to_dict(),
         agents=None if plan is None else sorted(run.task_agents),
-        rules={**run.setup.recorded_rules, "repair": root.repair},
+        rules={**run.setup.recorded_rules, "repair": root.configured_repair},
         trusted=None if run.trust is None else run.trust.at_start() or None,
         definition=None if run.scope else run.definition(),
     )

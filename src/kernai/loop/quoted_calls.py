@@ -161,7 +161,7 @@ def skill_keys(run: Run, skill: Skill) -> Callable[[str], Keys]:
     """
 
     def keys_of(content: str) -> Keys:
-        params = skill.read(content, repair=run.root.repair)
+        params = skill.read(content, repair=run.gate.repair(run))
         if isinstance(params, ReadParams) and params.refused:
             return frozenset()  # it calls nothing
         keys = {f"sent {_canonical(_without_types(jsonable(params)))}"}

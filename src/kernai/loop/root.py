@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kernai.durable.durable_run import DurableRun
     from kernai.durable.journal import Journal
     from kernai.events import Row
+    from kernai.inputs.table import Repair
     from kernai.loop.run_state import Run
     from kernai.loop.trust import Trust
     from kernai.recording.log import EventLog
@@ -175,6 +176,10 @@ class Gate:
         """Returns the rules by which the run's responses are judged."""
         return run.setup.rules
 
+    def repair(self, run: Run) -> Repair:
+        """Returns which mistakes in a call's parameters or an answer's JSON are repaired."""
+        return run.root.configured_repair
+
     def system(self, run: Run) -> System:
         """Returns the system message of the step that begins."""
         return run.setup.system or run.setup.read_system(run.agent.instructions_read, run.context)
@@ -238,8 +243,7 @@ class Root(Gate):
         self.allowed_skills = config.allowed_skills
         self.credential_resolver = config.credential_resolver
         self.setting_resolver = config.setting_resolver
-        #: which mistakes in a call's parameters are repaired
-        self.repair = config.repair
+        self.configured_repair = config.repair
         self.event_log = log
         self.runs: dict[str, Run] = {}
         #: makes the `Trust` of a run; None unless a skill needs one

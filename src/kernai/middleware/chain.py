@@ -86,7 +86,7 @@ def _passed(run: Run, first: Effect, effect: Effect, at: int) -> Flow:
 def _checked(run: Run, call: Any, first: Effect) -> Effect:
     """Validates a call that a middleware has changed. Raises `ValueError` or `SkillInputError` if its skill refuses."""
     if isinstance(call, CallSkill):
-        skill, store, repair = run.held_skill(call.skill), run.context.media_store, run.root.repair
+        skill, store, repair = run.held_skill(call.skill), run.context.media_store, run.gate.repair(run)
         is_same = isinstance(first, CallSkill) and first.skill == call.skill
         known = first.arguments if isinstance(first, CallSkill) and is_same else {}
         changes = {key: value for key, value in call.arguments.items() if key not in known or known[key] is not value}

@@ -389,14 +389,14 @@ def _stored(entries: Iterable[Any]) -> list[Any]:
 def _recorded_end(run: Run, recorded: RecordedRun) -> Work:
     """Ends a finished run with its recorded result, and restores the context's last saved state."""
     restore(run, recorded.facts.contexts)
-    run.root.repair = recorded.repair(run.root.repair)
+    run.root.configured_repair = [run.root.configured_repair, *(one for _, one in recorded.repairs())][-1]
     run.result = recorded.final_result(run.context.media_store)
     text, answer_type, end = run.result.text, run.answer_type, recorded.scopes[""][-1]
     if run.given_plan is not None and run.result.steps == 1 and text is not None:
         run.result = replace(run.result, output=reading(end, _task_values, run, text))
     elif answer_type is not None and text is not None:
         try:
-            output = answer_type.read(text, run.context.media_store, repair=run.root.repair)
+            output = answer_type.read(text, run.context.media_store, repair=run.gate.repair(run))
         except SkillInputError as error:
             raise divergence(end, text, f"Agent(output=...) does not take this answer: {error}") from error
         run.result = replace(run.result, output=output)
@@ -412,7 +412,7 @@ def _task_values(run: Run, text: str) -> dict[str, Any]:
             result = values[task_id]
             said = result if isinstance(result, str) else json.dumps(result)
             with suppress(SkillInputError):  # the task failed
-                values[task_id] = own.answer_type.read(said, run.context.media_store, repair=run.root.repair)
+                values[task_id] = own.answer_type.read(said, run.context.media_store, repair=run.gate.repair(run))
     return values
 
 
