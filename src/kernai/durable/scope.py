@@ -247,7 +247,7 @@ class DurableScope:
                     changed, interrupt = yield from self._changed(state, effect, value)
                     error = interrupt or error
                 added = None if run.trust is None else run.trust.note_host()
-            at = len(waiting)
+            at = len(waiting)  # of the outcome's row, if the loop writes one; the host's changes come after it
             following = effects.advance(self.work, value, error)
             value = error = None  # the traceback of an error refers to this frame
             if isinstance(following, Completion):
@@ -259,7 +259,7 @@ class DurableScope:
             if state is not None and changed:
                 for after, saved in enumerate(changed, at + 1):
                     waiting.insert(after, saved)
-                state.accompany(waiting[at], changed)  # the loop writes the outcome first
+                state.accompany(waiting[at], changed)
 
     def _changed(
         self, state: HostState, effect: Effect, value: Any

@@ -73,6 +73,10 @@ class NotPerformed(Control):
         super().__init__("the run was stopped")
 
 
+class Parked(Control):
+    """Work waits for a decision, so whatever waits for that work has to wait too. Never seen outside of a run."""
+
+
 def task_scope(scope: str, step: int, task_id: str) -> str:
     """Returns the scope of a workflow's task: ``2.a``, or ``0.1/2.a`` in a sub-run."""
     # `/` separates scopes, so it is escaped in an id; `%` is escaped first, so that this can be reversed
@@ -261,10 +265,6 @@ class Commit(Effect):
     """Appends the new rows to the run's store, before something that cannot be undone is performed."""
 
     __slots__ = ()
-
-
-class Parked(Control):
-    """Work waits for a decision, so whatever waits for that work has to wait too. Never seen outside of a run."""
 
 
 @final

@@ -101,11 +101,11 @@ class ResumeRequest(_RecordedRequest):
         store, context = check_store(options.get("store")), checked_context(options.get("context"))
         check_run_id(run_id)
         self._run_store, self._info, entries, known = leased(store), None, list[Any](), -1
+        # loads the entries, and again as long as another worker has continued the run meanwhile
         while known < len(entries):
             known, self._info = len(entries), None if self._run_store is None else self._run_store.info(run_id)
             if self._info is not None and (lease := self._info.lease) is not None:
                 raise busy(lease)
-            # again if another worker has continued the run meanwhile
             if known == 0 or (self._info is not None and self._info.length > known):
                 entries, self._stored = _load(store, run_id, context)
         recorded = RecordedRun(run_id, entries)
