@@ -130,8 +130,7 @@ SCRIPTS: dict[str, list[str]] = {
 def provider(scripts: Mapping[str, Sequence[str]] = SCRIPTS) -> MockProvider:
     """A model that answers from the script of the conversation's first message."""
 
-    def answer(messages: Sequence[Message], model: Model) -> str:
-        del model
+    def answer(messages: Sequence[Message], _: Model) -> str:
         said = sum(message.role == "assistant" for message in messages)
         first = next(message.text for message in messages if message.role == "user")
         script = next(script for start, script in scripts.items() if start in first.rpartition("\n")[2])

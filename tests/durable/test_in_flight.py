@@ -64,7 +64,6 @@ def test_each_verdict_on_a_call_in_flight_is_recorded_and_has_its_effect(whole: 
     def said(call: PendingCall) -> str:
         return "skip" if call.skill in ("look", "ticket") else "retry"
 
-    again = 0
     for length, calls in cuts(whole, way):
         store, performed = cut(whole, length), Performed()
         entries = store.load("r")
@@ -83,10 +82,8 @@ def test_each_verdict_on_a_call_in_flight_is_recorded_and_has_its_effect(whole: 
                 outcome = [e for e in store.load("r")[length:] if e["event"] in OUTCOMES and e["data"]["call_id"] == call]
                 assert [one["data"]["error"] for one in outcome] == [UNKNOWN_OUTCOME]
         assert set(performed.calls.values()) <= {1}
-        again += sum(performed.calls.values())
         if not way.listens:  # a callback changes nothing on record
             kernai.replay(agent(Performed(), idempotent=()), "r", store=store)
-    print(f"{verdict}: {again} calls made")
 
 
 def test_a_skipped_call_stays_skipped_when_the_run_is_interrupted_again() -> None:

@@ -280,7 +280,6 @@ def check_eight_resumers(python: WarmPython, folder: Path, store: str, case: str
             first.communicate("go\ngo\n")
     noted = calls.read_text().split()
     made = noted.count("call")
-    print(f"eight resumers of {case}: {said}, {made} model calls")
     if case == "a run that is alive":
         assert set(said) == {"RunBusyError"}
         assert made == 1
@@ -304,7 +303,6 @@ def check_harness(path: Path, *arguments: str) -> str:
     """Runs a short form of `dev.py kills`, `interrupts` or `chaos`. Gives what it has complained of."""
     command = [sys.executable, str(path), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    print(done.stdout)
     assert (done.stdout.splitlines()[-1:], done.returncode) == (["faults: 0"], 0), done.stdout + done.stderr
     return done.stderr
 

@@ -115,9 +115,7 @@ MORE = range(3, 3 + settings().max_examples // 3)
 
 @pytest.mark.parametrize("seeds", [SOME, pytest.param(MORE, marks=pytest.mark.slow)])
 def test_a_random_run_stopped_at_random_moments_can_be_resumed_to_its_end(seeds: range) -> None:
-    ended: Counter[str] = Counter()
     for seed in seeds:
         run = RandomRun(seed)
-        ended[run.to_the_end().stop_reason] += 1
+        run.to_the_end()
         assert not [call for call, count in run.calls.items() if count > 1], seed
-    print(f"{len(seeds)} random runs, stopped at random: {dict(ended)}, no call made twice")

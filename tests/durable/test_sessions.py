@@ -19,9 +19,8 @@ from tests.loop.loop_cases import plan, task
 COUNTED = Model("counted", ("text", "vision"), cost=(1.0, 1.0))
 
 
-def echo(messages: Sequence[Message], model: Model) -> str:
+def echo(messages: Sequence[Message], _: Model) -> str:
     """Calls a skill once for each thing the user says, and answers with how much was said."""
-    del model
     last = messages[-1].text
     if "<block" not in last:
         return command("note", last)
@@ -393,6 +392,17 @@ def test_an_unfinished_answer_does_not_begin_the_answer_to_the_next_question(way
     run = Stored(way, Agent(instructions="x", on_truncated="continue"), Cut())
     assert not run.execute("a letter", limits=Limits(max_calls=1)).ok
     assert (run.resume(input="2 + 2?").text, run.replay().text) == ("4", "4")
+
+
+@EACH_WAY
+def test_an_answer_that_only_a_resume_accepts_is_replayed_with_its_options(way: Way) -> None:
+    fails = Agent(instructions="x", on_truncated="fail")
+    run = Stored(way, fails, MockProvider().on_call(lambda *_: LlmResponse("one", finish_reason="length")))
+    assert run.execute().stop_reason == "error"
+    run.agent = fails.replace(on_truncated="accept")
+    assert run.resume().text == "one"
+    run.agent = fails
+    assert run.replay().text == "one"
 
 
 @EACH_WAY

@@ -448,7 +448,6 @@ def test_a_flipped_bit_is_detected_or_harmless(path: Path, whole: bytes) -> None
         damaged[at] ^= 1 << random.randrange(8)
         outcome = checked(path, bytes(damaged))
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
-    print(outcomes)
     assert "a file without its name" not in outcomes
     assert outcomes["entries"] > 100
     assert outcomes["media"] > 30

@@ -89,8 +89,7 @@ def test_a_resume_leaves_out_exactly_the_events_written_because_the_run_stopped(
 
 @pytest.mark.parametrize("how", ["provider", "instructions", "guardrail", "repeated_calls", "timeout"])
 def test_whatever_ends_the_root_is_a_stop_of_the_whole_run(how: str) -> None:
-    def answer(messages: Any, model: Any) -> str:
-        del messages, model
+    def answer(*_: Any) -> str:
         if how == "provider":
             raise ProviderError("down")
         return command("halt")

@@ -158,7 +158,7 @@ class DurableRun:
         run = root.run
         changed = {
             name: rules._asdict() for name, scope in self.scopes.items()
-            if scope.ended is None and (rules := scope.cursor.new_rules())
+            if (scope.ended is None or scope.has_unrecorded) and (rules := scope.cursor.new_rules())
         }
         if [one for _, one in self.history.repairs][-1:] != [repair := run.root.configured_repair]:
             changed[""] = {**run.setup.rules._asdict(), "repair": repair}
