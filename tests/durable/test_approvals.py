@@ -348,6 +348,7 @@ def test_without_a_store_a_pause_is_an_error_that_says_so_and_the_call_is_not_ma
         with pytest.raises(KernaiError, match="needs a store: pass store=") as raised:
             run.execute(store=None, recorder=recorder)
         assert raised.value.__context__ is None, "nothing internal is printed before it"
+        assert (raised.value.result is not None) == (asks == "approve")
         assert not any(call.startswith("pay") for call in run.performed.calls)
         errors = [one.data for one in recorder.for_event("skill_error") if one.data["skill"] == "pay"]
         assert asks == "itself" or all("not_run" in data for data in errors), "it did not even begin"

@@ -82,7 +82,7 @@ class DurableRun:
         """Wraps the work of a scope or of a spawned call, for a driver."""
         if not isinstance(what, (CallSkill, CallProtocol)):
             known = self.scopes.get(run.scope)
-            if known is None or known.run is not run:
+            if known is None:
                 known = self.scopes[run.scope] = DurableScope(self, run, work)
             work = known.live()
         elif (state := self.state_of(run)) is not None:

@@ -46,7 +46,7 @@ class EventLog:
         """Logs the row as one line; with `config.debug`, also a second line with its data."""
         fields = _fields(row)
         self._log(logging.WARNING if row.is_warning else logging.INFO, fields)
-        if self._debug and self._logger.isEnabledFor(logging.DEBUG):
+        if self._debug:
             self._log(logging.DEBUG, {**fields, "data": dumps(row.fields())})
 
     def observer_failed(self, what: str, row: Row, error: BaseException) -> None:
@@ -95,9 +95,7 @@ def _fields(row: Row) -> dict[str, Any]:
         fields["step"] = step
     data = row.fields()
     if isinstance(data, dict):
-        for key, value in data.items():
-            if key not in fields and key not in _PRIVATE and isinstance(value, (str, int, float)):
-                fields[key] = value
+        fields |= {key: one for key, one in data.items() if key not in _PRIVATE and isinstance(one, (str, int, float))}
     elif isinstance(row, (MessagesSentRow, BlocksParsedRow)):
         fields["count"] = len(data)
     return fields

@@ -254,7 +254,6 @@ class ReplayRequest(_RecordedRequest):
         return self._compared(before)
 
     def _compared(self, history: History) -> tuple[Result[Any] | None, Run]:
-        self.cancellation.begin(None)
         run = self._run(self._delivery())
         durable = DurableRun(run)
         self._facts, self._loop = history.facts, BackgroundLoop("kernai-async")
