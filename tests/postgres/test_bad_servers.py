@@ -271,9 +271,21 @@ def test_a_text_that_the_server_does_not_take_is_an_error_at_once(kept: Postgres
         kept.load_media("r", ["a\0b"])
 
 
-def test_a_closed_postgres_store_is_an_error_that_says_so(kept: PostgresStore) -> None:
+def test_a_closed_postgres_store_is_an_error_that_says_so(kept: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernai.postgres.server.LOOKS", 0.05)
+    kept.append("r", 0, [started()], [])
+    kept.renew(kept.claim("r", "worker", 60))
+    news = kept.watch("r")
+    next(news)
+    separate, listener = kept._server._separate, kept._server._listener
     kept.close()
     kept.close()
+    assert separate is not None
+    assert separate.closed
+    assert listener is not None
+    assert listener.daemon, "the process may end"
+    listener.join(20)
+    assert not listener.is_alive(), "although somebody still watches"
     for act in (kept.load, lambda _: kept.append("r", 0, [started()], []), lambda _: list(kept.runs()), lambda one: kept.cancel_requests([one])):
         with pytest.raises(KernaiError, match="the store is closed"):
             act("r")

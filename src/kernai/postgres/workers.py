@@ -348,9 +348,8 @@ class RunHandle:
             for entry in self._store.watch(self.run_id, seq, timeout=WATCHED / 3):
                 seq += 1
                 yield entry
-                is_end = entry["event"] == ResultRow.type and not entry["scope"]
-                if is_end and entry["data"]["stop_reason"] != StopReason.INTERRUPT:
-                    break  # perhaps only one of its inputs has ended
+                if entry["event"] == ResultRow.type:
+                    break  # perhaps the run has ended
 
     def result(self, timeout: float | None = None) -> Result[Any]:
         """Waits until the run has ended or waits for a decision, and returns its `Result`.
