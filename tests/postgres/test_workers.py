@@ -553,8 +553,9 @@ def test_a_job_of_a_worker_that_only_seems_dead_is_left_alone(store: PostgresSto
 
 def test_abandoned_runs_are_submitted_again_by_one_worker_at_a_time(store: PostgresStore, caplog: pytest.LogCaptureFixture) -> None:
     own = Workers(store, {"clerk": acting(print)})
-    for run_id in ("left", "silent", "forgotten", "alive", "deleted", "damaged", "damaged-too"):
+    for run_id in ("left", "silent", "forgotten", "alive", "again", "deleted", "damaged", "damaged-too"):
         own.submit("clerk", "go", run_id=run_id)
+    store.claim("again", "h:1:2:3", 0.001)  # before the job that is about to claim it began
     with store.transaction() as connection:
         connection.execute("UPDATE runs SET status = 'running'")
         connection.execute("WITH one AS (INSERT INTO procrastinate_workers DEFAULT VALUES RETURNING id) "
@@ -568,7 +569,7 @@ def test_abandoned_runs_are_submitted_again_by_one_worker_at_a_time(store: Postg
     failed = at_once(lambda number: submit_again(store, "kernai", 3600.0), 6)
     assert (failed, "run damaged cannot be read" in caplog.text) == ([], True)
     found = {args["run_id"]: status for status, args in jobs(store)}
-    assert found == {"alive": "doing", "damaged": "doing", "left": "todo", "silent": "todo", "forgotten": "todo"}
+    assert found == {"alive": "doing", "again": "doing", "damaged": "doing", "left": "todo", "silent": "todo", "forgotten": "todo"}
     assert submit_again(store, "kernai", 3600.0) == 0
 
 

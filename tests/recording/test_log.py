@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kernai
@@ -178,6 +178,7 @@ def test_texts_of_people_and_models_are_not_logged_unless_debug_is_on() -> None:
 WORDS = st.text("ab-_./:1", min_size=1) | st.integers() | st.floats() | st.booleans()
 
 
+@example({"a": "\n" * 300})
 @given(st.dictionaries(
     st.sampled_from("abc"), WORDS | st.text(st.characters() | st.sampled_from("\n\r\u2028\x85=\"' \ud800"), max_size=300)
 ))
