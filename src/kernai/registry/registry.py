@@ -104,8 +104,8 @@ class Access(Generic[Entry]):
         self.selection = selection
         self._registry = registry
         self._direct = {one.name: one for one in given if not isinstance(one, str)}
-        #: None: all names
-        self._names = None if takes_all else frozenset(one for one in given if isinstance(one, str))
+        #: None: all names. A dict, which keeps their order
+        self._names = None if takes_all else dict.fromkeys(one for one in given if isinstance(one, str))
 
     def find(self, name: str) -> Entry | None:
         """The agent's own entry of that name, else the registered one, even if the agent may not use it."""
@@ -127,8 +127,8 @@ class Access(Generic[Entry]):
 
     def unknown(self) -> Iterator[tuple[str, str]]:
         """The names in the agent's list that are not registered, each with similar ones."""
-        for name in (self.selection or ()) if self._names else ():
-            if isinstance(name, str) and self._registry.find(name) is None:
+        for name in self._names or ():
+            if self._registry.find(name) is None:
                 yield name, ", ".join(close_matches(name, (one.name for one in self._registry.all()), 3))
 
 
