@@ -139,6 +139,7 @@ def test_a_reload_follows_changed_new_moved_and_deleted_skills_and_files(registr
     write(tmp_path / "a.py", kept=1, changed=1, gone=1, moving=1, replaced=1)
     write(tmp_path / "b.py", with_file=1)
     registry.load_from(tmp_path / "*.py")
+    registry.load_from(tmp_path / "a.py")  # the other file stays known
     by_hand, replaced = (registry.register(Skill(name, execute=lambda: "mine")) for name in ("by_hand", "replaced"))
     write(tmp_path / "a.py", kept=1, changed=2, new=2)
     (tmp_path / "b.py").unlink()
