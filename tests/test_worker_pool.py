@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from contextlib import closing
 from functools import partial
 from unittest.mock import Mock
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernai._util.worker_pool import WorkerPool, in_worker
+from kernai._util.worker_pool import Inbox, WorkerPool, in_worker
 from tests.properties import examples
 from tests.ways import PATIENCE
 
@@ -202,6 +203,14 @@ def test_a_place_is_free_again_if_its_thread_cannot_be_started(monkeypatch: pyte
         pool.submit(lambda: done.wait(PATIENCE))
     done.wait(PATIENCE)
     assert not begun, "a job that was refused never runs"
+
+
+def test_the_reader_of_an_inbox_is_woken_by_an_item() -> None:
+    inbox, begun = Inbox[int](), time.monotonic()
+    assert inbox.get(0.0) is None
+    threading.Timer(0.02, inbox.put, [1]).start()
+    assert inbox.get(PATIENCE) == 1
+    assert time.monotonic() - begun < PATIENCE
 
 
 # ------------------------------------------------------------------------------------------- from an event loop

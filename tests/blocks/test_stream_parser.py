@@ -66,6 +66,7 @@ def test_a_parser_is_ready_for_a_new_text_after_flush() -> None:
     for text in ("<final>a", '<block type="plan">b<block type="c">', "d <block type=", "<final>e</final>", "</final>"):
         parser.push(text)
         parser.flush()
+        assert parser.completed == 0
     assert emitted == [final("a"), Block("plan", None, 'b<block type="c">'), final("e")]
 
 
@@ -86,14 +87,16 @@ def test_a_parser_is_ready_for_a_new_text_after_flush() -> None:
     ('<json>["<b>"', [{"type": "json", "name": None}, *'["', "<b", ">", '"']),
     ("<block type='a'>[\"<block type='b'></block>c", [{"type": "a", "name": None}, *'["', "<block type='b'>", "</block>", "c"]),
 ])
-def test_text_is_emitted_once_it_can_no_longer_be_part_of_a_tag(text: str, emitted: list[object]) -> None:
+@pytest.mark.parametrize("size", [1, 99])
+def test_text_is_emitted_once_it_can_no_longer_be_part_of_a_tag(text: str, emitted: list[object], size: int) -> None:
     received: list[object] = []
     parser = StreamParser()
     for event in ("text_chunk", "block_start", "block_content"):
         parser.on(event, received.append)
-    for character in text:
-        parser.push(character)
-    assert received == emitted
+    for piece in pieces_of(text, size):
+        parser.push(piece)
+    assert size > 1 or received == emitted
+    assert "".join(map(str, received)) == "".join(map(str, emitted))
 
 
 @pytest.mark.slow
