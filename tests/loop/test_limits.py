@@ -50,7 +50,7 @@ def by_hand(*turns: str, limits: Limits, agent: dict[str, Any] | None = None, **
 
 @pytest.mark.parametrize("limits, reason, steps, says", [
     (Limits(max_calls=0), StopReason.MAX_CALLS, 1, "max_calls=0"), (Limits(max_calls=5), StopReason.MAX_CALLS, 3, "max_calls=5"),
-    (Limits(max_tokens=100), StopReason.MAX_TOKENS, 1, "max_tokens=100"),
+    (Limits(max_tokens=100), StopReason.MAX_TOKENS, 1, "max_tokens=100"), (Limits(max_cost=0), StopReason.MAX_COST, 1, "(0.000000 dollars)"),
     (Limits(max_tokens=101), StopReason.MAX_TOKENS, 2, "max_tokens=101"),
     (Limits(max_cost=0.00072), StopReason.MAX_COST, 2, "max_cost=0.00072"),
     (Limits(timeout=0), StopReason.TIMEOUT, 1, "timeout=0"), (Limits(max_depth=0), StopReason.MAX_STEPS, 4, "4 steps"),
@@ -169,6 +169,9 @@ def test_only_a_limit_on_tokens_has_them_estimated_and_an_estimate_is_no_usage(l
     assert len(hand.warnings) == warned, "once for a run and all its tasks"
     hand = by_hand(provider=MockProvider(ECHO).with_token_counter(lambda *_: {"total_tokens": 50}), limits=Limits(max_tokens=100))
     assert (hand.run("Go.").steps, hand.warnings) == (2, []), "a total alone counts"
+    used = {"prompt_tokens": 9, "completion_tokens": 1, "cached_tokens": 5, "cache_write_tokens": 2}
+    hand = by_hand(provider=MockProvider(ECHO, "done").with_token_counter(lambda *_: used), limits=Limits())
+    assert hand.run("Go.").usage == Usage(18, 2, 20, None, 2, 10, 4)
 
 
 @pytest.mark.parametrize("usage, cost", [

@@ -559,6 +559,9 @@ def test_what_the_model_leaves_encoded_is_recognised_beside_what_it_decodes(valu
     for tool in (html.escape, json_string, quote):
         ran, _, _ = after_reading(tool(html.escape(call)), call)
         assert ran == []
+        look = look_at(tool(html.escape(call)))
+        assert look is not None
+        assert any(is_spelled_in(one, "command", "wipe", json.dumps({"path": value})) for one in look.spellings)
 
 
 @pytest.mark.parametrize("page", [
