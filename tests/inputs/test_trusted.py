@@ -206,6 +206,7 @@ Numbers = TypeAliasType("Numbers", "list[Numbers] | int")
 class Tree:
     name: Trusted[str]
     below: list[Tree] = field(default_factory=list)
+    tag: str = field(default_factory=lambda: "new")
 
 
 def found(annotation: Any, value: Any) -> dict[str, tuple[Any, bool]]:
@@ -290,7 +291,7 @@ MIXED = {
     "a list of types, with items": {"properties": {"payee": {"type": ["array", "null"], "items": PAYEE}}},
     "alternatives beside": {"properties": {"payee": PAYEE}, "anyOf": [{"required": ["payee"]}, {"required": ["name"]}]},
     "one of several beside": {"properties": {"payee": {**PAYEE, "oneOf": [{"required": ["iban"]}]}}},
-    "all of several": {"allOf": [{"properties": {"payee": PAYEE}}]},
+    "all of several": {"allOf": [{"properties": {"payee": PAYEE}}, FREE]},
     "all of several, within": {"properties": {"payee": {"allOf": [{"type": "object"}, PAYEE]}}},
     "a condition": {"if": {"required": ["payee"]}, "then": {"properties": {"payee": PAYEE}}},
     "keys by pattern": {"patternProperties": {"^pay": PAYEE}},

@@ -85,7 +85,7 @@ options = st.builds(
 
 @pytest.mark.parametrize("given", [
     {}, {"temperature": 0}, {"max_tokens": 1}, {"top_p": 0.0}, {"thinking": {"budget": 0}}, {"thinking": {"effort": "high"}},
-    {"extra": {"seed": None}},
+    {"extra": {"seed": None}}, {"cache": False}, {"cache": True},
 ])
 def test_options_that_are_set_are_listed_zero_too(given: dict[str, Any]) -> None:
     made = GenerationOptions(**given)
