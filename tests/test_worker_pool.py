@@ -160,6 +160,10 @@ def test_a_pool_that_keeps_its_threads_reuses_them_until_it_is_closed() -> None:
             pass
     assert len(set(seen)) == 1
     assert seen[0].is_alive()
+    together = threading.Barrier(3)
+    for _ in range(2):
+        pool.submit(lambda: together.wait(PATIENCE))  # not both for the thread that waits
+    together.wait(PATIENCE)
     pool.close()
     seen[0].join(PATIENCE)
     assert not seen[0].is_alive()
