@@ -269,5 +269,11 @@ async def test_cancelling_the_wait_for_a_call_lets_the_call_finish(hold: float, 
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert ended.is_set() == to_the_end
+        if not to_the_end:  # the worker is still busy, so another call has not begun
+            queued = asyncio.ensure_future(in_worker(pool, begun.clear, not_begun=OSError))
+            asyncio.get_running_loop().call_soon(queued.cancel)
+            with pytest.raises(OSError):
+                await queued
         leave.set()
         assert await in_worker(pool, ended.is_set)
+        assert begun.is_set(), "it was not made later either"
