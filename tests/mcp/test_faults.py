@@ -236,7 +236,7 @@ def test_a_secret_is_hidden_in_a_servers_logs_and_errors_but_not_in_results(monk
         assert call(adapter, "log", data={"with": ["s3cret-value"]}).events == [
             {"mcp": "log", "server": "raw", "level": "warning", "logger": "raw", "data": {"with": ["[env TOKEN]"]}}
         ]
-        failed = {"isError": True, "content": [{"type": "text", "text": "401 for s3cret-value"}]}
+        failed = {"isError": True, "content": [{"type": "text", "text": "401 for s3cret-value"}], "tools": 5}  # is no listing
         assert call(adapter, "say", result=failed).error == "401 for [env TOKEN]"
         its_own = call(adapter, "environment").text
         assert "s3cret-value" in its_own

@@ -161,7 +161,8 @@ class Socks:
                     return
             kind, first = file.read(5)[3:]
             self.asked.append(bytes([kind, first]) + file.read({1: 3, 4: 15}.get(kind, first) + 2))
-            for byte in b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00":
+            bound = {1: b"\x01" + bytes(4), 3: b"\x03\x01x", 4: b"\x04" + bytes(16)}[kind]
+            for byte in b"\x05\x00\x00" + bound + bytes(2):
                 sock.sendall(bytes([byte]))
                 threading.Event().wait(0.002)
             with socket.create_connection(("127.0.0.1", self._to)) as inner:

@@ -260,6 +260,7 @@ def test_a_refused_connection_names_host_and_port(wire: Stage) -> None:
     error = failure(lambda: client.send(wire.request()))
     assert error.kind == "connect"
     assert f"127.0.0.1:{wire.server.port}: Connection refused" in str(error)
+    assert isinstance(error.__cause__, ConnectionRefusedError)
 
 
 @pytest.mark.parametrize("host", ["localhost..b", "localhost." + "a" * 64])

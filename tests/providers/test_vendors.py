@@ -255,6 +255,8 @@ def test_options_go_to_the_provider_or_the_model_and_an_unknown_one_is_an_error(
         resolve(Model("openai/gpt-4o"))  # type: ignore[arg-type]  # the subject
     answer = WIRES["openai"].stream(["Hi"])[:-1]
     unmarked = MemoryTransport(*(MemoryReply(200, {}, [*answer, *end]) for end in ([], [TransportError("silent", "timeout")])))
+    with pytest.raises(ProviderError, match=r"ended without .* pass done_marker=False.* the answer was cut off"):
+        resolve("groq/m", api_key="k", transport=MemoryTransport(MemoryReply(200, {}, answer)), max_retries=0)[0].call(HELLO, model, GenerationOptions(), print)
     provider, model = resolve("groq/m", api_key="k", transport=unmarked, done_marker=False)
     assert [provider.call(HELLO, model, GenerationOptions(), print).content for _ in "12"] == ["Hi", "Hi"]
 
