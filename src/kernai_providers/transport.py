@@ -205,7 +205,6 @@ class ContentDecoder:
         # many servers of streams say "none", which is no coding, so that nothing compresses them
         self._coding = ", ".join(name for name in names if name not in ("", "identity", "none"))
         self._peer = peer
-        self._start = b""
         self._member: zlib._Decompress | None = None
         self._has_ended = False
 
@@ -221,21 +220,18 @@ class ContentDecoder:
 
     def end(self) -> None:
         """Raises `TransportError` if the compressed data is incomplete. Call this at the end of the body."""
-        if self._member is not None or self._start:
+        if self._member is not None:
             raise TransportError(f"{self._peer} sent a compressed body that breaks off", "closed")
 
     def _inflated(self, data: bytes) -> Iterator[bytes]:
         is_gzip = self._coding != "deflate"
-        data, self._start, piece = self._start + data, b"", b""
+        piece = b""
         while data or len(piece) == PIECE:  # after a full piece, zlib may hold back more although it has read all input
             if self._member is None:
                 if self._has_ended and not (is_gzip and data.startswith(b"\x1f")):
                     return  # padding after the end
-                if not is_gzip and len(data) < 2:  # noqa: PLR2004 - a zlib header is two bytes
-                    self._start = data
-                    return
-                # "deflate" means zlib's format, but some servers send the raw stream
-                wrapped = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2], "big") % 31 == 0
+                # "deflate" means zlib's format, but some servers send the raw stream, whose first byte is another
+                wrapped = data[0] & 0x0F == zlib.DEFLATED
                 self._member = zlib.decompressobj(wbits=31 if is_gzip else 15 if wrapped else -15)
             piece = self._member.decompress(data, PIECE)
             if piece:
