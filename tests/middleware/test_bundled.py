@@ -162,7 +162,8 @@ def test_a_redacted_secret_is_in_nothing_that_is_recorded_or_sent(way: Way, kind
     assert result.text == "It is [redacted]."
     everything = str([recorder.to_list(), [event.to_dict() for event in live], result.to_dict(), provider.asked])
     assert (SECRET in everything, "[redacted]" in everything) == (False, True)
-    assert [one["result"] for one in data_of(recorder, "skill_result") if one["call_id"] == "0.4"] == ["4"]
+    results = {one["call_id"]: one["result"] for one in data_of(recorder, "skill_result")}
+    assert (results["0.1"], results["0.4"]) == (json.dumps({"card": '["number:\\n[redacted]"]'}), "4")
     assert "model_restarted" not in types(recorder)
     assert ("text_chunk" in [event.type for event in live]) is False or listening
 
@@ -438,9 +439,10 @@ def test_the_next_turn_of_a_chat_uses_the_existing_summary() -> None:
 
 @pytest.mark.parametrize("summary, first", [("In short.", f"{HEADING}In short."), (" ", "Go.")])
 def test_a_summary_by_an_agent_is_a_separate_model_call_and_a_blank_one_replaces_nothing(summary: str, first: str) -> None:
-    writer, provider = MockProvider(summary), MockProvider(*TAPE)
+    writer, provider, live = MockProvider(summary), MockProvider(*TAPE), list[kernai.Event]()
     small = Agent(instructions="Summarize.", provider=writer, model=kernai.Model("small"))
-    assert kernai.execute(reader(provider, small), "Go.").text == "Read."
+    assert kernai.execute(reader(provider, small), "Go.", on_event=live.append).text == "Read."
+    assert "text_chunk" not in {one.type for one in live}  # a summary is not shown
     beside = MockProvider(*TAPE)  # the summary's agent has a model, but no provider
     kernai.execute(reader(beside, small.replace(provider=None)), "Go.")
     assert {call.model.id for call in beside.calls} == {"text-only", "small"}

@@ -330,8 +330,6 @@ def _cut(talk: Sequence[Message], least: int) -> int:
     characters, found = 0, 0
     for at in range(len(talk) - 1, 0, -1):
         characters += len(talk[at].text)
-        if talk[at].role == "assistant":
-            if found and characters > least:
-                break
+        if talk[at].role == "assistant" and (characters <= least or not found):
             found = at
     return found
