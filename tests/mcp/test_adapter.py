@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -110,6 +111,8 @@ def test_a_changed_tool_definition_is_reported_as_soon_as_its_server_notifies() 
         events: list[Any] = []
         while not events:  # the server says it on its own time, and nothing is listed before it does
             events = call(adapter, "grow", depth="1").events
+        begun = time.monotonic()
+    assert time.monotonic() - begun < connection.CLOSING_SECONDS, "nothing waits for the next notice"
     assert [event["changed"] for event in events] == [["description", "inputSchema", "outputSchema"]]
 
 
@@ -201,10 +204,12 @@ def test_a_callback_may_run_an_agent_that_uses_the_same_server_and_may_take_long
         adapter = setup({}, {"raw": client}, register=False)
     else:
         adapter = setup(raw(), register=False, elicitation=elicitation)
-    with adapter:
+    with adapter, ThreadPoolExecutor(1) as pool:
         call(adapter, "pid")
         hurry(adapter, 0.5)
+        other = pool.submit(call, adapter, "hang")  # its timeout restarts after the callback
         assert any('"decline"' in call(adapter, "elicit").text for _ in range(20))  # on a busy machine, not the first
+        assert "did not answer tools/call of 'hang' within 0.5 s" in str(other.result(20).error)
     assert "did not answer tools/call of 'hang' within 0.5 s" in answers[0].messages[-2].text
 
 
