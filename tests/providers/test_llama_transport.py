@@ -121,7 +121,9 @@ def test_an_option_that_would_crash_the_library_is_an_error_at_once(
 
 
 @pytest.mark.parametrize("end", ["cancel", "close"])
-def test_a_model_that_is_still_being_loaded_is_not_waited_for(agent_on: Callable[..., Agent], end: str) -> None:
+def test_a_model_that_is_still_being_loaded_is_not_waited_for(agent_on: Callable[..., Agent], end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_exit = list[Any]()
+    monkeypatch.setattr("kernai_providers.in_process.atexit", types.SimpleNamespace(register=at_exit.append, unregister=at_exit.remove))
     loading, loaded, asked, cancel = threading.Event(), threading.Event(), list[Any](), threading.Event()
     library = Library(lambda body, on_piece: asked.append(body))
     make = library.Server
@@ -143,9 +145,10 @@ def test_a_model_that_is_still_being_loaded_is_not_waited_for(agent_on: Callable
         assert execute(agent, "Hello.", cancel=cancel).stop_reason == "cancelled"
     agent.provider.close()  # type: ignore[union-attr]  # it can be closed
     thread = next(one for one in threading.enumerate() if one.name == "kernai-llama")
+    assert len(at_exit) == 1
     loaded.set()
     thread.join(30)
-    assert not asked
+    assert not asked + at_exit
 
 
 def test_a_missing_package_is_an_error_that_says_what_to_install(model_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,6 +165,9 @@ def test_a_missing_package_is_an_error_that_says_what_to_install(model_file: str
         LlamaTransport(model_file + ".part")
     with pytest.raises(TypeError, match="unexpected keyword argument 'api_key'"):
         resolve(f"gguf/{model_file}", api_key="k")
+    monkeypatch.setattr("kernai_providers.vendors.smollm2_path", lambda: model_file)
+    provider, silent = resolve("smollm2/135m", chat_template="x")[0], resolve("smollm2/135m")[0]
+    assert (provider.calls_natively, silent.calls_natively) == (True, False)  # its own template leaves tools out
 
 
 HERMES = Path(__file__).with_name("hermes.jinja")
