@@ -133,7 +133,7 @@ def test_values_are_repaired_if_repairs_of_values_are_on(tool: OneTool) -> None:
     given = {"n": "4", "x": "1.5", "yes": "true", "text": "4"}
     assert one.bind(given, repair=True) == {"n": 4, "x": 1.5, "yes": True, "text": "4"}
     assert faults(lambda: one.bind(given, repair="json")) == ["n", "x", "yes"]
-    for schema, text, value in (({"type": ["integer", "null"]}, "5", 5), ({"type": "string"}, "{it: 5}", "{it: 5}"), ({}, '{"a": 1}', {"a": 1})):
+    for schema, text, value in (({"type": ["integer", "null"]}, "5", 5), ({"enum": [5, 6]}, "{it: 5}", 5), ({"const": 5}, "{it: 5}", 5), ({"type": "string"}, "{it: 5}", "{it: 5}"), ({}, '{"a": 1}', {"a": 1})):
         assert tool(properties(it=schema)).read(text) == {"it": value}
     single = tool(properties(("it",), it={"type": "array", "items": {"type": "string"}}))  # may be given without its name
     assert single.bind(single.read('["a", "b"]', repair=True)) == {"it": ["a", "b"]}
