@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import re
 from collections.abc import Awaitable
@@ -217,7 +218,7 @@ async def test_an_agent_is_a_tool_that_reports_progress(client: Client) -> None:
 
 @pytest.mark.parametrize("tool", ["poll", "poll_later", "ask"])
 @each_way
-async def test_a_skill_notices_that_the_client_cancelled_its_call(client: Client, tool: Any) -> None:
+async def test_a_skill_notices_that_the_client_cancelled_its_call(client: Client, tool: Any, caplog: pytest.LogCaptureFixture) -> None:
     _, started, on_progress = progress(2 if tool == "ask" else 1)
     arguments = {"input": "wait"} if tool == "ask" else {}
     call = asyncio.ensure_future(client.call_tool(tool, arguments, progress_callback=on_progress))
@@ -226,6 +227,8 @@ async def test_a_skill_notices_that_the_client_cancelled_its_call(client: Client
     await asyncio.wait([call])
     assert call.cancelled()
     assert texts(await client.call_tool("was_cancelled")) == ["True"]
+    gc.collect()
+    assert "Task was destroyed" not in caplog.text
 
 
 async def test_fifty_calls_at_once_leave_the_server_responsive(client: Client) -> None:
