@@ -113,8 +113,7 @@ class BackgroundLoop:
             return
         with suppress(Exception):
             ending.result(timeout)
-        if not ending.done():
-            ending.cancel()
+        ending.cancel()  # does nothing if it has ended
         thread.join(timeout)
 
     def _serve(self, loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
