@@ -378,15 +378,20 @@ def test_a_constrained_agent_sends_its_grammar_in_the_providers_field() -> None:
     agent = Agent(instructions="", skills=[one], constrain=True, generation={"temperature": 0.5, "extra": {"a": 1}})
     server = Server(go(""), "<final>done</final>")
     assert execute(agent, "Go.", provider=server).text == "done"
+    grammar = {"a": 1, "structured": {"grammar": agent.grammar()}}
     for step in range(2):
-        sent = sent_at(server, step)
-        assert sent.temperature == 0.5
-        assert sent.extra == {"a": 1, "structured": {"grammar": agent.grammar()}}
+        assert (sent_at(server, step).temperature, sent_at(server, step).extra) == (0.5, grammar)
     for field, extra in (None, {"a": 1}), ("b", {"a": 1, "b": agent.grammar()}):
         other = MockProvider("<final>done</final>")
         other.grammar_field = field
         assert execute(agent.replace(middleware=[fallback(other)]), "Go.", provider=Server().fail_on_step(0)).text == "done"
         assert sent_at(other, 0).extra == extra
+    changed: dict[str, Any] = {"generation": {"extra": {"b": 2}}}  # a middleware may take the grammar away
+    for provider, changes, extra in (None, {}, grammar), (Server(), changed, {"b": 2}):
+        chosen = Server("<final>done</final>")
+        choose = [lambda effect, to=chosen, more=changes: (yield effect.replace(provider=to, **more))]
+        assert execute(agent.replace(middleware=choose), "Go.", provider=provider).steps == 1
+        assert sent_at(chosen, 0).extra == extra
 
 
 def test_a_sub_agent_is_constrained_by_its_own_grammar() -> None:

@@ -229,9 +229,9 @@ class Setup:
     def constrained_instead(
         self, generation: GenerationOptions, provider: Provider | None, other: Provider
     ) -> GenerationOptions:
-        """Returns the options with the grammar, if they have one in the provider's field, in the other's instead."""
+        """Returns the options with the grammar in the other provider's field, unless a middleware has removed it."""
         bare = _without(generation.extra, (provider and provider.grammar_field) or "")
-        if bare == generation.extra:
+        if provider is not None and bare == generation.extra:
             return generation
         return self.constrained(replace(generation, extra=bare), other)
 
