@@ -134,10 +134,10 @@ def test_a_folder_a_list_or_a_parent_may_be_given(folders: Path, given: str) -> 
 
 @pytest.mark.parametrize("text,says", [
     ("no head", "has no name"), ("---\nname: x\n---\n", "has no description"), ("---\nname: a b\ndescription: x\n---", "white space"),
-    ("---\nname: mail\ndescription: x\n---", "two folders named 'mail'"), ("---\nname: ''\ndescription: x\n---", "has no name"), ("---\nname: x\ndescription: x\n", "has no name"),
+    ("---\nname: mail\ndescription: x\n---", "two folders named 'mail'"), ("---\nname: \udcff", "cannot read '.*SKILL.md'"), ("---\nname: ''\ndescription: x\n---", "has no name"), ("---\nname: x\ndescription: x\n", "has no name"),
 ])  # fmt: skip
 def test_a_folder_that_is_not_right_is_refused(folders: Path, text: str, says: str) -> None:
-    (folders / "pdf" / "SKILL.md").write_text(text, encoding="utf-8")
+    (folders / "pdf" / "SKILL.md").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match=says):
         Agent(instructions="", know_how=folders)
 
@@ -159,6 +159,7 @@ def test_what_was_read_is_on_record(folders: Path) -> None:
     replayed = kernai.replay(agent, "r", store=store).result
     assert replayed is not None
     assert "Forms have fields." in replayed.messages[2].text
+    assert agent.replace(know_how=agent.know_how).know_how is agent.know_how
     other = agent.replace(know_how=[folders / "pdf"])
     assert kernai.replay(other, "r", store=store).changes == ("know_how changed",)
 

@@ -164,6 +164,7 @@ def test_the_verdict_agrees_with_what_the_loop_does(text: str, protocols: bool, 
 REMARKS = {
     "a final beside a command": ("<command name='x'/><command name='x'></command><final>x</final>", "the final is set aside"),
     "a command without a name": ("<command></command>", "Command block missing skill name"),
+    "a call after JSON that was cut off": ("""<json>["</json><command name='x'></command>""", "the blocks after a JSON value"),
     "too many calls": ("<command name='x'></command>" * 101, "only the first 100 calls are run"),
 }
 

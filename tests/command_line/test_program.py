@@ -71,6 +71,7 @@ WRONG = {
     "no store": (["runs"], "kernai: error: the following arguments are required: STORE\n", "hint: `kernai runs --help`"),
     "quiet and verbose": (["run", "a.py", "x", "-q", "-v"], "kernai: error: argument --verbose/-v: not allowed with argument --quiet/-q", "hint: "),
     "no steps": (["run", "a.py", "x", "--max-steps", "0"], "kernai: error: argument --max-steps: must be a whole number of at least 1, got '0'", "hint: "),
+    "a word as a number": (["run", "a.py", "x", "--max-steps", "ten"], "kernai: error: argument --max-steps: must be a whole number of at least 1, got 'ten'", "hint: "),
     "an endless timeout": (["run", "a.py", "x", "--timeout", "inf"], "kernai: error: argument --timeout: must be a number of at least 0, got 'inf'", "hint: "),
     "one price": (["run", "a.py", "x", "--price", "3"], "kernai: error: argument --price: must be two prices such as 3,15, got '3'", "hint: "),
     "an unknown capability": (["run", "a.py", "x", "--model-capabilities", "text,eyes"], "kernai: error: argument --model-capabilities: no capability 'eyes'; there are text, vision", "hint: "),

@@ -322,6 +322,8 @@ MENDED = [
     done("commands go before an unfinished block", f'{command("echo", "x")}<final>y',
          [(result("echo", "x"), error_saying("final", "not closed"))],
          [("block_incomplete", block("final", "y")), *called("echo", {"text": "x"}, "x")]),
+    done("a call after a JSON string that did not end is asked for again", """<json>["</json><command name='echo'>x</command>""",
+         [error_saying("response", "command 'echo'")], [("json", '["')]),
     Case("a tag that is cut off is prose", [Turn('It is <block type="final"')], [], 'It is <block type="final"'),
     done("notes alone are not an answer", "<plan>look</plan><json>{}</json><json>2</json>",
          [error_saying("response", "plan", "json")],

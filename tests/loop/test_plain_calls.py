@@ -151,6 +151,7 @@ CHANGES: dict[str, Callable[[Agent], object]] = {
     "echo' not found": lambda _: kernai.skills.unregister("echo"),
     "echo' is not allowed": lambda agent: setattr(agent, "skills", None),
     "not run: the run was stopped": _ask_before,
+    "not run: the run was stopped before this call": lambda agent: setattr(agent, "approve", lambda call: True),
 }
 
 

@@ -246,6 +246,8 @@ def test_it(recorded_run):
     report = outcome(tests, code.replace("OPTIONS", "skills=[]").replace("CALLS", "0"), failed=1)
     assert "the agent decides" in report
     assert [f"{name}.py:" in report for name in ("test_it", "plugin", "contracts")] == [True, False, False], "shown is the test"
+    strict = code.replace("OPTIONS", "instructions='y'").replace('"Go.", ', '"Go.", strict=True, ')
+    assert "the agent has changed since it was recorded:\nE         instructions changed" in outcome(tests, strict, failed=1)
     recording = Path(tests.path) / "recordings" / "test_it.test_it.jsonl"
     assert recording.read_text().count('"run_start"') == 1
     recording.write_text("".join(recording.read_text().splitlines(keepends=True)[:2]))
