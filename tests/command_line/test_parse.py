@@ -172,6 +172,7 @@ REMARKS = {
 @pytest.mark.parametrize("response, remark", REMARKS.values(), ids=REMARKS.keys())
 def test_other_consequences_of_a_response_are_noted(response: str, remark: str) -> None:
     assert any(remark in one for one in judge(response).remarks)
+    assert judge("<final>4").remarks == [], "the correction says it all"
 
 
 @pytest.mark.parametrize(

@@ -194,9 +194,7 @@ def test_the_program_works_if_its_streams_were_closed_before_the_start(monkeypat
         os.close(stream.fileno())
 
 
-def test_a_file_is_read_as_utf_8(here: Here, tmp_path: Path) -> None:
-    write(tmp_path, "r.txt", "<final>é</final>")
-    assert "é" in here("parse", "r.txt").stdout
+def test_input_that_is_not_utf_8_is_an_error(here: Here) -> None:
     done = here("parse", "-", "--check", input=b"ab\xff")
     assert done.stderr.startswith("kernai: error: cannot read -: 'utf-8' codec can't decode byte 0xff in position 2: ")
     assert done.returncode == 2
