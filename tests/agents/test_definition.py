@@ -201,6 +201,9 @@ def test_a_replay_lists_what_else_has_changed(case: str) -> None:
 def test_an_agent_that_was_not_changed_has_no_changes_and_an_old_recording_says_so() -> None:
     entries = recording(clerk())
     assert kernai.replay(clerk(), recording=entries).changes == ()
+    options = entries[0]["data"]["definition"]["agents"][0]["options"]
+    options["of_a_newer_version"] = options.pop("max_tasks")
+    assert kernai.replay(clerk(max_tasks=7), recording=entries).changes == (), "options that both have are compared"
     del entries[0]["data"]["definition"]
     assert kernai.replay(clerk(max_steps=99), recording=entries).changes == (
         "the recording was made by an older kernai and does not describe the agent",
