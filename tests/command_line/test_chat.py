@@ -81,10 +81,9 @@ def test_the_commands_of_a_session_work(here: Here, tmp_path: Path, monkeypatch:
         "kernai: error: there is no /nope",
     ]
     assert "note: the model text-only is not known to take image input" in done.stderr
-    assert {
-        "/attach FILE|URL   send an image or another file with the next line", f"(2 messages in {tmp_path}/talk.json)",
-        "(4 messages in talk.json)", "(image image/png goes with the next line)", "(the conversation is forgotten)",
-    } <= set(done.stderr.splitlines())
+    assert "/attach FILE|URL" in done.stderr
+    notes = f"(2 messages in {tmp_path}/talk.json)", "(image image/png goes with the next line)", "(the conversation is forgotten)"
+    assert set(notes) <= set(done.stderr.splitlines())
     saved = json.loads((tmp_path / "talk.json").read_text())
     assert [message["content"] for message in saved][::2] == ["one", "two"]
     assert stat.S_IMODE((tmp_path / "talk.json").stat().st_mode) == 0o600
