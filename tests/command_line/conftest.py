@@ -36,14 +36,14 @@ class Keys:
     """A stdin like a terminal's that gives lines and raises signals in between."""
 
     def __init__(self, *typed: str | signal.Signals, tty: bool = True) -> None:
-        self._typed = iter(typed)
+        self.typed: Iterator[str | signal.Signals] = iter(typed)
         self._tty = tty
 
     def isatty(self) -> bool:
         return self._tty
 
     def readline(self) -> str:
-        typed = next(self._typed, "")
+        typed = next(self.typed, "")
         if isinstance(typed, signal.Signals):
             signal.raise_signal(typed)
             return ""

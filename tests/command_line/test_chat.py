@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernai import SqliteStore
+from kernai.durable.lease import end_run
 from tests.command_line.conftest import Here, Keys
 from tests.command_line.support import (
     CTRL_C,
@@ -277,6 +278,22 @@ def test_at_a_pause_the_person_at_the_terminal_sees_the_whole_call_and_is_asked(
     assert "it was never paid</block>" in refused.stdout
     assert here("chat", "clerk.py", *TALK, keys=Keys("y\n")).stdout == "Order 42 is refunded.\n"
     assert (tmp_path / "paid.txt").read_text() == "30" * 150 + " "
+
+
+def test_a_chat_goes_on_if_somebody_else_ends_the_run_whose_call_it_asks_about(here: Here, tmp_path: Path) -> None:
+    def typed() -> Iterator[str]:
+        yield "Refund order 42\n"
+        with SqliteStore(tmp_path / "talks.db") as store:
+            assert end_run(store, "m")
+        yield from ("y\n", "hello\n")
+
+    write(tmp_path, "clerk.py", CLERK)
+    keys = Keys()
+    keys.typed = typed()
+    done = here("chat", "clerk.py", *TALK, keys=keys)
+    assert "(meanwhile, somebody else has decided or ended the run)" in done.stderr
+    assert (done.returncode, done.stdout) == (0, "I read: hello\n"), done.stderr
+    assert not (tmp_path / "paid.txt").exists()
 
 
 @pytest.mark.process

@@ -136,13 +136,13 @@ def prepared(options: Namespace) -> Iterator[tuple[Agent[Any], Limits]]:
         yield agent, Limits(**{name: value for name, value in limits.items() if value is not None})
 
 
-def note_unseen(media: Sequence[Media], model: Model) -> None:
+def note_unseen(media: Sequence[Media], model: Model, *, quiet: bool = False) -> None:
     """Prints a note about media that the model may get only as a placeholder."""
     for needed, kind in MEDIA_INPUTS.items():
         if not model.supports(needed) and any(one.kind == kind for one in media):
             output.note(
                 f"note: the model {model.id} is not known to take {kind} input (no {needed}), so it may read a "
-                "placeholder; --model-capabilities says what a --model can do", "yellow",
+                "placeholder; --model-capabilities says what a --model can do", "yellow", quiet=quiet,
             )
 
 
@@ -319,10 +319,8 @@ def _skills(options: Namespace) -> int:
         else:
             if found or not faults:
                 output.write(skill_registry.SkillRegistry().listing(listed))
-            for skill in skills:
-                if skill not in listed:
-                    needed = ", ".join(skill.requires)
-                    output.note(f"note: {skill.name!r} is not listed: it requires {needed}", "yellow")
+            for skill in [one for one in skills if one not in listed]:
+                output.note(f"note: {skill.name!r} is not listed: it requires {', '.join(skill.requires)}", "yellow")
     for fault in faults:
         hint = DEBUG_HINT if fault is faults[-1] else None
         output.report(CommandError(str(fault), hint), fault.error if options.debug else None)

@@ -188,7 +188,11 @@ class ChatSession:
         """Asks about the first call without an answer. Once all have one, continues the turn."""
         if len(answers) == len(calls):
             self.asks = None
-            self._turn(None, **{what: answers if what == "approvals" else lambda call: answers[call.call_id]})
+            try:
+                self._turn(None, **{what: answers if what == "approvals" else lambda call: answers[call.call_id]})
+            except ValueError:  # the call waits no more
+                output.note("(meanwhile, somebody else has decided or ended the run)", "yellow")
+                self.restore()
             return
         self.asks = what, calls, answers
         output.note(f"{stores.call_line(calls[len(answers)])} {_QUESTIONS[what][0]}", "yellow")

@@ -36,8 +36,7 @@ def _run(options: Namespace) -> int:
     kept = nullcontext() if options.store is None else stores.StoreAt(options.store, make=True)
     with agents.prepared(options) as (agent, limits):
         given = _input(options)
-        if not options.quiet:
-            agents.note_unseen(options.media, agent.model)
+        agents.note_unseen(options.media, agent.model, quiet=options.quiet)
         with kept as store:
             again = None if store is None else _checked(store, options, run_id)
             with record as recorder:
