@@ -195,7 +195,7 @@ class Driver:
         if run.setup.asks and effect.approval is None and self.root.durable is None:
             raise NotApproved("its agent asks before each call")
         if isinstance(effect, CallSkill):
-            skill = run.held.get(effect.skill) or run.held_skill(effect.skill)
+            skill = run.held.get(effect.skill) or run.held_skill(effect.skill)  # the former is faster
             if skill.approval and effect.approval is None:  # with a store, a middleware has chosen this skill
                 raise NotApproved(f"skill {skill.name!r} needs approval", (skill.name, effect.arguments))
             if skill.takes_keywords:

@@ -198,6 +198,7 @@ class ModelStream:
         self.run.write_now(ModelWaitingRow(seconds, reason, attempt))
 
     def attempt_failed(self) -> None:
+        # also called when a call is repeated or has ended: the usage of an attempt that has answered is in its answer
         if self.answer is None:
             self.give_up(self.reported)
         self.reported = None

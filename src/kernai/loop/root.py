@@ -177,7 +177,7 @@ class Gate:
         return run.setup.rules
 
     def repair(self, run: Run) -> Repair:
-        """Returns which mistakes in a call's parameters or an answer's JSON are repaired."""
+        """Returns which mistakes in a call's parameters or an answer are repaired; in a replay, those repaired then."""
         return run.root.configured_repair
 
     def system(self, run: Run) -> System:
