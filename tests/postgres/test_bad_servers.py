@@ -311,7 +311,11 @@ def test_watching_a_run_marks_it_only_now_and_then_and_waits_no_longer_than_aske
             for later[0] in (0.0, 0.0, 0.0, store.WATCHED / 2):
                 wait(0.0)
                 marks.append(connection.execute(f"SELECT watched FROM {schema}.runs").fetchone())
-        kept.append("r", 1, [entry()], [])  # it notifies whoever watches
+            wait(20.0)  # until this process listens
+            began = time.monotonic()
+            kept.append("r", 1, [entry()], [])  # it notifies whoever watches
+            wait(20.0)
+            assert time.monotonic() - began < 10
         assert kept._server._watchers == {}, "nobody watches any more"
     assert marks[:3] == [marks[0]] * 3 != [(0.0,)] * 3
     assert marks[3] != marks[0], "the mark is renewed before it expires"

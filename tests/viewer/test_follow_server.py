@@ -299,9 +299,12 @@ def test_a_picture_is_sent_once_and_to_every_page(path: Path, tmp_path: Path) ->
     assert (len(another["records"]), another["media"], another["seen"]) == (3, second["media"], "0.4.")
 
 
-def test_a_server_closed_before_it_serves_ends_at_once_and_frees_its_port(path: Path) -> None:
+def test_a_server_closed_before_it_serves_ends_at_once_and_frees_its_port(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with FollowServer(path) as server:
         pass
     server.serve()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port))
+    monkeypatch.setattr(follow_server, "_HTTP_PORT", server.port)
+    with FollowServer(path, port=server.port) as another:
+        assert another.hosts == server.hosts | {"127.0.0.1", "localhost"}, "browsers leave out the port of HTTP"

@@ -237,7 +237,8 @@ def test_the_size_of_each_picture_and_of_all_is_limited(tmp_path: Path, monkeypa
     assert large == {"left_out": "it has more than 100 bytes"}
     assert late == {"left_out": "the pictures of this page have reached 150 bytes"}
     kept = Media.from_bytes(GIF.ljust(101), mime_type="image/gif")
-    assert Thumbnails(None, [kept]).find({kept.id}) == {kept.id: large}
+    (tmp_path / f"{kept.id}.gif").write_bytes(GIF)  # the store's is shown
+    assert Thumbnails(tmp_path, [kept]).find({kept.id, "media_00000000000f"}) == {kept.id: large}
 
 
 # ---------------------------------------------------------------------------------------------------- a file that grows
@@ -286,7 +287,7 @@ def test_however_the_file_grows_each_line_is_read_once(tmp_path_factory: pytest.
 def test_a_file_that_starts_over_is_read_from_its_beginning(path: Path, events_written: int, is_another_file: bool) -> None:
     append(path, '{"event": "old"}\n{"event": "half')
     tail = Tail(path)
-    assert events(tail.read()) == ["old"]
+    assert [events(tail.read()) for _ in range(2)] == [["old"], []]
     other = path.with_suffix(".new") if is_another_file else path
     other.write_text('{"event": "new"}\n' * events_written)
     other.replace(path)

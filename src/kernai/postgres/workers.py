@@ -217,10 +217,10 @@ class Workers:
 
     def _continue(self, tenant: str, run_id: str) -> None:
         """Works on a run until it ends or waits."""
-        store, length = self._view(tenant), -1
+        store, length = self._view(tenant), 0
         while (info := store.info(run_id)) is not None and info.status in UNFINISHED:
             # continue here: the job for a decision made in the meantime may have been used up already
-            if length >= 0 and (info.length == length or not (info.decisions or info.due)):
+            if length and (info.length == length or not (info.decisions or info.due)):
                 return
             length = info.length
             if self._stopping.is_set():  # the job was fetched just before

@@ -105,8 +105,8 @@ class Thumbnails:
     def find(self, ids: set[str]) -> dict[str, dict[str, str]]:
         """Returns ``{"uri": DATA_URI}`` or ``{"left_out": REASON}`` for each id that is found."""
         found = {one: self._picture(data) for one, data in sorted(self._data.items()) if one in ids}
-        files = self._files() if ids - self._data.keys() else {}
-        return found | {one: self._read(files[one]) for one in sorted(ids & files.keys() - self._data.keys())}
+        files = self._files() if (left := ids - self._data.keys()) else {}
+        return found | {one: self._read(files[one]) for one in sorted(left & files.keys())}
 
     def _files(self) -> dict[str, str]:
         if self._folder is None or os.path.islink(self._folder):  # noqa: PTH114 - text in, text out
