@@ -48,7 +48,7 @@ RECOGNISED = [
     ("mistral", f"[TOOL_CALLS] {OBJECT}", [SEARCH]), ("mistral", f"[TOOL_CALLS]{OBJECT}\n{OBJECT}</s>", [SEARCH, SEARCH]),
     ("mistral", f"[TOOL_CALLS]search[ARGS]{ARGUMENTS}", [SEARCH]),
     ("mistral", f"[TOOL_CALLS]search{ARGUMENTS}", [SEARCH]),
-    ("json", f"```json\n{OBJECT}\n```", [SEARCH]),
+    ("json", f"```json\n{OBJECT}\n```", [SEARCH]), ("json", f"```json\n{OBJECT}\n```\n{OBJECT}", [SEARCH]),
     ("json", f"So:\n\n```\n{LLAMA}\n```\n", [SEARCH]),
     ("json", f"```JSON\n[{OBJECT}, {OBJECT}]\n```", [SEARCH, SEARCH]),
     ("json", f"\n{LLAMA}\n", [SEARCH]),

@@ -30,9 +30,9 @@ def test_parse_agrees_with_the_slow_reading_of_the_rules(text: str) -> None:
 
 @given(TEXTS | VALUE_TEXTS | st.builds('{}<block type="command" name="{}">{}</block>{}'.format, *[st.text("a<{}\"'\\:, \n")] * 4))
 def test_the_shortcut_for_a_single_block_finds_what_parse_finds(text: str) -> None:
-    one = parse_one(text)
-    if one is not None:
-        assert parse(text) == ([one], parse(text).text_segments, None, None)
+    for each in (text, *(f'<block type="final">{one}</block>' for one in ('{"a', "{'a", '["\\"'))):
+        if (found := parse_one(each)) is not None:
+            assert parse(each) == ([found], parse(each).text_segments, None, None)
 
 
 @pytest.mark.parametrize("text", [b"<final>x</final>", None, 1, ["<final>"]])
