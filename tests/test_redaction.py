@@ -8,6 +8,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -86,9 +87,7 @@ def test_text_without_secrets_is_unchanged() -> None:
 
 @pytest.mark.parametrize("around, levels", [(lambda one: [one], 201), (lambda one: {"a": one}, 201), (lambda one: (one,), 200)])
 def test_data_may_nest_as_deep_as_the_error_says(around: Callable[[Any], Any], levels: int) -> None:
-    value: Any = "secret"
-    for _ in range(levels):
-        value = around(value)
+    value = reduce(lambda one, _: around(one), range(levels), "secret")
     redactor = Redactor({"secret": "[key]"})
     deep = {value: 1} if isinstance(value, tuple) else value
     assert "[key]" in str(redactor.data(deep))

@@ -133,7 +133,7 @@ def test_options_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize("given, error, complaint", [
-    ({"temperature": "hot"}, TypeError, "temperature must be a number or None, got 'hot'"),
+    *(({name: "hot"}, TypeError, f"{name} must be a number or None, got 'hot'") for name in ("temperature", "top_p")),
     ({"max_tokens": 0}, ValueError, "max_tokens must be a positive int"),
     ({"max_tokens": True}, ValueError, "max_tokens must be a positive int"),
     ({"thinking": "low"}, TypeError, r'thinking must be \{"budget": int\} or \{"effort": str\}'),

@@ -198,6 +198,7 @@ def test_text_media_and_metadata_of_a_result() -> None:
     assert SkillResult("a", None).parts == ("a",)
     assert [SkillResult(value).text for value in (5, {"a": [1]})] == ["5", '{"a": [1]}']
     assert SkillResult(["a", IMAGE], [IMAGE]).parts == ("a", IMAGE, IMAGE), "nothing is dropped"
+    assert SkillResult([IMAGE, "a"]).__replace__(metadata={"b": 1}).parts == (IMAGE, "a"), "in their order"
 
 
 def test_a_result_is_a_value_that_cannot_be_changed() -> None:
