@@ -432,7 +432,7 @@ def test_among_too_many_blocks_one_is_recognised_by_its_name_alone() -> None:
     ('<command name="a">{"b": 1} and more', ['{"b": 1}', '{"b": 1} and more']), ('<command name="a">x', ["x", "x"]),
     ('<command name="a"> x\nand more', [" x", " x\nand more"]), ('[TOOL_CALLS]a[ARGS]{"b": 1}', ['{"b":1}']),
     ("<function=a>{}</function>", ["{}", ""]), ("%3Ccommand+name=%22a%22%3Ex%2By%3C/command%3E", ["x%2By", "x+y"]),
-    ("[TOOL_CALLS] [1]", []), ('<command name="a">b <c></command>', ["b <c>"]),
+    ("[TOOL_CALLS] [1]", []), ('{"x": {"y": 1}} {"name": "a", "arguments": {"b": 2}}', ['{"b":2}']), ('<command name="a">b <c></command>', ["b <c>"]),
 ])  # fmt: skip
 def test_a_call_in_a_text_has_the_content_that_it_has_there(text: str, contents: list[str]) -> None:
     assert list(quoted_calls(text)) == [QuotedCall("command", "a", one) for one in contents]
