@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Semaphore
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -120,8 +121,13 @@ def test_a_changed_tool_definition_is_reported_as_soon_as_its_server_notifies() 
 def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or_has_stopped(
     reports: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "LISTEN_AGAIN_SECONDS", 0.0)
-    inputs, asked, of_others = ["old"], Semaphore(0), list[str]()
+    inputs, asked, listens, of_others, ends = ["old"], Semaphore(0), Event(), list[str](), [EmptyResult()]
+
+    async def pause(_: float) -> None:
+        while not listens.is_set():
+            await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(connection, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": pause}))
 
     def listing_of_others() -> list[Tool]:
         of_others.append("listed")
@@ -129,7 +135,7 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
 
     async def report(*_: Any) -> Any:
         asked.release()
-        return EmptyResult()  # ends the stream of reports
+        return ends.pop() if ends else await asyncio.Event().wait()  # ends the first stream of reports
 
     server = sdk_server(
         lambda: [Tool(name="take", input_schema={"type": "object", "required": [*inputs]})],
@@ -138,10 +144,15 @@ def test_a_changed_tool_is_noticed_even_if_its_server_does_not_report_changes_or
     others = sdk_server(listing_of_others, str)
     with setup({}, {"it": server, "others": others}, register=False) as adapter:
         assert call(adapter, "take", old=1).text == '{"old": 1}'
+        if reports:
+            assert asked.acquire(timeout=20)
+            while adapter._connections["it"].has_listed:
+                pass
+            assert call(adapter, "take", old=1).events == []  # lists it while no changes are reported
         inputs[:] = ["new"]
         if reports:
-            for _ in range(3):
-                assert asked.acquire(timeout=20)
+            listens.set()
+            assert asked.acquire(timeout=20)
             answer = call(adapter, "take", old=1, new=1)  # fits before and after the change
         else:
             answer = call(adapter, "take", new=1)
