@@ -76,7 +76,7 @@ WRONG = [
     ({"servers": {"it": {**STDIO, "env": ["A=b"]}}}, "key 'env': must be a mapping from names to texts, got list"),
     ({"servers": {"it": {**STDIO, "env": {False: "c"}}}}, "key 'env': the name False must be text: put it in quotes"),  # NO, in YAML
     *(({"servers": {"it": {"url": wrong}}}, "key 'url': must begin with http:// or https:// and name a host; a port must be from 1")
-      for wrong in ("http://[::1", "http://h:65536/mcp", "http://h:mcp")),
+      for wrong in ("http://[::1", "http://h:65536/mcp", "http://h:0", "http://h:mcp")),
     ({"servers": {"it": {"url": "http://h", "headers": {"a b": "c"}}}}, "key 'headers': 'a b' is not a valid name for an HTTP header"),
     ({"servers": {"it": {"url": "http://h", "headers": {"A": "b\nc"}}}}, "key 'headers.A': must be printable ASCII on one line"),
     *(({"servers": {"it": {**STDIO, "timeout": wrong}}}, f"key 'timeout': must be a number of seconds, more than 0 and finite, got {got}")
@@ -193,17 +193,17 @@ def test_no_error_shows_a_secret_value(entry: dict[str, Any]) -> None:
 
 def test_secrets_of_the_configuration_are_hidden_in_a_text() -> None:
     url = "https://ada:pa%2Fss@host/mcp?key=k3y%2Bk3y&x=1"
-    headers = {"Authorization": "Bearer t0ken\n", "X": "ab"}
+    headers = {"Authorization": "Bearer t0ken\n", "X": "abo"}
     remote, local = read_servers({"servers": {
-        "remote": {"url": f"{url}\n", "headers": headers}, "local": {"command": "a", "args": ["--k3y"], "env": {"A": "t0ken"}},
+        "remote": {"url": f"{url}\n", "headers": headers}, "local": {"command": "a", "args": ["--k3y"], "env": {"A": "t0k3"}},
     }}).values()
     assert "k3y" not in repr((remote, local))
     assert "t0ken" not in repr((remote, local))
     hide = redactor_of(remote).text
     assert hide(f"{url}: no k3y+k3y, nor k3y%2bk3y, of pa/ss") == "https://host/mcp: no [url key], nor [url key], of [url password]"
     assert hide("Bearer t0ken and t0ken alone") == "[header Authorization] and [header Authorization] alone"
-    assert hide("about") == "about"  # a value of two letters is not hidden, because it may be part of any word
-    assert redactor_of(local).text("t0ken") == "[env A]"
+    assert hide("about") == "about"  # a value of three letters is not hidden, because it may be part of any word
+    assert redactor_of(local).text("t0k3") == "[env A]"
 
 
 def test_a_server_passed_as_an_object_must_not_have_a_command_or_url() -> None:
