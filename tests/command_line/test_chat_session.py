@@ -313,6 +313,15 @@ def test_a_decision_on_a_call_is_shown_with_its_scope_who_made_it_and_why(
     assert capsys.readouterr().err == f"  [2.a] call 0.0 {shown}\n"
 
 
+def test_a_line_about_a_call_does_not_continue_a_line_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Screen()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    view = TurnView(terminal)
+    view(Event("text_chunk", "Let me see."))
+    view(Event("builtin_error", {"command": "/x", "error": "not found"}))
+    assert terminal.written[:2] == ["Let me see.", "\n"]
+
+
 def test_an_answer_that_the_vendor_cut_off_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     end = {"text": "The sea is", "stop_reason": "final", "steps": 1, "usage": {}, "error": None, "truncated": True}
     Narrator()(Event("result", end))
@@ -325,7 +334,9 @@ def test_a_long_value_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.Mo
     Narrator()(Event("skill_execute", {"skill": "look", "params": {"text": "x" * 200}, "call_id": "0.0"}, 0))
     Narrator()(Event("skill_result", {"call_id": "0.0", "skill": "search_the_whole_archive", "result": "x" * 200, "duration_ms": 12}, 0))
     Narrator()(Event("builtin_error", {"command": "/x", "error": "y" * 200}, 0))
-    call, result, error = capsys.readouterr().err.splitlines()
+    Narrator()(Event("builtin_error", {"command": "/x", "error": "not found"}, 0, scope="0.0/" * 50))
+    call, result, error, below = capsys.readouterr().err.splitlines()
     assert call.startswith("  call look ")
     assert result.startswith("  result of search_the_whole_archive (12 ms): xx")
     assert [len(line) for line in (call, result, error)] == [80, 80, 80]
+    assert below == "  [0.0/0.0/0.0/0.0/0.0/0.0...] not found"

@@ -209,6 +209,7 @@ def test_each_difference_is_shown_with_the_last_equal_event() -> None:
 DIFFERENT = {
     "a number and a text": (1, "1"),
     "control characters": ("a\x1b[1m", "a\x1b[2m"),
+    "a control character and the end of its escape": ("\x9b", "u009b"), "two that differ at the end of theirs": ("\x9b", "\x9c"),
     "a carriage return": ("a\nb", "a\r\nb"),
     "a direction mark": ("a\u202eb", "ab"),
     "empty things": ({}, []),

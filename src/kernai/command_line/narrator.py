@@ -140,8 +140,8 @@ class Narrator:
         self.end_line()
         width = _VERBOSE_WIDTH if self._verbose else output.columns()
         indent = "" if isinstance(row, events.MessagesSentRow) else "  "
-        scope = f"[{event.scope}] " if event.scope else ""
-        text = f"{indent}{scope}"[: width // 3]
+        scope = f"[{one_line(event.scope, width // 3)}] " if event.scope else ""
+        text = f"{indent}{scope}"
         room = width - len(text)
         text += one_line(head, room if value == "" else max(room // 2, room - _FOR_VALUE))
         if value != "":
