@@ -334,9 +334,9 @@ def test_a_long_value_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.Mo
     Narrator()(Event("skill_execute", {"skill": "look", "params": {"text": "x" * 200}, "call_id": "0.0"}, 0))
     Narrator()(Event("skill_result", {"call_id": "0.0", "skill": "search_the_whole_archive", "result": "x" * 200, "duration_ms": 12}, 0))
     Narrator()(Event("builtin_error", {"command": "/x", "error": "y" * 200}, 0))
-    Narrator()(Event("builtin_error", {"command": "/x", "error": "not found"}, 0, scope="0.0/" * 50))
+    Narrator()(Event("skill_execute", {"skill": "s" * 99, "params": {"a": "x" * 99}, "call_id": "0.0"}, 0, scope="0.0/" * 50))
     call, result, error, below = capsys.readouterr().err.splitlines()
     assert call.startswith("  call look ")
     assert result.startswith("  result of search_the_whole_archive (12 ms): xx")
-    assert [len(line) for line in (call, result, error)] == [80, 80, 80]
-    assert below == "  [0.0/0.0/0.0/0.0/0.0/0.0...] not found"
+    assert below.startswith(f"  [{'0.0/' * 5}0.0...] call {'s' * 16}... {{")
+    assert [len(line) for line in (call, result, error, below)] == [80] * 4
