@@ -96,6 +96,11 @@ def test_a_skipped_call_stays_skipped_when_the_run_is_interrupted_again() -> Non
     for verdict in ("fail", "retry"):
         assert run.cut(len(store.load("r"))).resume(in_flight=verdict).ok
     assert not calls
+    run.store, _ = one_in_flight()
+    assert run.resume(in_flight="retry").ok
+    killed = run.cut(run.index("in_flight") + 1)
+    assert killed.resume(in_flight="skip").ok
+    assert [one["decision"] for one in killed.data("in_flight")] == ["retry", "skip"]
 
 
 def fails(call: PendingCall) -> str:

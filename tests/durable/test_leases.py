@@ -319,7 +319,8 @@ def test_a_cancel_request_from_elsewhere_ends_the_run_with_its_reason(way: Way, 
     store = Renewing(lambda number: None)
 
     def act(ctx: SkillContext) -> str:
-        store.request_cancel("r", "the customer has left")
+        for reason in ("the customer has left", ""):
+            store.request_cancel("r", reason)
         asked = threading.Event()
         leases.LEASES._sooner.set()
         while not ctx.cancelled:
@@ -330,6 +331,7 @@ def test_a_cancel_request_from_elsewhere_ends_the_run_with_its_reason(way: Way, 
     assert lease < 2 or store.count == 0, "it is not renewed before a third of its time is over"
     assert (result.stop_reason, str(result.error)) == ("cancelled", "the run was cancelled: the customer has left")
     assert info_of(store).status == "cancelled"
+    assert store.cancel_requests(["r"]) == {"r": "somebody cancelled the run"}, "for a worker that was suspended"
     assert way.resume(acting(lambda: None), "r", store=store, in_flight="skip").text == "done"  # the lease was released
 
 

@@ -269,7 +269,7 @@ class _Handler(BaseHTTPRequestHandler):
         root, _, token_and_rest = path.partition("/")
         token, slash, rest = token_and_rest.partition("/")
         hosts = self.headers.get_all("Host")
-        if hosts is None or not set(hosts) <= server.hosts:
+        if hosts is None or not server.hosts.issuperset(hosts):
             self._send(403, "text/plain", b"This server is not known by that Host.\n")
         elif hmac.compare_digest(token.encode(), server.opening_token.encode()) and not server.is_followed:
             self._send(302, "text/plain", b"", ("Location", f"/{server.token}/"))
