@@ -15,6 +15,7 @@ import pytest
 import kernai
 from kernai import Agent, Context, Event, Limits, Recorder, Skill, SkillContext
 from kernai.durable import host_state
+from kernai.events import ApprovalRequestedRow
 from kernai.loop.effects import CallSkill, Sleep
 from kernai.middleware import Hooks
 from kernai.testing import ByHand
@@ -399,3 +400,5 @@ def test_ctrl_c_while_a_call_waits_for_its_turn_is_not_lost() -> None:
     times.append(host_state.LONGEST_WAIT)
     assert list(state.in_turn(run, CallSkill("", "0.2", "look", {}))) == []
     assert not any(state.in_turn(run, CallSkill("", "0.3", "put", {}))), "a skill that took too long takes no turns"
+    state.recorded_with(ApprovalRequestedRow("0.2", "look", {}, "may it?", {}))
+    assert not any(state.in_turn(run, CallSkill("", "0.4", "pay", {}))), "a call that waits for a decision has no turn"
