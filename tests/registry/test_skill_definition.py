@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, T
 
 import pydantic
 import pytest
+from typing_extensions import Doc
 
 from kernai import (
     Agent,
@@ -274,10 +275,9 @@ def test_annotations_resolve_types_of_every_enclosing_function_and_in_the_closur
 
 def test_a_description_in_an_annotation_describes_the_input() -> None:
     @skill
-    def dated(due: Annotated[Annotated[date, "a day"], "when it is due"], n: Annotated[int, "how many"] | None = None) -> None: ...
+    def dated(due: Annotated[Annotated[date, "a day"], "when it is due"], n: Annotated[int, "how many"] | None = None, of: Annotated[str, pydantic.Field(description="of what")] = "", to: Annotated[str, Doc("to whom")] = "") -> None: ...
 
-    assert dated.inputs["due"].description == "when it is due"
-    assert dated.inputs["n"].description == "how many"
+    assert [one.description for one in dated.inputs.values()] == ["when it is due", "how many", "of what", "to whom"]
     assert '- due (date such as "2024-01-31", required): when it is due' in dated.describe()
 
 
