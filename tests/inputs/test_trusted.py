@@ -42,7 +42,7 @@ def words(*texts: str) -> SourcedTexts:
     (1000, "1e3"), (42, "id 0042"),
     *((date(2026, 11, 24), f"on {day}") for day in ("2026-11-24", "24.11.2026", "11/24/2026", "november 24th, 2026")),
     *((date(2026, 9, 3), f"3 {month} 2026") for month in ("Sept", "sep", "SEPTEMBER")),
-    (time(14, 30), "at 2:30 pm"), (time(14, 0), "at 2Pm"),
+    (time(14, 30), "at 2:30 pm"), (time(14, 0), "at 2Pm"), (time(12, 0), "at 12 PM"), (date(2026, 9, 11), "11th of September 2026"),
     (datetime.fromisoformat("2026-11-24T14:30"), "2026-11-24 14:30:00"),
     (datetime.fromisoformat("2026-11-24T14:30"), "24 November 2026, 2:30 pm"),
     (UUID(int=7), "id 00000000-0000-0000-0000-000000000007"),
