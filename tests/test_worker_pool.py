@@ -260,7 +260,7 @@ async def test_cancelling_the_wait_for_a_call_lets_the_call_finish(hold: float, 
         ended.set()
 
     with closing(pool):
-        waiting = asyncio.ensure_future(in_worker(pool, call, hold=hold, to_the_end=to_the_end))
+        waiting = asyncio.ensure_future(in_worker(pool, call, hold=hold, to_the_end=to_the_end, not_begun=OSError))
         await asyncio.sleep(0)
         assert begun.wait(PATIENCE)
         waiting.cancel()
