@@ -124,6 +124,7 @@ def test_a_missing_server_is_reported(entry: dict[str, Any], message: str, caplo
     monkeypatch.setenv("ALL_PROXY", "http://me:s3cr/et@proxy:1")
     with setup({"servers": {"it": {"timeout": 5, **entry}}}, register=False) as adapter:
         assert message in str(call(adapter, "echo").error)
+        assert message in str(ask(adapter, {"method": "tools/list", "params": {"server": "it"}}).error)
     gc.collect()
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 

@@ -306,7 +306,7 @@ def asking(seconds: float | None) -> ProviderError:
     # without a hint: exponential, with a maximum and jitter
     *(({"max_retries": 10_000}, attempt, None, longest * (1 + CHANCE) / 2)
       for attempt, longest in enumerate((0.5, 1.0, 2.0, 4.0, 8.0, 8.0))),
-    ({"max_retries": 10_000}, 5000, None, 8.0 * (1 + CHANCE) / 2), ({"max_retry_wait": 0.1}, 0, None, 0.1 * (1 + CHANCE) / 2),
+    ({"max_retries": 10_000}, 5000, None, 8.0 * (1 + CHANCE) / 2), ({"max_retry_wait": 0.1}, 0, None, 0.1 * (1 + CHANCE) / 2), ({"max_retry_wait": 0}, 0, None, 0.0),
     *(({}, 1, hint, hint) for hint in (0.0, 0.001, 37.0, 60.0)),  # obeyed exactly
     ({}, 2, None, None), ({"max_retries": 0}, 0, None, None), ({"max_retries": 0}, 0, 3600, None),
 ])  # fmt: skip
