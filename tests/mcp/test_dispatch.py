@@ -113,7 +113,7 @@ MISTAKES: list[tuple[Any, str, Any]] = [
     # what the model writes, a part of what it reads, and the corrected request it is shown
     ({"method": "find_book", "params": {"title": "Emma"}}, "'find_book' is a tool, not a method", RIGHT),
     ({"method": "find_book", "title": "Émile"}, "Émile", {**RIGHT, "params": {**RIGHT["params"], "arguments": {"title": "Émile"}}}),
-    ({"method": "find_book", "params": {"arguments": {"title": "Emma"}}}, "is a tool", RIGHT),
+    ({"method": "find_book", "params": {"server": "library", "arguments": {"title": "Emma"}}}, "is a tool", RIGHT),
     ({"method": "tools/find_book", "params": {"title": "Emma"}}, "is a tool", RIGHT),
     ({"method": "library/find_book", "params": {"titel": "Emma"}}, "is a tool", RIGHT),
     ({"method": "find_book"}, "is a tool", {**RIGHT, "params": {**RIGHT["params"], "arguments": {"title": "..."}}}),
