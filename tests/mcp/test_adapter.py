@@ -215,7 +215,7 @@ def test_a_callback_may_run_an_agent_that_uses_the_same_server_and_may_take_long
         adapter = setup({}, {"raw": client}, register=False)
     else:
         adapter = setup(raw(), register=False, elicitation=elicitation)
-    with adapter, ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, adapter:
         call(adapter, "pid")
         hurry(adapter, 0.5)
         other = pool.submit(call, adapter, "hang")  # its timeout restarts after the callback
