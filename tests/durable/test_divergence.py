@@ -245,6 +245,7 @@ DAMAGE: list[tuple[Callable[[list[Entry]], list[Any]], str]] = [
     (changed_at(1, data={"texts": [1], "by": "instructions"}), r"\(trust_added\) cannot be read"),
     (changed_at(6, event="approval_requested", data={**NO_CALL, "untrusted": ["x"]}), r"\(approval_requested\) cannot be read"),
     *[(changed_at(3, data=odd), r"\(llm_response\) cannot be read: its data is a \w+, not an object") for odd in NO_DATA],
+    *[(changed_at(6, event="context_saved", shared=odd), r"cannot be read: its 'shared' is not a list") for odd in ("x", [1])],
     *[(changed_at(6, event="run_resumed", data=odd), r"its event 6 \(run_resumed\) cannot be read") for odd in NO_RESUME],
     *[(started_with(rules=odd), r"its event 0 \(run_start\) cannot be read") for odd in NO_RULES],
 ]
