@@ -277,11 +277,11 @@ def test_control_characters_reach_neither_a_terminal_nor_the_notes(here: Here, t
 
 
 def test_on_a_terminal_the_answer_is_shown_once_while_it_is_streamed(here: Here, tmp_path: Path) -> None:
-    agent = AGENT.replace("</command>'", "</command><final>Some.</final>'").replace('</final>"', '\\xa0</final> Done."')
+    agent = AGENT.replace("</command>'", "</command><final>Some.</final>'").replace('"<final>', '"So: <final>').replace('</final>"', '\\xa0</final> Done."')
     write(tmp_path, "agent.py", agent)
     screen = Screen()
     done = here("run", "agent.py", "x", screen=screen)
-    assert done.stdout == "Some.\nWe have 12 lamps.\xa0\nDone.\n"
+    assert done.stdout == "Some.\nSo:\nWe have 12 lamps.\xa0\nDone.\n"
     assert screen.written[:3] == ["S", "o", "m"]
     assert "  the model answered before it saw the results; that answer is set aside\n" in done.stderr
     piped = here("run", "agent.py", "x", "--run-id", "r")
