@@ -202,8 +202,7 @@ class TurnView(Narrator):
     def end_line(self) -> None:
         if self._line:
             self.shown = [*self.shown, "".join(self._line)]
-            self._out.write("\n")
-            self._out.flush()
+            self._out.write("\n")  # which a terminal shows at once
         self._line, self._space = [], ""
 
 
