@@ -206,9 +206,15 @@ def test_an_error_that_cannot_be_written_has_its_exit_status(monkeypatch: pytest
         def write(self, text: str) -> int:
             raise error
 
+    class Buffered(io.StringIO):
+        def flush(self) -> None:
+            raise error
+
     monkeypatch.setattr(sys, "stderr", Broken())
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert main(["prase"]) == 2
+    monkeypatch.setattr(sys, "stdout", Buffered())
+    assert main(["--version"]) == (141 if isinstance(error, BrokenPipeError) else 1)
 
 
 @pytest.mark.parametrize("arguments", [["run", "f.py", "x"], ["run", "f:agent", "x"], ["skills", "f.py"]], ids=" ".join)
