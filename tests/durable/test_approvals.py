@@ -312,9 +312,10 @@ def test_approve_is_asked_before_each_call_and_its_answer_is_an_event(
 
 @EACH_WAY
 def test_approve_is_asked_for_protocols_and_may_pause_them(way: Way) -> None:
-    for asks in ("approve", "itself"):
-        run = Case(way, {"go": [HAND_IN]}, asks=asks)
-        assert [(one.skill, one.params) for one in run.execute().pending] == [("ticket", "open one")]
+    named = '<block type="ticket" name="urgent">open one</block>'  # its handler reads the name, so the person must
+    for asks, said, shown in (("approve", HAND_IN, "open one"), ("itself", HAND_IN, "open one"), ("approve", named, named)):
+        run = Case(way, {"go": [said]}, asks=asks)
+        assert [(one.skill, one.params) for one in run.execute().pending] == [("ticket", shown)]
         with pytest.raises(ValueError, match="only a skill's call has parameters"):
             run.resume(approvals={"0.0": {"params": {"a": 1}}})
         assert "ticket: open one" in str(run.resume(approvals={"0.0": True}).text)

@@ -119,11 +119,14 @@ class Decision(Value):
 
 
 def called(call: Call) -> tuple[str | None, Any]:
-    """The name of the skill or protocol, and its parameters; None and None for a model call."""
+    """The name of the skill or protocol, and its parameters; None and None for a model call.
+
+    Of a protocol's block with a name, that is the whole block, since its handler reads the name too.
+    """
     if isinstance(call, CallSkill):
         return call.skill, jsonable(dict(call.arguments))
     if isinstance(call, CallProtocol):
-        return call.protocol, call.block.content
+        return call.protocol, call.block.content if call.block.name is None else str(call.block)
     return (call.skill, {"input": call.input[0]}) if isinstance(call, SubRun) else (None, None)
 
 
