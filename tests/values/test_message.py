@@ -62,6 +62,7 @@ def test_messages_and_texts_from_outside_are_values() -> None:
     assert repr(Message("user", ["a", IMAGE])) == f"Message('user', 'a[image:{IMAGE.id}]')"
     assert len({outside("a"), outside("a"), outside("b")}) == 2
     assert outside("a") != "a"
+    assert Message("user", ["a", "b"], outside=[1]).rewritten(["c", IMAGE]).outside == (0, 1)
     with pytest.raises(TypeError, match="takes text, got bytes"):
         outside(b"a")  # type: ignore[arg-type]
 

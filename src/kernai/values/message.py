@@ -115,8 +115,13 @@ class Message(Replaceable):
         return None if self._blocks is None else tuple(map(copied, self._blocks))
 
     def rewritten(self, content: Part | Sequence[Part]) -> Message:
-        """The same message with other content. It still answers what it answered; blocks and reasoning are dropped."""
-        return Message(self._role, content, answers=self._answers, by=self._by)
+        """The same message with other content. It still answers what it answered; blocks and reasoning are dropped.
+
+        If a part was from outside, all of the new content is.
+        """
+        made = Message(self._role, content, answers=self._answers, by=self._by)
+        made._outside = tuple(range(len(made._content))) if self._outside else ()
+        return made
 
     @property
     def text(self) -> str:
