@@ -139,9 +139,8 @@ def ask(run: Run, call: CallSkill | CallProtocol | SubRun) -> Decision | None:
     needs_approval = isinstance(call, CallSkill) and run.held_skill(call.skill).approval
     if approve is None and not doubts and not needs_approval:
         return None
-    reason = corrections.listed(doubts)
-    if doubts and needs_approval:
-        reason = f"each call of {called(call)[0]} needs approval; {reason}"
+    both = f"each call of {called(call)[0]} needs approval; " if doubts and needs_approval else ""
+    reason = both + corrections.listed(doubts)
     if approve is not None:
         decision = _answer(run, call, approve, reason, doubts)
         if not doubts or decision.refusal is not None or decision.trusted:

@@ -119,9 +119,8 @@ class Message(Replaceable):
 
         If a part was from outside, all of the new content is.
         """
-        made = Message(self._role, content, answers=self._answers, by=self._by)
-        made._outside = tuple(range(len(made._content))) if self._outside else ()
-        return made
+        parts = as_parts(content, "content")
+        return Message(self._role, parts, self._by, self._answers, outside=range(len(parts)) if self._outside else ())
 
     @property
     def text(self) -> str:
