@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import kernai
-from kernai import Agent, Decision, Limits, MemoryStore, MockProvider, skill
+from kernai import Agent, Decision, Limits, MemoryStore, MockProvider, Protocol, skill
 from kernai.recording.recorder import expand
 from tests.viewer.conftest import Show, rows, step_card
 
@@ -105,6 +105,13 @@ def test_a_call_shows_where_its_trusted_values_came_from(show: Show) -> None:
     expect(note).to_have_count(1)
     expect(note).to_contain_text("recipient is in the result of `read`, a directory")
     expect(note).to_contain_text("amount is in the user's input")
+
+
+def test_a_call_of_a_protocol_shows_the_name_of_its_block(show: Show) -> None:
+    store, said = MemoryStore(), '<block type="sql" name="prod">drop</block>'
+    agent = Agent(instructions="", protocols=[Protocol("sql", lambda block, ctx: "done")], provider=MockProvider(said, "<final>ok</final>"))
+    kernai.execute(agent, "Go.", store=store, run_id="r")
+    expect(step_card(show(entries(store)), 0).locator(".block.call > header .fact")).to_have_text(["protocol", "prod"])
 
 
 @pytest.mark.parametrize("given, label, outcome", [

@@ -45,7 +45,7 @@ class StepDrawing {
       this.part("problem", `${type} written by the model: ignored`, content);
     } else {
       const call = this.callAt("protocol", type);
-      if (call) this.call(call, content, "protocol");
+      if (call) this.call(call, content, "protocol", block.name);
       else this.part("other", type, content, [block.name]);
     }
   }
@@ -83,10 +83,10 @@ class StepDrawing {
     return call;
   }
 
-  call(call, content, kind) {
+  call(call, content, ...kind) {
     this.shown.add(call);
     const shown = call.execute ? describe(call.execute).facts : [];
-    const part = this.part(call.failed ? "call bad" : "call", call.name, content, [kind, ...shown]);
+    const part = this.part(call.failed ? "call bad" : "call", call.name, content, [...kind, ...shown]);
     part.dataset.call = call.id;
     if (call.execute) part.firstChild.append(linkTo(call.execute.n));
     for (const event of call.progress.slice(-3)) {
