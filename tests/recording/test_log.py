@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -21,10 +22,12 @@ from hypothesis import strategies as st
 import kernai
 from kernai import (
     Agent,
+    Context,
     Credential,
     Event,
     LlmResponse,
     MappingResolver,
+    MemoryStore,
     MockProvider,
     Protocol,
     Recorder,
@@ -49,9 +52,9 @@ def logged(level: int = logging.INFO, *, debug: bool = False) -> Iterator[io.Str
         yield text
 
 
-def run(*turns: str, input: str = "Go.", **agent: Any) -> None:
+def run(*turns: str, input: str = "Go.", options: Any = MappingProxyType({}), **agent: Any) -> None:
     given = {"instructions": "Work.", "skills": [echo], "provider": MockProvider(*turns), "on_prose": "accept", **agent}
-    kernai.execute(Agent(**given), input, run_id="run-1")
+    kernai.execute(Agent(**given), input, run_id="run-1", **options)
 
 
 # ------------------------------------------------------------------------------------------------ without configuration
@@ -116,6 +119,22 @@ def test_the_fields_of_a_line_are_in_the_record(caplog: pytest.LogCaptureFixture
     assert isinstance(fields["duration_ms"], int)
     assert {record.name for record in caplog.records} == {"kernai"}
     assert "scope=1.a" in "\n".join(caplog.messages)
+
+
+def test_a_contexts_state_cannot_replace_a_lines_event_and_is_no_text_unless_that_is_logged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Counts(Context):
+        number = 0
+
+        def save(self) -> Any:
+            self.number += 1
+            return {"event": "forged", "run_id": "other", "step": 9, "number": self.number}
+
+    monkeypatch.setattr("kernai.recording.log.dumps", None)  # the data of each event may be a whole conversation
+    with logged(debug=True) as text:
+        run(command("echo", "x"), "done", options={"context": Counts(), "store": MemoryStore()})
+    assert re.search("^event=context.saved run_id=run-1 step=0 number=[0-9]+$", text.getvalue(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("turn,level,event", [

@@ -46,7 +46,7 @@ class EventLog:
         """Logs the row as one line; with `config.debug`, also a second line with its data."""
         fields = _fields(row)
         self._log(logging.WARNING if row.is_warning else logging.INFO, fields)
-        if self._debug:
+        if self._debug and self._logger.isEnabledFor(logging.DEBUG):  # the data may be long
             self._log(logging.DEBUG, {**fields, "data": dumps(row.fields())})
 
     def observer_failed(self, what: str, row: Row, error: BaseException) -> None:
@@ -95,7 +95,8 @@ def _fields(row: Row) -> dict[str, Any]:
         fields["step"] = step
     data = row.fields()
     if isinstance(data, dict):
-        fields |= {key: one for key, one in data.items() if key not in _PRIVATE and isinstance(one, (str, int, float))}
+        hidden = _PRIVATE.union(fields)  # the host chooses the names in its saved state
+        fields |= {key: one for key, one in data.items() if key not in hidden and isinstance(one, (str, int, float))}
     elif isinstance(row, (MessagesSentRow, BlocksParsedRow)):
         fields["count"] = len(data)
     return fields
