@@ -228,6 +228,14 @@ def result_of(characters: int, name: str = "look") -> str:
     return f'<block type="result" name="{name}">{"x" * characters}</block>'
 
 
+@pytest.mark.parametrize("items, sent", [(None, ()), (["a secret"], ("a ***",)), ([{"type": ["?"], "text": "secret"}], ())])
+def test_redact_takes_whatever_a_provider_of_ones_own_keeps_of_its_reasoning(items: Any, sent: Any) -> None:
+    first = LlmResponse(command("echo", "x"), metadata={"reasoning_items": items})
+    provider = Script(first, FINAL)
+    assert kernai.execute(agent_with(provider, redact("secret", "***")), "go").ok
+    assert provider.asked[-1][0][-2].reasoning == sent
+
+
 def test_compact_sends_the_oldest_results_as_one_line_each_and_the_conversation_keeps_them() -> None:
     @skill(register=False)
     def repeat(letter: str) -> str:

@@ -166,10 +166,11 @@ def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]") -> M
     def cleaned(outcome: Any) -> Any:
         if isinstance(outcome, LlmResponse):
             given, prose, blocks = jsonable(outcome.metadata), outcome.prose, outcome.blocks
-            metadata, items = clean(given), given.get("reasoning_items", ())
-            if changed := {item.get("type") for item in items if clean(item) != item} - {_SUMMARY}:
-                # a vendor rejects reasoning that differs from what it signed
-                metadata["reasoning_items"] = [clean(item) for item in items if item.get("type") not in changed]
+            metadata, items = clean(given), given.get("reasoning_items")
+            if isinstance(items, list) and all(isinstance(item, dict) for item in items):  # as vendors' own are
+                changed = [item.get("type") for item in items if clean(item) != item]
+                metadata["reasoning_items"] = [
+                    clean(item) for item in items if (kind := item.get("type")) in _UNSIGNED or kind not in changed]
             if prose is None or blocks is None:
                 return replace(outcome, content=clean(outcome.content), metadata=metadata)
             blocks = [block.__replace__(name=block.name and clean(block.name), content=clean(block.content))
@@ -263,6 +264,8 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
 
 #: the type of the item in a message's `reasoning` that stores a summary; it is not sent to any vendor
 _SUMMARY = "summary_of_conversation"
+#: the types that are plain text; a vendor rejects others that differ from what it signed
+_UNSIGNED = (_SUMMARY, "reasoning_content", "thinking_text")
 _HEADING = "Summary of the conversation so far:"
 
 
