@@ -292,12 +292,13 @@ class HttpProvider(Closing, NotCopied, NativeRules, Provider):
         ours |= {**self.extra_headers, **(self.auth(self._key) if self._key is not None else {})}
         headers = merged(ours, self._headers)
         url, sent = self.base_url + self.path(model), _json(body)
-        instead = {self.fallback_for(one) for message in messages for one in message.media}
+        # not by a `fallback_for` of a subclass, which may be slow or raise: these media may have been sent
+        instead = {Provider.fallback_for(self, one) for message in messages for one in message.media}
         not_sent = [*refused, *sorted(text for text in instead if text.encode() in sent)]
 
         def new_reader() -> Reader:
             reader = self.reader()
-            reader.box, reader.metadata = box, {"not_sent": [*not_sent]} if not_sent else {}
+            reader.box, reader.metadata = box, reader.metadata | ({"not_sent": [*not_sent]} if not_sent else {})
             return reader
 
         request = Request("POST", url, headers, sent, self._timeouts, self._max_response_bytes)

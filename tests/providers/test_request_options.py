@@ -318,10 +318,13 @@ def test_media_of_the_assistants_own_is_sent_to_those_who_take_it_from_there(ven
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
-def test_the_response_says_which_media_were_replaced(vendor: str) -> None:
+def test_the_response_says_which_media_were_replaced(vendor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, unseen = (Media.from_bytes(PAYLOAD, mime_type=one) for one in ("image/png", "video/mp4"))
-    answer = replying(vendor, WIRES[vendor].stream(["Hi"])).call([user(seen, unseen)], Model("m", ("vision",)), GenerationOptions(), print)
+    given, provider = (Model("m", ("vision",)), GenerationOptions(), print), replying(vendor, WIRES[vendor].stream(["Hi"]))
+    answer = provider.call([user(seen, unseen)], *given)
     assert answer.metadata["not_sent"] == ["[video unavailable: video/mp4]"]
+    monkeypatch.setattr(provider, "fallback_for", pytest.fail)  # one of a subclass may refuse media
+    assert "not_sent" not in provider.call([user(seen)], *given).metadata
 
 
 @pytest.mark.parametrize("vendor", ADAPTERS)
