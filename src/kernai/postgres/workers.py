@@ -348,7 +348,7 @@ class RunHandle:
             for entry in self._store.watch(self.run_id, seq, timeout=WATCHED / 3):
                 seq += 1
                 yield entry
-                if entry["event"] == ResultRow.type:
+                if seq >= info.length and entry["event"] == ResultRow.type:
                     break  # perhaps the run has ended
 
     def result(self, timeout: float | None = None) -> Result[Any]:
