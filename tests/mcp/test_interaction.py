@@ -365,7 +365,7 @@ def test_a_tool_that_returns_a_task_returns_the_result_of_the_task(monkeypatch: 
 
 
 @pytest.mark.parametrize("state, error", [
-    ({"status": "failed", "error": {"code": -32603, "message": "no disk"}}, "server 'jobs' failed at tools/call of 'build': no disk"),
+    ({"status": "failed", "error": {"code": -32603, "message": "no disk."}}, "server 'jobs' failed at tools/call of 'build': no disk."),
     ({"status": "failed"}, "server 'jobs' ended the task as failed"),
     ({"status": "cancelled", "statusMessage": "by an admin"}, "server 'jobs' ended the task as cancelled: by an admin"),
     ({"status": "completed", "result": {"content": [{"type": "text", "text": "bad input"}], "isError": True}}, "bad input"),

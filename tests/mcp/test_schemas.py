@@ -78,6 +78,7 @@ TABLE: list[tuple[dict[str, Any], Any, list[str]]] = [
     # names that the schema allows without listing them
     *[({"properties": {"b": {"type": "integer"}}, key: {}}, {"a": 1, "b": "x"}, ['arguments.b: expected integer, received string "x"'])
       for key in ("additionalProperties", "patternProperties")],
+    ({"anyOf": [{"required": ["b"], "additionalProperties": True}]}, {"a": 1}, ["arguments: needs b"]),
     ({"type": "object", "properties": {"a": {}}}, None, ["arguments: expected object, received null"]),
     ({"minProperties": 2}, {"a": 1}, ["arguments: {'a': 1} does not have enough properties"]),
     # a pattern is never run, so whether it fits is unknown
