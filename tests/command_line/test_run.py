@@ -81,6 +81,7 @@ FAULTY = {
     "what is no Exception, in a module": ("raise GeneratorExit\n", "agent:agent", "agent.py:1: GeneratorExit"),
     "a wrong option": ("import kernai\na = kernai.Agent(instructions='x', model='gpt')\n", "agent.py", "agent.py:2: TypeError: model must be a Model, not text"),
     "a wrong option, in a module": ("import kernai\na = kernai.Agent(instructions='x', know_how='no')\n", "agent:a", "/agent.py:2: ValueError: know_how: cannot read"),
+    "an unknown vendor, in a module": ("from kernai_providers import resolve\nresolve('no/x')\n", "agent:a", "/agent.py:2: UnknownVendorError: unknown"),
     "a missing package": ("import no_such_package\n", "agent.py", "agent.py:1: ModuleNotFoundError: No module named 'no_such_package'"),
     "a module's exception": ("x = 1 / 0\n", "agent:a", "/agent.py:1: ZeroDivisionError: division by zero"),
     "a module's missing package": ("import no_such_package\n", "agent:a", "/agent.py:1: ModuleNotFoundError: No module named 'no_such_package'"),

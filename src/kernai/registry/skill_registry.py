@@ -265,7 +265,8 @@ def fault_of(error: BaseException, shown: str, path: str | None = None) -> Fault
     if isinstance(error, SyntaxError):
         return Fault(error.filename or shown, error.lineno, f"{type(error).__name__}: {error.msg}", error)
     frames = traceback.extract_tb(error.__traceback__)
-    others = ("<", sys.modules["kernai"].__path__[0] + os.sep)  # frozen modules, and kernai's own
+    # frozen modules, and kernai's own
+    others = ("<", *(sys.modules["kernai"].__path__[0] + end + os.sep for end in ("", "_providers")))
     own = [one for one in frames if (one.filename == path if path else not one.filename.startswith(others))]
     line = own[-1].lineno if own else None
     return Fault(own[-1].filename if own and not path else shown, line, described(error), error)
