@@ -81,8 +81,11 @@ def found_faults(schema: Mapping[str, Any], data: Any) -> list[Found]:
                 break
         else:
             # an unknown name may be that of a missing argument, unless the schema says something about such names
-            way = _in_one_way(root, data) if root and isinstance(data, Mapping) else {}
-            if (known := inputs_of(way)) and way.keys().isdisjoint(_OF_OTHERS):
+            if (
+                root and isinstance(data, Mapping) and root.keys().isdisjoint(_OF_OTHERS)
+                and (way := _in_one_way(root, data)).get("additionalProperties", False) is False
+                and (known := inputs_of(way))
+            ):
                 found |= dict.fromkeys(islice(_unknown((), data, known), MAX_FAULTS))
         return list(found)[:MAX_FAULTS]
     return []
