@@ -139,7 +139,7 @@ def test_with_json_stdout_has_the_whole_result_and_nothing_else(here: Here, tmp_
     assert "counting\n" in done.stderr
 
 
-@pytest.mark.parametrize("limit", ["--max-steps=1", "--max-calls=0", "--max-tokens=0", "--timeout=0"])
+@pytest.mark.parametrize("limit", ["--max-steps=1", "--max-calls=0", "--max-calls=1", "--max-tokens=0", "--max-tokens=1", "--timeout=0"])
 def test_a_limit_ends_the_run_with_exit_status_1(here: Here, tmp_path: Path, limit: str) -> None:
     write(tmp_path, "agent.py", AGENT)
     done = here("run", "agent.py", "x", "-q", "--json", limit)
@@ -187,12 +187,13 @@ def test_a_model_from_the_command_line_is_used_instead_of_the_agents_and_sent_me
 def test_max_cost_works_with_a_given_price(here: Here, tmp_path: Path) -> None:
     write(tmp_path, "agent.py", ECHO)
     arguments = ("run", "agent.py", "x", "--model", "ollama/m", "--price", "0.5,24000")
-    with vendor(OLLAMA.answer('<command name="/skills"></command>')) as (_, env):
-        spent = here(*arguments, "--max-cost", "0", env=env)
+    for most, used in ("0.0", "0.000000"), ("1.0", "1.200035"):
+        with vendor(OLLAMA.answer('<command name="/skills"></command>')) as (_, env):
+            spent = here(*arguments, "--max-cost", most, env=env)
+        assert spent.returncode == 1
+        assert f"max_cost={most} is used up ({used} dollars)" in error_lines(spent.stderr)[0]
     with vendor(OLLAMA.answer("<final>ok</final>")) as (_, env):
         done = here(*arguments, "--max-cost", "9", env=env)
-    assert spent.returncode == 1
-    assert "max_cost" in error_lines(spent.stderr)[0]
     assert "$1.2000" in done.stderr
     with vendor(OLLAMA.answer("<final>ok</final>")) as (_, env):
         assert "under $0.0001" in here("run", "agent.py", "x", "--model", "ollama/m", "--price", "0.5,0", env=env).stderr
