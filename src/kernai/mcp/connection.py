@@ -399,9 +399,9 @@ class Connection:
             return not is_unknown and (attempt.was_answered or not is_unsent)
         why = reason_of(attempt.failure or error, self.redactor.text) + (f" ({status_text(attempt)})" if status else "")
         is_answer = status < httpx2.codes.INTERNAL_SERVER_ERROR if status else code not in UNREADABLE
-        effect = "" if repeatable or is_answer else IN_DOUBT
-        why = why.removesuffix(".") if effect else why
-        raise McpError(f"server {self.name!r} failed at {what}: {why}{effect}") from None
+        if not (repeatable or is_answer):
+            why = why.removesuffix(".") + IN_DOUBT
+        raise McpError(f"server {self.name!r} failed at {what}: {why}") from None
 
     async def _end_failed(self, session: Session) -> str:
         """Ends a session that failed or was lost, and returns the reason, as far as it is known."""
