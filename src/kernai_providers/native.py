@@ -170,8 +170,9 @@ class Toolbox:
             data, text = pruned, text if pruned == data else json.dumps(pruned, ensure_ascii=False)
         if tool is not None and kind == "command":
             text = "" if tool.name.startswith("/") and not tool.schema.get("properties") else text
-        elif kind == "final" and self.wraps and isinstance(data, dict) and "value" in data:
-            text = json.dumps(data["value"], ensure_ascii=False)
+        # a model may leave out what is null
+        elif kind == "final" and self.wraps and isinstance(data, dict) and ("value" in data or not (data or is_open)):
+            text = json.dumps(data.get("value"), ensure_ascii=False)
         elif kind not in _BY_ARGUMENTS and isinstance(data, dict):
             named, content = data.get("name"), data.get("content", "" if data.keys() <= {"name"} else text)
             text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)

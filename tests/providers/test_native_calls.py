@@ -589,6 +589,7 @@ def test_what_a_call_was_given_goes_back_as_an_object(output: Any, block: Any, a
     (None, "pair", '{"a": null, "b": null}', ("command", "pair", '{"b": null}')), (None, "pair", "[1]", ("command", "pair", "[1]")),
     (LIST, "final", '{"value": ["ä"]}', ("final", None, '["ä"]')), (LIST, "final", "[1]", ("final", None, "[1]")),
     (OBJECT, "final", '{"q": 1}', ("final", None, '{"q": 1}')), (LIST, "final", '{"q": 1}', ("final", None, '{"q": 1}')),
+    (LIST, "final", "{}", ("final", None, "null")),
     (None, "notes", '{"name": "add", "content": {"ä": 1}}', ("notes", "add", '{"ä": 1}')),
     (None, "notes", '{"name": 5, "content": "c"}', ("notes", None, "c")), (None, "notes", "{}", ("notes", None, "")),
     (None, "notes", "[1]", ("notes", None, "[1]")), (None, "notes", '{"q": 1}', ("notes", None, '{"q": 1}')),
@@ -597,6 +598,7 @@ def test_a_call_is_the_block_that_the_model_would_have_written(output: Any, name
     made = box("a", "/tasks", "/bare", output=output)
     found = made.block(name, arguments, None, is_cut=False)
     assert (found.type, found.name, found.content, found.is_open) == (*block, False)
+    assert made.block(name, "", None, is_cut=True).content == "", "not null, which may be an answer"
     for cut in ("", arguments[:-1], arguments):
         is_whole = cut == arguments and arguments not in ("{", "[1]")
         assert made.block(name, cut, None, is_cut=True).is_open is not is_whole
