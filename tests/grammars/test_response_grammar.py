@@ -387,7 +387,8 @@ def test_a_constrained_agent_sends_its_grammar_in_the_providers_field() -> None:
         assert execute(agent.replace(middleware=[fallback(other)]), "Go.", provider=Server().fail_on_step(0)).text == "done"
         assert sent_at(other, 0).extra == extra
     changed: dict[str, Any] = {"generation": {"extra": {"b": 2}}}  # a middleware may take the grammar away
-    for provider, changes, extra in (None, {}, grammar), (Server(), changed, {"b": 2}):
+    own: dict[str, Any] = {"structured": {"grammar": "root ::= x"}}
+    for provider, changes, extra in (None, {}, grammar), (Server(), changed, {"b": 2}), (None, {"generation": {"extra": own}}, own):
         chosen = Server("<final>done</final>")
         choose = [lambda effect, to=chosen, more=changes: (yield effect.replace(provider=to, **more))]
         assert execute(agent.replace(middleware=choose), "Go.", provider=provider).steps == 1

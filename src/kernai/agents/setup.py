@@ -229,9 +229,9 @@ class Setup:
     def constrained_instead(
         self, generation: GenerationOptions, provider: Provider | None, other: Provider
     ) -> GenerationOptions:
-        """Returns the options with the grammar in the other provider's field, unless a middleware has removed it."""
-        bare = _without(generation.extra, (provider and provider.grammar_field) or "")
-        if provider is not None and bare == generation.extra:
+        """Returns the options with the grammar in the other provider's field, unless a middleware has changed it."""
+        bare = _without(generation.extra, (provider or other).grammar_field or "")
+        if (bare == generation.extra) is (provider is not None):
             return generation
         return self.constrained(replace(generation, extra=bare), other)
 
