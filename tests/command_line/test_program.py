@@ -22,7 +22,7 @@ from kernai.command_line.agents import A_MODEL
 from kernai.command_line.output import STATUSES
 from kernai.command_line.program import SUMMARIES, command_of
 from tests.command_line.conftest import Here, Screen
-from tests.command_line.support import AGENT, SRC, environment, error_lines, kernai, write
+from tests.command_line.support import AGENT, ECHO, SRC, environment, error_lines, kernai, write
 
 ROOT = SRC.parent
 
@@ -293,10 +293,12 @@ def test_a_closed_or_full_output_ends_the_program_without_a_traceback_but_with_t
 
 
 @pytest.mark.process
-def test_closing_the_output_early_is_no_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command, shown", [("parse r.txt", "1:1  block final"), ("chat agent.py -q < <(yes hello)", "You said: hello")])
+def test_closing_the_output_early_is_no_error(tmp_path: Path, command: str, shown: str) -> None:
+    write(tmp_path, "agent.py", ECHO)
     write(tmp_path, "r.txt", "<final>x</final>\n" * 20_000)
-    done = in_bash("parse r.txt | head -1; echo ${PIPESTATUS[0]}", tmp_path)
-    assert (done.stdout, done.stderr) == ("1:1  block final\n141\n", "")
+    done = in_bash(f"{command} | head -1; echo ${{PIPESTATUS[0]}}", tmp_path)
+    assert (done.stdout, done.stderr) == (f"{shown}\n141\n", "")
 
 
 @pytest.mark.process
