@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Locator, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Dialog, FloatRect, Locator, Page, ViewportSize, sync_playwright
 
 from kernai.viewer import render_page
 from tests.viewer.recordings import buying
@@ -138,6 +138,12 @@ def show(new_page: NewPage, tmp_path: Path) -> Show:
         return new_page(file.as_uri() + at, **options)
 
     return open_entries
+
+
+def box_of(locator: Locator) -> FloatRect:
+    box = locator.bounding_box()
+    assert box is not None
+    return box
 
 
 def rows(page: Page) -> list[str]:

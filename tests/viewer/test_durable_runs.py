@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 import kernai
 from kernai import Agent, Decision, Limits, MemoryStore, MockProvider, Protocol, skill
 from kernai.recording.recorder import expand
-from tests.viewer.conftest import Show, rows, step_card
+from tests.viewer.conftest import Show, box_of, rows, step_card
 
 
 class Counted(kernai.Context):
@@ -148,16 +148,14 @@ def test_the_time_line_shows_how_long_a_run_waited_for_a_decision(show: Show) ->
     page = show(recorded)
     waits = rows_that_wait(page)
     assert list(waits) == ["Step 0 · refund"]
-    whole = page.locator("#tree .row .bar.run").first.bounding_box()
-    assert whole is not None
+    whole = box_of(page.locator("#tree .row .bar.run").first)
     assert all(0.35 < width / whole["width"] < 0.45 for width in waits.values())
 
 
 def rows_that_wait(page: Page) -> dict[str, float]:
     """Return the rows with a mark, and how long each mark is."""
     found = page.locator("#tree .row", has=page.locator(".bar.wait")).all()
-    boxes = {row.locator(".name").inner_text(): row.locator(".bar.wait").bounding_box() for row in found}
-    return {name: box["width"] for name, box in boxes.items() if box is not None}
+    return {row.locator(".name").inner_text(): box_of(row.locator(".bar.wait"))["width"] for row in found}
 
 
 def test_the_usage_of_failed_calls_is_in_the_sums(show: Show) -> None:

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from kernai.viewer import FollowServer
-from tests.viewer.conftest import NewPage, step_card
+from tests.viewer.conftest import NewPage, box_of, step_card
 from tests.viewer.recordings import HOSTILE, PNG, Script, hostile, long, small
 
 
@@ -124,15 +124,12 @@ def test_the_answer_appears_at_the_top_without_moving_the_readers_position(follo
     for _ in range(2):  # cards are measured when they become visible
         page.locator("#panel-conversation").evaluate("(pane) => { pane.scrollTop = pane.scrollHeight / 2; }")
         page.evaluate(FRAMES)
-    before = place.bounding_box()
+    before = box_of(place)
     end = Script().add("result", {"text": "The whole answer.\n" * 9, "stop_reason": "final"}, None)
     followed.write(end.entries)
     expect(page.locator("#connection")).to_have_text("Following: the run is over")
     page.evaluate(FRAMES)
-    after = place.bounding_box()
-    assert before is not None
-    assert after is not None
-    assert abs(after["y"] - before["y"]) < 2
+    assert abs(box_of(place)["y"] - before["y"]) < 2
     page.locator("#panel-conversation").evaluate("(pane) => { pane.scrollTop = 0; }")
     expect(page.get_by_role("article", name="Answer", exact=True)).to_contain_text("The whole answer.")
 

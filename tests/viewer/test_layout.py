@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, ViewportSize, expect
 
-from tests.viewer.conftest import Show, step_card
+from tests.viewer.conftest import Show, box_of, step_card
 from tests.viewer.recordings import Script, long, small
 
 WINDOWS = pytest.mark.parametrize("width", [1200, 1440])
@@ -152,15 +152,12 @@ def wide(show: Show, bought: list[dict[str, Any]]) -> Page:
 
 
 def width_of(page: Page, selector: str = "#panel-timeline") -> int:
-    box = page.locator(selector).bounding_box()
-    assert box is not None
-    return round(box["width"])
+    return round(box_of(page.locator(selector))["width"])
 
 
 def test_the_splitter_follows_the_pointer_and_a_double_click_resets_it(wide: Page) -> None:
     splitter, before = wide.get_by_role("separator", name="Width of the time line"), width_of(wide)
-    box = splitter.bounding_box()
-    assert box is not None
+    box = box_of(splitter)
     wide.mouse.move(box["x"] + 3, 400)
     wide.mouse.down()
     wide.mouse.move(900, 500, steps=3)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
-from tests.viewer.conftest import Show, rows, step_card
+from tests.viewer.conftest import Show, box_of, rows, step_card
 from tests.viewer.recordings import Script, long, small
 
 
@@ -60,9 +60,7 @@ def test_each_call_of_a_step_with_several_calls_has_its_own_row(show: Show) -> N
 
 
 def bar(page: Page, name: str) -> FloatRect:
-    box = page.locator(".row", has=page.get_by_text(name, exact=True)).locator(".bar").first.bounding_box()
-    assert box is not None
-    return box
+    return box_of(page.locator(".row", has=page.get_by_text(name, exact=True)).locator(".bar").first)
 
 
 def test_the_bars_of_concurrent_tasks_are_stacked(show: Show) -> None:
@@ -220,8 +218,7 @@ def heights(chart: Locator, part: str) -> list[float]:
 
 
 def click_step(page: Page, name: str, number: int) -> None:
-    box = chart(page, name).bounding_box()
-    assert box is not None
+    box = box_of(chart(page, name))
     page.mouse.click(box["x"] + (number + 0.5) * box["width"] / LEAST_COLUMNS, box["y"] + 5)
 
 
@@ -261,10 +258,7 @@ def test_a_click_on_a_bar_selects_its_step_in_the_tree_and_shows_its_card(
     expect(page.locator("#tree .row[aria-selected=true] .name")).to_have_text("Step 0 · look_up", use_inner_text=False)
     expect(page.locator("#conversation .target")).to_contain_text("south is closed")
     page.keyboard.press("3")
-    chosen = page.locator(".chosen").bounding_box()
-    box = chart(page, "Tokens").bounding_box()
-    assert chosen is not None
-    assert box is not None
+    chosen, box = box_of(page.locator(".chosen")), box_of(chart(page, "Tokens"))
     assert abs((chosen["x"] - box["x"]) / box["width"] * LEAST_COLUMNS - 4) < 0.1
 
 
@@ -273,8 +267,7 @@ def test_in_a_long_run_a_bar_covers_several_steps_and_each_step_can_still_be_rea
     tokens = chart(page, "Tokens")
     assert len(heights(tokens, "prompt")) == 200
     expect(tokens).to_have_accessible_name("Tokens by step: 10,000 in, 5,000 out; at most 15 in a step; a bar is 5 steps")
-    box = tokens.bounding_box()
-    assert box is not None
+    box = box_of(tokens)
     page.mouse.move(box["x"] + box["width"] * 0.7503, box["y"] + 9)
     expect(page.locator("#charts")).to_have_attribute(
         "title", "archivist, step 750\n1 model call; tokens: 10 in, 5 out; cost: unknown")
