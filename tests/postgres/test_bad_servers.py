@@ -104,38 +104,27 @@ def test_a_server_that_is_down_for_longer_than_the_lease_ends_the_run_which_can_
         assert calls == [0, 1]
 
 
-class Cut:
-    """Cuts a connection right after a commit, so that the client does not learn that it succeeded."""
-
-    def __init__(self, kept: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left = 0
-        self.cuts = 0
-        perform = PostgresStore._perform
-
-        def cut_off(own: PostgresStore, doing: str, work: Callable[..., Any], *given: Any) -> Any:
-            def and_cut(connection: Any) -> Any:
-                made = work(connection)
-                if doing.startswith("append") and self.left > 0:
-                    self.left, self.cuts = self.left - 1, self.cuts + 1
-                    raise psycopg.OperationalError("the connection was cut")
-                return made
-
-            return perform(own, doing, and_cut, *given)
-
-        monkeypatch.setattr(PostgresStore, "_perform", cut_off)
-
-
 @pytest.mark.parametrize("way", WAYS[::2], ids=way_id)
 def test_nothing_is_lost_or_written_twice_if_a_connection_is_cut_after_a_commit(
     kept: PostgresStore, monkeypatch: pytest.MonkeyPatch, way: Way
 ) -> None:
-    cut, calls = Cut(kept, monkeypatch), list[int]()
+    cut, calls, perform = SimpleNamespace(left=1, cuts=0), list[int](), PostgresStore._perform
 
     def act() -> None:
         calls.append(len(calls))
         cut.left = 2
 
-    cut.left = 1
+    def cut_off(own: PostgresStore, doing: str, work: Callable[..., Any], *given: Any) -> Any:
+        def and_cut(connection: Any) -> Any:
+            made = work(connection)
+            if doing.startswith("append") and cut.left > 0:
+                cut.left, cut.cuts = cut.left - 1, cut.cuts + 1
+                raise psycopg.OperationalError("the connection was cut")  # the client does not learn that it succeeded
+            return made
+
+        return perform(own, doing, and_cut, *given)
+
+    monkeypatch.setattr(PostgresStore, "_perform", cut_off)
     assert way.execute(acting(act), "go", store=kept, run_id="r").text == "done"
     assert (cut.cuts, calls) == (5, [0, 1])
     whole = MemoryStore()
