@@ -56,17 +56,13 @@ def test_a_repeatable_call_is_repeated_once_and_the_restart_is_an_event(program:
         assert "out of memory" in answer.events[0]["error"]
 
 
-def kill_and_wait_until_it_is_noticed(adapter: Adapter) -> None:
-    os.kill(int(call(adapter, "pid").text), signal.SIGKILL)
-    while '"open": true' in ask(adapter, {"method": "servers/list"}).text:
-        pass
-
-
 @pytest.mark.parametrize("was_dead", [False, True])
 def test_a_call_restarts_a_server_only_once(was_dead: bool) -> None:
     with raw_adapter() as adapter:
         if was_dead:
-            kill_and_wait_until_it_is_noticed(adapter)
+            os.kill(int(call(adapter, "pid").text), signal.SIGKILL)
+            while '"open": true' in ask(adapter, {"method": "servers/list"}).text:  # until it is noticed
+                pass
         answer = call(adapter, "die_safely")
         assert "was started again and died again" in str(answer.error)
         assert "took effect" not in str(answer.error)  # it may be repeated
@@ -270,18 +266,15 @@ def test_no_part_of_a_secret_on_standard_error_is_shown(line: str, tmp_path: Pat
         assert part not in error
 
 
-def http_adapter(host: str, path: str, **entry: Any) -> Adapter:
-    return setup({"servers": {"it": {"url": f"http://{host}/{path}", **entry}}}, register=False)
+def http_adapter(host: str, path: str, auth: Any = None, **entry: Any) -> Adapter:
+    return setup({"servers": {"it": {"url": f"http://{host}/{path}", **entry}}}, register=False, auth={"it": auth} if auth else {})
 
 
 @pytest.mark.parametrize("path, other", [("mcp", "sse"), ("sse", "streamable_http")])
 @pytest.mark.parametrize("answer, reason", [((405, "text/plain", "no k3y+k3y"), "HTTP status 405, 'no [url key]';"), *(((405, kind, "cut\0"), "HTTP status 405;") for kind in ("text/plain", "application/json")), ((200, "text/html", ""), " content type")])
 def test_a_url_of_the_other_transport_is_reported_without_its_key(path: str, other: str, answer: Any, reason: str, caplog: Any) -> None:
     caplog.set_level(logging.DEBUG)
-    with (
-        answering(lambda *_: answer) as host,
-        http_adapter(f"ada:pa55word@{host}", f"{path}?key=k3y%2Bk3y", timeout=5) as adapter,
-    ):
+    with answering(lambda *_: answer) as host, http_adapter(f"ada:pa55word@{host}", f"{path}?key=k3y%2Bk3y", timeout=5) as adapter:
         error = str(call(adapter, "echo").error)
     assert (reason in error, error.endswith(f"; check its url, or set its transport to {other}")) == (True, True)
     shown = error + caplog.text
@@ -320,12 +313,10 @@ def test_no_part_of_a_token_that_a_gateway_echoes_is_shown(kind: str, configured
         return 200, given if kind == "itself" else kind, f"data: {sent}\n\n" if kind == "text/event-stream" else sent
 
     headers = {"Authorization": f"Bearer {TOKEN}"} if configured else {}
-    auth = {} if configured else {"it": Bearer(TOKEN)}
-    with answering(echo) as host:
-        servers = {"it": {"url": f"http://{host}/mcp", "timeout": 5, "headers": headers}}
-        with setup({"servers": servers}, register=False, auth=auth) as adapter:
-            error = str(call(adapter, "echo").error)
-            assert adapter._connections["it"].redactor.text(f"sent {TOKEN}") == "sent [header Authorization]"
+    auth = None if configured else Bearer(TOKEN)
+    with answering(echo) as host, http_adapter(host, "mcp", auth, timeout=5, headers=headers) as adapter:
+        error = str(call(adapter, "echo").error)
+        assert adapter._connections["it"].redactor.text(f"sent {TOKEN}") == "sent [header Authorization]"
     assert "server 'it' cannot be reached" in error
     shown = (error + caplog.text).lower()
     for at in range(0, len(TOKEN), 5):
@@ -361,7 +352,7 @@ def test_an_event_stream_that_ends_before_its_endpoint_is_reported(body: str) ->
     ([TOKEN], "\0", "peer closed connection without sending complete message body (received 0 bytes, expected 1)"),
 ])
 def test_an_event_stream_whose_address_for_messages_refuses_them_is_reported_at_once(tokens: list[str], body: str, reason: str) -> None:
-    ended, auth = threading.Event(), Bearer(*tokens)
+    ended = threading.Event()
 
     def answer(request: Any, _: bytes) -> tuple[int, str, str]:
         if request.command == "GET":
@@ -369,11 +360,9 @@ def test_an_event_stream_whose_address_for_messages_refuses_them_is_reported_at_
             ended.wait(30)
         return 200 if body else 401 if request.headers["Authorization"] == f"Bearer {tokens[0]}" else 503, "application/json", body
 
-    with answering(answer) as host:
-        servers = {"servers": {"it": {"url": f"http://{host}/sse", "timeout": 600}}}
-        with setup(servers, register=False, auth={"it": auth}) as adapter:
-            error = str(call(adapter, "echo").error)
-            ended.set()
+    with answering(answer) as host, http_adapter(host, "sse", Bearer(*tokens), timeout=600) as adapter:
+        error = str(call(adapter, "echo").error)
+        ended.set()
     assert error == f"server 'it' cannot be reached: {reason}"
 
 
@@ -513,8 +502,7 @@ def http_server_that_answers(
         return answered, kind, body if said.strip("\0") else said
 
     with answering(answer) as host:
-        servers = {"servers": {"it": {"url": f"http://{host}/{path}", "timeout": 600}}}
-        with setup(servers, register=False, auth={"it": Bearer("aged", TOKEN, "")}) as adapter:
+        with http_adapter(host, path, Bearer("aged", TOKEN, ""), timeout=600) as adapter:
             yield adapter
         ended.set()
 
