@@ -40,7 +40,6 @@ def test_a_limit_ends_the_turn_and_its_messages_stay(capsys: pytest.CaptureFixtu
     with pytest.raises(CommandError, match="used all its 1 steps"):
         talk.take("one")
     assert talk.take("two")
-    assert mock.last_call is not None
     assert [message.role for message in mock.last_call.messages] == ["system", "user", "assistant", "user", "user"]
     assert "final: 1 step, 1 model call" in capsys.readouterr().err
 

@@ -428,7 +428,6 @@ def test_a_resumed_run_uses_the_existing_summary(stop_at: int) -> None:
     kernai.execute(reader(broken, first), "Go.", store=store, run_id="r")
     rest = MockProvider(*TAPE[stop_at:])
     result = kernai.resume(reader(rest, second), "r", store=store)
-    assert result is not None
     assert result.text == "Read."
     assert (len(first.given), second.given) == (1, [])
     assert rest.calls[0].messages[1].text.startswith(f"{HEADING}summary 1")
@@ -474,7 +473,6 @@ def test_the_usage_of_a_summary_is_in_the_result_and_counts_against_the_limits(w
         store = MemoryStore()
         stopped = way(agent(), limits=limits, store=store, run_id="r")
         again = kernai.resume(agent(), "r", limits=limits, store=store)
-        assert again is not None
         assert (stopped.stop_reason, again.stop_reason, again.usage) == (reason, reason, stopped.usage)
 
 

@@ -157,7 +157,6 @@ def test_a_resumed_run_may_change_between_native_calls_and_blocks(vendor: str, t
     rest = [spoken(vendor, text, turn) if then else text for turn, text in enumerate(TAPES[tape], 1)][1:]
     second = Server(vendor, rest, native=then)
     result = kernai.resume(second.agent(), "r", store=store)
-    assert result is not None
     assert (result.text, result.stop_reason) == (whole.text, "final")
     assert not (native and then) or second.bodies == uninterrupted.bodies[1:]
     assert kernai.replay(second.agent(), "r", store=store).result is not None

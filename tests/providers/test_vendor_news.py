@@ -284,7 +284,6 @@ def test_encrypted_reasoning_goes_back_in_front_of_the_answer_it_led_to() -> Non
     store = MemoryStore()
     first = kernai.execute(agent, "Go.", store=store, run_id="r")
     finished = kernai.resume(agent, "r", store=store)
-    assert finished is not None
     assert finished.messages == first.messages
     assert kernai.replay(agent, "r", store=store).result is not None
     kernai.resume(agent, "r", store=store, input="More.")
