@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -94,3 +95,11 @@ def no_thread_is_left() -> Iterator[None]:
             continue
         thread.join(PATIENCE)
         assert not thread.is_alive(), f"{thread.name} outlived its run"
+
+
+@pytest.fixture
+def threads_are_often_switched() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
@@ -196,14 +195,6 @@ def test_observers_and_a_log_that_fail_at_every_event_do_not_affect_the_run(way:
     assert completed == ["a", "b"]
     assert {"run_start", "skill_result"} < set(seen)
     assert seen[-1] == "result"
-
-
-@pytest.fixture
-def threads_are_often_switched() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @WAYS

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from math import inf
@@ -189,13 +188,9 @@ def at_once(how: str, tasks: int, puts: int) -> tuple[dict[str, list[str]], dict
 
 
 @pytest.fixture
-def rushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def rushed(monkeypatch: pytest.MonkeyPatch, threads_are_often_switched: None) -> None:
     """Threads take turns after each few lines, and calls wait for one another as long as it takes."""
     monkeypatch.setattr(host_state, "LONGEST_WAIT", PATIENCE)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("rushed")

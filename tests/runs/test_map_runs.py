@@ -177,7 +177,7 @@ def test_async_callbacks_need_asyncio_and_are_called_one_at_a_time() -> None:
 
 
 @WAYS
-def test_events_of_concurrent_runs_are_delivered_one_at_a_time(map_runs: MapRuns) -> None:
+def test_events_of_concurrent_runs_are_delivered_one_at_a_time(map_runs: MapRuns, threads_are_often_switched: None) -> None:
     inside, types = [0], list[str]()
 
     def observe(event: kernai.Event) -> None:
@@ -185,12 +185,7 @@ def test_events_of_concurrent_runs_are_delivered_one_at_a_time(map_runs: MapRuns
         types.append(event.type if inside == [1] else "two at once")
         inside[0] -= 1
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        map_runs(agent(), list("abcdefgh"), on_event=observe)
-    finally:
-        sys.setswitchinterval(before)
+    map_runs(agent(), list("abcdefgh"), on_event=observe)
     assert (types.count("run_start"), types.count("result"), types.count("two at once")) == (8, 8, 0)
 
 

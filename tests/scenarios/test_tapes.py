@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ def test_a_conversation_is_found_by_the_end_of_its_first_message() -> None:
     assert ask(provider, "count").content == "short"
 
 
-def test_equal_conversations_are_played_once_each_even_from_many_threads() -> None:
+def test_equal_conversations_are_played_once_each_even_from_many_threads(threads_are_often_switched: None) -> None:
     count = 30
     provider = provider_of(*(conversation("same", "first", f"second {number}") for number in range(count)))
     found: list[str] = []
@@ -70,12 +69,7 @@ def test_equal_conversations_are_played_once_each_even_from_many_threads() -> No
         first = ask(provider, "same").content
         found.append(ask(provider, "same", first, "go on").content)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        assert at_once(converse, count) == []
-    finally:
-        sys.setswitchinterval(before)
+    assert at_once(converse, count) == []
     assert sorted(found) == sorted(f"second {number}" for number in range(count))
     assert provider.unplayed == provider.left == []
 
