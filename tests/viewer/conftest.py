@@ -47,6 +47,11 @@ def bought() -> list[dict[str, Any]]:
     return buying()
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.jsonl"
+
+
 class Tab:
     """A page that collects what it does besides showing text, reused for one document after another, because a new page
     is several times slower.

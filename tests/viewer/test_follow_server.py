@@ -57,11 +57,6 @@ class Client:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.jsonl"
-
-
-@pytest.fixture
 def client(path: Path) -> Iterator[Client]:
     with FollowServer(path, title="a <run>", media_folder=f"{path}.media") as server:
         thread = threading.Thread(target=server.serve)

@@ -244,11 +244,6 @@ def test_the_size_of_each_picture_and_of_all_is_limited(tmp_path: Path, monkeypa
 # ---------------------------------------------------------------------------------------------------- a file that grows
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "run.jsonl"
-
-
 def events(entries: list[dict[str, Any]] | None) -> list[str]:
     return [entry["event"] for entry in entries or []]
 
