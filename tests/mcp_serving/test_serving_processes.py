@@ -31,18 +31,16 @@ class Process:
     """A server process and the lines of JSON-RPC sent to it and received from it."""
 
     def __init__(self, process: subprocess.Popen[str] | WarmProcess) -> None:
-        self.process = process
+        self.process: Any = process  # with a pipe for each stream that a test uses
         self.id = 0
 
     def send(self, method: str, params: dict[str, Any], **more: Any) -> int:
-        assert self.process.stdin is not None
         self.id += 1
         self.process.stdin.write(json.dumps({"jsonrpc": "2.0", "method": method, "params": params, "id": self.id}) + "\n")
         self.process.stdin.flush()
         return self.id
 
     def read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
         found: dict[str, Any] = json.loads(self.process.stdout.readline())
         return found
 
@@ -63,7 +61,6 @@ class Process:
     def end(self) -> tuple[int, str, str]:
         """Return the exit status, the rest of stdout, and stderr."""
         out, stderr = self.process.communicate(timeout=PATIENCE)
-        assert self.process.returncode is not None
         return self.process.returncode, out, stderr
 
 
@@ -90,7 +87,6 @@ def started(environment: dict[str, str], *arguments: str, program: Path = PROGRA
 
 def interrupt(process: Process, how: str) -> None:
     if how == "EOF":
-        assert process.process.stdin is not None
         process.process.stdin.close()
         if isinstance(process.process, subprocess.Popen):
             process.process.stdin = None  # otherwise `communicate` would flush it again
@@ -150,7 +146,6 @@ def test_stray_output_goes_to_stderr_and_does_not_disturb_the_protocol(
 def test_a_client_that_reads_nothing_cannot_keep_the_server_from_ending(python: WarmPython, impatient: dict[str, str]) -> None:
     with running(python, impatient) as server:
         server.initialize()
-        assert server.process.stdout is not None
         server.call("repeat", text="x", times=1_000_000)
         assert server.process.stdout.read(1) == "{"  # the server is writing more than the pipe can hold
         interrupt(server, "SIGTERM")
@@ -160,11 +155,9 @@ def test_a_client_that_reads_nothing_cannot_keep_the_server_from_ending(python: 
 def test_the_server_ends_when_the_client_closes_the_output(python: WarmPython, environment: dict[str, str]) -> None:
     with running(python, environment) as server:
         server.initialize()
-        assert server.process.stdout is not None
         server.process.stdout.close()
         server.call("add", a=1)
         assert server.process.wait(PATIENCE) == 0, "though its stdin is open"
-        assert server.process.stderr is not None
         assert server.process.stderr.read() == ""
 
 
@@ -187,7 +180,6 @@ def test_the_example_serves_over_both_transports(environment: dict[str, str]) ->
         interrupt(server, "EOF")
         assert server.end() == (0, "", "")
     with started(environment, "--http", "--port", "0", "--token", "x", program=EXAMPLE) as server:
-        assert server.process.stderr is not None
         assert "http://127.0.0.1:" in server.process.stderr.readline()
         interrupt(server, "SIGTERM")
         assert server.end() == (0, "", "")
