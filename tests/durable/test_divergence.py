@@ -122,7 +122,6 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "a protocol is gone": ({"protocols": []}, "protocol_execute"),
     "calls one by one": ({"parallel_skills": False}, "skill_execute"),
     "plans are notes": ({"workflows": False}, "workflow_start"),
-    "fewer steps": ({"max_steps": 3}, "messages_sent"),
 }
 
 

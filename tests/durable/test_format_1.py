@@ -51,6 +51,9 @@ def check_cut(case: dict[str, Any], length: int) -> None:
         expected[0]["wrote"] = True  # since then it is put on record that the run waits
     is_async = (case["number"] + length) % 2 == 1
     got = json.loads(json.dumps(resumed(case["world"], store_of(case, length), is_async=is_async)))
+    if expected[0].get("raised") == "ReplayDivergenceError":  # steps on record had to fit the world's `max_steps` of today
+        assert got[0].get("raised") in (None, "InFlightError")
+        return
     for one, now in zip(expected, got, strict=True):
         if now.get("replay", one) is None and one["replay"] is not None and one["replay"]["stop"] == "cancelled":
             one["replay"] = None  # since then a replay of a run that `sys.exit` ended has no result, as after Ctrl-C

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import count
+from itertools import count, cycle
 from typing import Any
 
 import pytest
@@ -342,6 +342,45 @@ def test_a_run_that_was_stopped_continues_once_nothing_stops_it(stopped: str, wa
     else:
         assert last.usage == whole.usage
     assert (run.replay(), run.notes) == (last, ["a", "b", "c"])
+
+
+def stepper(most: int) -> Agent[Any]:
+    options: dict[str, Any] = {"instructions": "x", "max_steps": most, "name": "clerk"}
+    clerk = payer([], Skill("note", execute=lambda: "noted"), **options)
+    return payer([], Skill("note", execute=lambda: "noted"), clerk.as_skill("clerk", "Counts."), **options)
+
+
+NOTES = [command("note")] * 2
+#: the script; and the segments of the run: the `max_steps` of its agent, the options of the resume, how it ends
+SEGMENTS: dict[str, tuple[list[str], list[tuple[int, dict[str, Any], str]]]] = {
+    "more after the end": ([*NOTES, *NOTES, "<final>1</final>"], [(2, {}, "max_steps"), (4, {}, "max_steps"), (9, {}, "final")]),
+    "turns": ([*NOTES, "<final>1</final>", *NOTES, *NOTES], [
+        (2, {}, "max_steps"), (1, {"input": "a"}, "final"), (3, {"input": "b"}, "max_steps"), (1, {"input": "c"}, "max_steps")]),
+    "turns after one that a limit ended": ([*NOTES, *NOTES, *NOTES], [
+        (9, {"limits": Limits(max_calls=4)}, "max_calls"), (2, {"input": "a"}, "max_steps"), (1, {"input": "b"}, "max_steps")]),
+    "fewer in the middle": ([*NOTES, command("pay"), *NOTES], [(9, {}, "interrupt"), (1, {"approvals": {"2.0": True}}, "max_steps")]),
+    **{f"in {where}": ([said, "<final>1</final>"], [(3, {}, "interrupt"), (6, {"approvals": {f"{scope}/2.0": True}}, "final"), (3, {"input": "a"}, "final")])
+       for where, scope, said in (("a sub-agent", "0.0", command("clerk", "sub")), ("a task", "0.a", plan(task("a", "sub"))))},
+}
+
+
+@pytest.mark.parametrize("case, way", [*zip(SEGMENTS, cycle(WAYS), strict=False)])
+def test_steps_on_record_are_those_of_the_agents_that_made_them(case: str, way: Way) -> None:
+    script, segments = SEGMENTS[case]
+    run = Stored(way, stepper(1), {"go": script, "sub": [*NOTES, command("pay"), *NOTES, "<final>1</final>"]})
+    agents, accept = [stepper(most) for most, *_ in segments], ["max_steps", "clerk/max_steps"]
+    result: Any = None
+    for run.agent, (_, options, reason) in zip(agents, segments, strict=True):
+        result = (run.resume if result else run.execute)(**options)
+        assert (result.stop_reason, run.replay().messages) == (reason, result.messages)
+    for run.agent in [*agents, stepper(1), stepper(50)]:
+        assert run.replay(accept=accept).messages == result.messages
+        assert run.cut(len(run.load())).resume(input="more").messages[:len(result.messages)] == result.messages
+    for part in run.cuts():
+        for part.agent in (stepper(1), stepper(50)):
+            assert part.resume(in_flight="retry").pending or part.replay(accept=accept)
+    with pytest.raises(kernai.ReplayDivergenceError, match="messages_sent"):
+        run.cut(run.index("run_resumed"), stepper(1)).replay()
 
 
 def test_a_timeout_counts_each_segment_and_not_the_time_between() -> None:

@@ -65,6 +65,8 @@ class History:
         if recorded is None:
             return
         self.rows, self.resumes = recorded.all, recorded.resumes
+        #: whether no resume has changed the agent, so that a comparison includes its `max_steps`
+        self.has_one_agent = recorded.definition is recorded.start.definition
         since = max((one.seq for one, _ in recorded.resumes), default=-1)
         approved = [row.call_id for _, row in recorded.all[since + 1:] if isinstance(row, events.ApprovalGivenRow)]
         for one in left_out:
@@ -205,6 +207,14 @@ class ReplayCursor(Gate):
         else:
             self.spent = -1
             super().spend_call()
+
+    def steps(self, run: Run) -> range:
+        today = super().steps(run)
+        if self._compares and self._history.has_one_agent:
+            return today
+        following = (self.rows[at].row for at in range(self._written(), len(self.rows)))
+        ends = (row.steps for row in following if isinstance(row, events.ResultRow))
+        return range(run.steps, next(ends, max(today.stop, self.rows[-1].step + 1)))
 
     def why_stopped(self) -> RunStoppedError:
         end = next((one.row for one in self.rows[self._written():] if isinstance(one.row, events.ResultRow)), None)

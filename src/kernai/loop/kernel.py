@@ -100,8 +100,7 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
             from kernai.loop.workflow import run_given_plan  # most runs have no workflow
 
             return run.finish((yield from run_given_plan(run, run.given_plan)))
-        most = run.agent.max_steps
-        for step in range(run.steps, run.steps + most):
+        for step in run.gate.steps(run):
             effect = _call_model(run, step)
             try:
                 started, answer = run.clock.monotonic(), None
@@ -133,7 +132,8 @@ def run_loop(run: Run, content: tuple[InputPart, ...], *, again: bool = False) -
         run.gate.check()  # as at the start of a step: the last one may have been broken off
         # the error of a sub-run is read by another model, which can do neither
         advice = "" if run.scope else ": raise Agent(max_steps=...), or continue with history=result.messages"
-        raise MaxStepsReachedError(f"the agent used all its {most} steps without a final answer{advice}")
+        used = run.steps - run.first_step
+        raise MaxStepsReachedError(f"the agent used all its {used} steps without a final answer{advice}")
     except GeneratorExit:
         raise  # the driver has abandoned the run: nobody would read its result
     except BaseException as error:  # noqa: BLE001 - raised again unless a run may end that way

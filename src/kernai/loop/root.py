@@ -151,6 +151,10 @@ class Gate:
         if number >= budget.unchecked:
             budget.check_call(number)
 
+    def steps(self, run: Run) -> range:
+        """Returns the steps that the turn which begins may take; in a replay, those that it took."""
+        return range(run.steps, run.steps + run.agent.max_steps)
+
     def why_stopped(self) -> RunStoppedError:
         return self.cancellation.error()
 
