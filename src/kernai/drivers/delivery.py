@@ -54,7 +54,9 @@ class EventDelivery:
         self._recorded: list[Row] | None = None
         if type(recorder) is Recorder and type(recorder.sink) is MemorySink:
             self._recorded = recorder.sink.rows
-        self._callbacks = tuple([one for one in (on_event, stream) if one is not None])
+        self._callbacks: tuple[Callback, ...] = () if on_event is None else (on_event,)
+        if stream is not None:
+            self._callbacks += (stream,)
         self._on_task_complete = on_task_complete
         self.listening = bool(self._callbacks)
         self.observed = self.listening or on_task_complete is not None
