@@ -231,7 +231,8 @@ class Setup:
     ) -> GenerationOptions:
         """Returns the options with the grammar in the other provider's field, unless a middleware has changed it."""
         bare = _without(generation.extra, (provider or other).grammar_field or "")
-        if (bare == generation.extra) is (provider is not None):
+        has_grammar = bare != generation.extra
+        if has_grammar is (provider is None):  # in a run without a provider, only a middleware can have set one
             return generation
         return self.constrained(replace(generation, extra=bare), other)
 
