@@ -373,6 +373,9 @@ def test_steps_on_record_are_those_of_the_agents_that_made_them(case: str, way: 
     for run.agent, (_, options, reason) in zip(agents, segments, strict=True):
         result = (run.resume if result else run.execute)(**options)
         assert (result.stop_reason, run.replay().messages) == (reason, result.messages)
+        sent = [one["event"] for one in run.load() if not one.get("scope")][::-1]
+        used = sent[:sent.index("input_added") if "input_added" in sent else None].count("messages_sent")
+        assert reason != "max_steps" or f"used all its {used} steps" in str(result.error)
     for run.agent in [*agents, stepper(1), stepper(50)]:
         assert run.replay(accept=accept).messages == result.messages
         assert run.cut(len(run.load())).resume(input="more").messages[:len(result.messages)] == result.messages
