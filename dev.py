@@ -40,7 +40,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 #: pytest-xdist: an idle worker takes over half of another worker's tests
 PARALLEL = ("--dist", "worksteal")
 CORES = os.cpu_count() or 1
-WAITING = CORES + CORES // 2  # workers for tests that spend a quarter of the time waiting for processes and sockets
+WORKERS = CORES + CORES // 2  # tests spend up to a quarter of the time waiting for processes, sockets and threads
 #: what `test --fast` leaves out; the markers are explained in pyproject.toml
 FAST = "not slow and not process and not mcp and not browser"
 #: folders that `test --fast` leaves out: they take seconds to import, or changes of the core seldom break them
@@ -106,7 +106,7 @@ def test(arguments: list[str]) -> int:
     if "--fast" in arguments:
         chosen = [argument for argument in arguments if argument != "--fast"]
         return _pytest(["-m", FAST, *(f"--ignore=tests/{name}" for name in NOT_FAST), *chosen])
-    return _pytest(arguments, workers=WAITING)
+    return _pytest(arguments)
 
 
 def coverage(arguments: list[str]) -> int:
@@ -114,7 +114,7 @@ def coverage(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="kernai-coverage-") as folder:
         report = Path(folder) / "coverage.json"
         measured = ["--cov", "--cov-report=term", f"--cov-report=json:{report}"]
-        status = _pytest(["-m", MEASURED, *measured, *arguments], workers=WAITING)
+        status = _pytest(["-m", MEASURED, *measured, *arguments])
         if report.is_file():
             totals = json.loads(report.read_text(encoding="utf-8"))["totals"]
             taken, branches = totals["covered_branches"], totals["num_branches"]
@@ -492,7 +492,7 @@ def _python(arguments: Sequence[str], group: str | None = None, **environment: s
     return _call([_python_of(VENV), *arguments], **environment)
 
 
-def _pytest(arguments: Sequence[str], workers: int = CORES, **environment: str) -> int:
+def _pytest(arguments: Sequence[str], **environment: str) -> int:
     """Run tests in parallel. Bytecode is kept, since each process that they start would compile kernai again."""
     _install("test")
     if os.environ.get("KERNAI_REQUIRE_LOCAL"):
@@ -503,7 +503,7 @@ def _pytest(arguments: Sequence[str], workers: int = CORES, **environment: str) 
     if may_run and shutil.disk_usage(MEMORY).free > ENOUGH_MEMORY:
         os.environ.setdefault("TMPDIR", str(MEMORY))
     kept = ["-o", "tmp_path_retention_policy=failed"]  # only the files of failed tests
-    return _python(["-m", "pytest", "-n", str(workers), *PARALLEL, *kept, *arguments], **environment)
+    return _python(["-m", "pytest", "-n", str(WORKERS), *PARALLEL, *kept, *arguments], **environment)
 
 
 def _call(command: Sequence[str | Path], **environment: str) -> int:
