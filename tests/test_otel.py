@@ -16,26 +16,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from kernai import (
-    Agent,
-    Event,
-    Limits,
-    LlmResponse,
-    Media,
-    MemorySink,
-    MemoryStore,
-    MockProvider,
-    Pause,
-    Provider,
-    ProviderError,
-    Recorder,
-    Result,
-    Usage,
-    execute,
-    outside,
-    resume,
-    skill,
-)
+import kernai
+from kernai import Agent, Event, LlmResponse, MemoryStore, MockProvider, Pause, Recorder, Usage, execute, outside, skill
 from kernai.middleware import retry
 from kernai.otel import SpanSink
 from kernai.testing import check_sink
@@ -85,7 +67,7 @@ def agent_saying(*answers: Any, **options: Any) -> Agent:
     return Agent(**{"name": "clerk", "instructions": "x", "provider": mock, "skills": [search], **options})
 
 
-def run_to(sink: SpanSink, agent: Agent, way: Way = by_execute, **options: Any) -> Result:
+def run_to(sink: SpanSink, agent: Agent, way: Way = by_execute, **options: Any) -> kernai.Result:
     return way(agent, "Look.", recorder=Recorder(sink), run_id="run-1", **options)
 
 
@@ -129,7 +111,7 @@ def test_with_content_spans_hold_the_messages_as_the_conventions_say() -> None:
     answer = {"role": "assistant", "parts": [{"type": "text", "content": "<final>Found.</final>"}], "finish_reason": "unknown"}
     assert json.loads(str((last.attributes or {})["gen_ai.output.messages"])) == [answer]
     failing = Traced(content=True)
-    asked: list[Any] = [outside("mail"), Media.from_bytes(b"1", mime_type="image/png")]
+    asked: list[Any] = [outside("mail"), kernai.Media.from_bytes(b"1", mime_type="image/png")]
     execute(agent_saying(RuntimeError("down")), asked, recorder=Recorder(failing.sink))
     chat, run = [{key: str(value) for key, value in (one.attributes or {}).items()} for one in failing.spans]
     assert json.loads(chat["gen_ai.output.messages"])[0]["finish_reason"] == "error"
@@ -149,7 +131,7 @@ def test_a_failed_call_is_an_error_span_with_its_type(way: Way) -> None:
     }
     assert all(one.status.description is None for one in traced.spans)
     limited = Traced()
-    run_to(limited.sink, agent_saying('<command name="search">tea</command>'), way, limits=Limits(max_calls=1))
+    run_to(limited.sink, agent_saying('<command name="search">tea</command>'), way, limits=kernai.Limits(max_calls=1))
     whole = limited.named("invoke_agent clerk")
     assert (whole.status.status_code, (whole.attributes or {})["error.type"]) == (StatusCode.ERROR, "max_calls")
     asks = agent_saying('<command name="search">tea</command>').replace(approve=lambda _: Pause("may I?"))
@@ -186,7 +168,7 @@ def test_the_span_of_a_run_is_below_the_callers_span() -> None:
 
 
 def test_spans_of_a_recording_exported_later_keep_the_recorded_times() -> None:
-    live, later, kept = Traced(), Traced(), MemorySink()
+    live, later, kept = Traced(), Traced(), kernai.MemorySink()
     agent = agent_saying('<command name="search">tea</command>', "<final>Found.</final>")
     execute(agent, "Look.", recorder=Recorder(kept))
     for event in kept.entries:
@@ -246,17 +228,17 @@ def test_a_processor_may_run_an_agent_with_the_same_sink() -> None:
 def test_a_model_call_of_a_resumed_run_has_a_span_with_its_usage() -> None:
     traced, store = Traced(), MemoryStore()
     execute(agent_saying(RuntimeError("down")), "Look.", store=store, run_id="run-1")
-    resume(agent_saying("<final>x</final>"), "run-1", store=store, recorder=Recorder(traced.sink))
+    kernai.resume(agent_saying("<final>x</final>"), "run-1", store=store, recorder=Recorder(traced.sink))
     assert ("chat text-only", "invoke_agent clerk") in traced.parents()
     assert (traced.named("chat text-only").attributes or {})["gen_ai.usage.input_tokens"] == 100
 
 
 def test_a_model_calls_span_names_the_model_that_answered_and_the_tokens_of_all_attempts() -> None:
-    class Vendor(Provider):
+    class Vendor(kernai.Provider):
         def call(self, messages: Any, model: Any, generation: Any, on_chunk: Any) -> LlmResponse:
             if on_chunk.given_up is None:
                 on_chunk.report_usage(Usage(prompt_tokens=4))
-                raise ProviderError("down", retryable=True)
+                raise kernai.ProviderError("down", retryable=True)
             beside = {"model": "gpt-4o-2024", "response_id": "r-1"}
             return LlmResponse("Hi.", prompt_tokens=9, completion_tokens=1, cached_tokens=5, cache_write_tokens=2, metadata=beside)
 

@@ -13,23 +13,7 @@ from typing import Any, Literal
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    Limits,
-    Media,
-    Message,
-    MockProvider,
-    Model,
-    Models,
-    Protocol,
-    ProviderError,
-    Recorder,
-    Skill,
-    SkillContext,
-    SkillInputError,
-    skill,
-)
+from kernai import Agent, Context, Limits, Media, Message, MockProvider, Model, Models, Protocol, Recorder, Skill, skill
 from kernai.agents.agent import OPTIONS
 from tests.loop.loop_cases import add, command, echo, plan, task
 from tests.ways import WAYS, Way
@@ -368,7 +352,7 @@ def test_a_failure_of_the_agent_is_an_error_that_the_caller_reads(way: Way) -> N
     def instructions() -> str:
         raise OSError("no instructions today")
 
-    lost = Agent(instructions="", provider=MockProvider().fail_on_step(0, ProviderError("connection lost")))
+    lost = Agent(instructions="", provider=MockProvider().fail_on_step(0, kernai.ProviderError("connection lost")))
     endless = Agent(instructions="", provider=MockProvider(command("/skills")), max_steps=2)
     helpers = {"lost": lost, "endless": endless, "fails": Agent(instructions=instructions)}
     provider, recorder = MockProvider("".join(command(name, "x") for name in helpers), final("done")), Recorder()
@@ -392,7 +376,7 @@ def test_a_sub_run_shares_context_media_and_limits(way: Way) -> None:
     seen: list[tuple[str, int]] = []
 
     @skill(register=False)
-    def draw(ctx: SkillContext[Mine]) -> Media:
+    def draw(ctx: kernai.SkillContext[Mine]) -> Media:
         seen.append((ctx.run_context.user, ctx.run_context.depth))
         return picture
 
@@ -478,8 +462,8 @@ def test_outside_of_a_run_it_is_a_plain_skill() -> None:
     assert helper("directly") == "helped: directly"
     undescribed = Agent(instructions="").as_skill("x", None)  # type: ignore[arg-type]  # the point
     assert (list(helper.inputs), helper.description, undescribed.description) == (["input"], "helps", "")
-    with pytest.raises(SkillInputError, match="input"):
+    with pytest.raises(kernai.SkillInputError, match="input"):
         helper.call({})
     assert "helper" in repr(helper)
-    with pytest.raises(ProviderError, match="no provider is set"):
+    with pytest.raises(kernai.ProviderError, match="no provider is set"):
         agent_of("helper").as_skill("helper", "helps").call("me")

@@ -11,20 +11,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Event,
-    LlmResponse,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Model,
-    Recorder,
-    Skill,
-    SkillContext,
-    arun,
-    skill,
-)
+from kernai import Agent, Event, LlmResponse, MemoryStore, Message, MockProvider, Recorder, SkillContext, arun, skill
 from kernai.drivers.background_loop import BackgroundLoop
 from kernai.testing.contracts import at_once
 from tests.scripted import AsyncScripted, OnChunk
@@ -48,7 +35,7 @@ async def test_async_functions_run_on_the_loop_and_sync_ones_in_threads(protocol
 
     both = (("now", plain), ("later", native))
     agent = Agent(
-        instructions="x", skills=[Skill(name, execute=one, inputs={}) for name, one in both if not protocols],
+        instructions="x", skills=[kernai.Skill(name, execute=one, inputs={}) for name, one in both if not protocols],
         protocols=[kernai.Protocol(name, one) for name, one in both if protocols],
     )
     text = "".join(str(kernai.Block(name)) if protocols else command(name) for name, _ in both)
@@ -162,7 +149,7 @@ async def test_progress_is_emitted_while_an_earlier_one_is_still_being_handled(i
         elif event.type == "progress":
             second_heard.set()
 
-    def answer(messages: Sequence[Message], _: Model) -> str:
+    def answer(messages: Sequence[Message], _: kernai.Model) -> str:
         asked = messages[-1].text
         if asked == "go":
             return plan("a", "b") if in_tasks else command("talk", "a and b")

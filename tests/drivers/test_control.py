@@ -9,23 +9,8 @@ from typing import Any
 
 import pytest
 
-from kernai import (
-    Agent,
-    LimitReachedError,
-    LlmResponse,
-    Message,
-    MockProvider,
-    Model,
-    Protocol,
-    Provider,
-    ProviderError,
-    Recorder,
-    RunCancelledError,
-    Skill,
-    Stop,
-    StopReason,
-    skill,
-)
+import kernai
+from kernai import Agent, LlmResponse, Message, MockProvider, Protocol, ProviderError, Recorder, Skill, Stop, skill
 from tests.loop.loop_cases import command, plan, task
 from tests.scripted import Scripted
 from tests.ways import WAYS, Way, as_async
@@ -62,7 +47,7 @@ def test_a_stop_ends_the_run_with_its_reason_after_the_outcome_of_the_call(way: 
     recorder = Recorder()
     result = way(agent_of(source, Stop("guardrail", "no refunds")), recorder=recorder)
     assert (result.stop_reason, result.text) == ("guardrail", None)
-    assert isinstance(result.error, LimitReachedError)
+    assert isinstance(result.error, kernai.LimitReachedError)
     assert (str(result.error), result.error.reason, result.error.result) == ("no refunds", "guardrail", result)
     outcome, ended = recorder.entries[-2:]
     assert ended.data["error"] == "no refunds"
@@ -99,7 +84,7 @@ def test_only_the_sub_run_in_which_it_is_raised_ends(way: Way) -> None:
             raise Stop("guardrail", "not that")
         return f"did {what}"
 
-    def answer(messages: Sequence[Message], model: Model) -> str:
+    def answer(messages: Sequence[Message], model: kernai.Model) -> str:
         last = messages[-1].text
         if last in ("bad", "good"):
             return command("act", last)
@@ -118,12 +103,12 @@ def test_a_stop_and_a_limit_name_a_reason_that_exists() -> None:
         with pytest.raises(ValueError, match=r"reason must be 'final' or one of max_steps, .*guardrail"):
             Stop(reason, "why")  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"reason must be one of max_steps, .*guardrail"):
-            LimitReachedError("why", reason)  # type: ignore[arg-type]
+            kernai.LimitReachedError("why", reason)  # type: ignore[arg-type]
     for text in ("", None, 5):
         with pytest.raises(ValueError, match=r"Stop\('final', text\) needs the answer as text"):
             Stop("final", text)  # type: ignore[arg-type]
     assert Stop("guardrail", 5).message == "5"  # type: ignore[arg-type]
-    assert str(Stop(StopReason.LOOP)) == "the run was stopped: loop"
+    assert str(Stop(kernai.StopReason.LOOP)) == "the run was stopped: loop"
 
 
 # ---------------------------------------------------------------------------- failures that look like the end of a run
@@ -199,7 +184,7 @@ def test_a_task_group_that_fails_in_a_call_is_that_calls_failure(way: Way, at_on
     ]
 
 
-class Hedged(Provider):
+class Hedged(kernai.Provider):
     def call(self, *given: Any) -> LlmResponse:
         return asyncio.run(self.acall(*given))
 
@@ -228,7 +213,7 @@ class Chatty:
     def __call__(self, messages: Sequence[Message], on_chunk: Any) -> str:
         for late in self.channels:
             for say in (partial(late, "LATE"), partial(late.block, 0, "command", "look", "LATE")):
-                with pytest.raises(RunCancelledError, match="this model call has ended") as caught:
+                with pytest.raises(kernai.RunCancelledError, match="this model call has ended") as caught:
                     say()
                 self.refused.append(caught.value)
         self.channels.append(on_chunk)

@@ -12,20 +12,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Event,
-    Limits,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Model,
-    Pause,
-    Recorder,
-    Skill,
-    SkillContext,
-    Stop,
-)
+from kernai import Agent, Event, Limits, MemoryStore, MockProvider, Model, Pause, Recorder, Skill, SkillContext, Stop
 from tests.loop.loop_cases import Unprintable, command, plan, task
 from tests.ways import LIVE_ONLY, PATIENCE, WAYS, Way, as_async, by_aexecute, by_astream
 
@@ -232,7 +219,7 @@ def test_callbacks_are_called_one_at_a_time_whatever_runs_at_once(way: Way) -> N
             await asyncio.sleep(0)
         return "said"
 
-    def answer(messages: Sequence[Message], _: Model) -> str:
+    def answer(messages: Sequence[kernai.Message], _: Model) -> str:
         asked = messages[-1].text
         if asked == "go":
             return plan(*(task(one) for one in "abcdefgh"), strategy="parallel")

@@ -12,22 +12,8 @@ from typing import Any
 
 import pytest
 
-from kernai import (
-    Agent,
-    Context,
-    Message,
-    MockProvider,
-    Model,
-    Protocol,
-    Recorder,
-    Skill,
-    SkillContext,
-    aexecute,
-    execute,
-    run,
-    skill,
-    stream,
-)
+import kernai
+from kernai import Agent, Message, MockProvider, Model, Recorder, Skill, SkillContext, aexecute, run, skill, stream
 from kernai.testing.contracts import at_once
 from tests.ways import PATIENCE, SYNC_WAYS, WAYS, Way, by_aexecute, by_execute, join_threads
 from tests.written import command, final, plan
@@ -112,7 +98,7 @@ def test_a_skill_may_stop_the_event_loop_of_its_run_or_cancel_all_other_tasks(st
 @pytest.mark.parametrize("way", [by_execute, by_aexecute])
 def test_a_run_is_freed_at_its_end_and_does_not_wait_for_the_garbage_collector(way: Way) -> None:
     @skill(register=False)
-    def look(ctx: SkillContext[Context]) -> str:
+    def look(ctx: SkillContext[kernai.Context]) -> str:
         return ctx.call_id
 
     skills = [look, Skill("fail", execute=lambda: 1 / 0, inputs={})]
@@ -167,7 +153,7 @@ class AsyncCallback:
     async def __call__(self, *_: Any, **__: Any) -> None: ...
 
 
-@pytest.mark.parametrize("runner", [run, execute, stream])
+@pytest.mark.parametrize("runner", [run, kernai.execute, stream])
 @pytest.mark.parametrize("option", ["on_event", "on_task_complete"])
 @pytest.mark.parametrize("callback", [AsyncCallback(), AsyncCallback().__call__, partial(AsyncCallback().__call__, 1)])
 def test_an_async_callback_of_a_sync_run_is_the_callers_mistake(
@@ -254,7 +240,7 @@ def test_context_variables_set_by_a_skill_reach_neither_the_next_one_nor_the_cal
     agent = Agent(
         instructions="", provider=MockProvider(call + call, call, "<final>done</final>"), parallel_skills=parallel,
         skills=[] if is_protocol else [Skill("note", execute=function)],
-        protocols=[Protocol("note", function)] if is_protocol else [],
+        protocols=[kernai.Protocol("note", function)] if is_protocol else [],
     )
     SEEN.clear()
     token = USER.set("the caller")

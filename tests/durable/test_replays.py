@@ -15,18 +15,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    JsonlSink,
-    KernaiError,
-    LlmResponse,
-    MemoryStore,
-    MockProvider,
-    ProviderError,
-    Recorder,
-    Result,
-    Skill,
-)
+from kernai import Agent, JsonlSink, KernaiError, MemoryStore, MockProvider, ProviderError, Recorder, Result, Skill
 from kernai.blocks import block
 from kernai.durable import history
 from kernai.jsonio.json_data import jsonable
@@ -331,7 +320,7 @@ QUOTING = Skill("look", execute=lambda: command("wipe"), inputs={})
 #: by the option whose default another version may have changed: the two values, and what the model says
 DEFAULTS: dict[str, tuple[Any, Any, list[Any]]] = {
     "on_prose": ("correct", "accept", ["only prose"]),
-    "on_truncated": ("continue", "accept", [LlmResponse('<block type="final">one ', 1, finish_reason="length")]),
+    "on_truncated": ("continue", "accept", [kernai.LlmResponse('<block type="final">one ', 1, finish_reason="length")]),
     "quoted_calls": ("confirm", "run", [command("look"), command("wipe")]),
     "dialects": ("correct", "run", ['<tool_call>{"name": "wipe", "arguments": {}}</tool_call>']),
     "output_retries": (2, 0, ["<final>no number</final>"]),
@@ -344,8 +333,8 @@ def test_recorded_steps_are_replayed_with_the_options_they_were_made_with(option
     before, after, said = DEFAULTS[option]
     wiped: list[str] = []
     wipe = Skill("wipe", execute=lambda: wiped.append("wiped"), inputs={})
-    last = LlmResponse("1</block>" if option == "on_truncated" else "<final>1</final>", 1)
-    script = [*said, last, LlmResponse("<final>2</final>", 1)]
+    last = kernai.LlmResponse("1</block>" if option == "on_truncated" else "<final>1</final>", 1)
+    script = [*said, last, kernai.LlmResponse("<final>2</final>", 1)]
     model = MockProvider().on_call(lambda messages, _: script[sum(message.role == "assistant" for message in messages)])
     made_with: dict[str, Any] = {option: before}
     it = Agent(instructions="x", skills=[QUOTING, wipe], output=int if option == "output_retries" else None, **made_with)

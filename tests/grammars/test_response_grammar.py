@@ -16,22 +16,8 @@ import pydantic
 import pytest
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
 
-from kernai import (
-    Agent,
-    Block,
-    GenerationOptions,
-    Input,
-    Media,
-    MockProvider,
-    Model,
-    Protocol,
-    Skill,
-    SkillInputError,
-    execute,
-    isolated,
-    parse,
-    skills,
-)
+import kernai
+from kernai import Agent, Block, Input, Media, MockProvider, Model, Protocol, Skill, execute, isolated, parse, skills
 from kernai.grammars.gbnf import Rules, decimals, integers
 from kernai.grammars.response_grammar import JsonGrammar
 from kernai.inputs.answer_type import AnswerType
@@ -135,7 +121,7 @@ def test_a_grammar_accepts_usage_lines_and_nothing_but_answers_and_valid_calls(p
             (shown,) = parse(one.usage()).blocks
             try:
                 one.bind(one.read(shown.content))
-            except SkillInputError:
+            except kernai.SkillInputError:
                 continue  # the usage line of a model class with its own bounds may be invalid
             assert grammar.accepts(one.usage()), (seed, one.usage())
             assert one.usage() in one.describe()
@@ -369,7 +355,7 @@ class Server(MockProvider):
     grammar_field = "structured.grammar"
 
 
-def sent_at(server: MockProvider, step: int) -> GenerationOptions:
+def sent_at(server: MockProvider, step: int) -> kernai.GenerationOptions:
     return server.calls[step].generation
 
 

@@ -10,22 +10,7 @@ from typing import Any
 import pytest
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    LimitReachedError,
-    Limits,
-    MaxStepsReachedError,
-    MemoryStore,
-    MockProvider,
-    Model,
-    Plan,
-    Recorder,
-    RunStoppedError,
-    Skill,
-    StopReason,
-    Task,
-)
+from kernai import Agent, Context, LimitReachedError, Limits, MockProvider, Model, Plan, Skill, StopReason, Task
 from kernai.testing import ByHand
 from kernai.values.result import Usage
 from tests.loop.loop_cases import add, command, echo, plan, task
@@ -59,13 +44,13 @@ def by_hand(*turns: str, limits: Limits, agent: dict[str, Any] | None = None, **
 def test_each_limit_stops_a_run_with_its_reason_and_is_named(limits: Limits, reason: StopReason, steps: int, says: str) -> None:
     provider = MockProvider(ECHO).with_token_counter(tokens(80, 20))
     agent = Agent(instructions="", skills=[echo], model=PRICED, max_steps=4, provider=provider)
-    recorder = Recorder()
+    recorder = kernai.Recorder()
     result = kernai.execute(agent, "Go.", limits=limits, recorder=recorder)
     assert (result.stop_reason, result.text, result.steps) == (reason, None, steps)
     assert recorder.entries[-1].stop == reason
     assert isinstance(result.error, LimitReachedError)
-    assert isinstance(result.error, RunStoppedError)
-    assert isinstance(result.error, MaxStepsReachedError) == (reason is StopReason.MAX_STEPS)
+    assert isinstance(result.error, kernai.RunStoppedError)
+    assert isinstance(result.error, kernai.MaxStepsReachedError) == (reason is StopReason.MAX_STEPS)
     assert result.error.reason == reason
     assert says in str(result.error)
     replayed = kernai.replay(agent, recording=recorder.entries).result
@@ -271,7 +256,7 @@ def endless(calls: list[str], at_once: int = 1) -> Agent:
 
 def test_each_input_of_a_session_may_make_500_calls_and_a_number_is_for_all_of_them() -> None:
     for limits, in_all in ((None, 1000), (Limits(max_calls=600), 600)):
-        store, calls = MemoryStore(), list[str]()
+        store, calls = kernai.MemoryStore(), list[str]()
         agent = endless(calls, at_once=99)
         made = [
             kernai.execute(agent, "Go.", store=store, run_id="r", limits=limits),

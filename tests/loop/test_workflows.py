@@ -10,22 +10,8 @@ from typing import Any
 
 import pytest
 
-from kernai import (
-    Agent,
-    Block,
-    Context,
-    Limits,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Model,
-    Provider,
-    Recorder,
-    Result,
-    Skill,
-    SkillContext,
-    skill,
-)
+import kernai
+from kernai import Agent, Block, Context, Limits, Message, MockProvider, Model, Provider, Recorder, Result, Skill, skill
 from tests.loop.loop_cases import Unprintable
 from tests.scripted import AsyncScripted
 from tests.ways import ALL, DRIVERS, PATIENCE, WAYS, Way, by_aexecute, by_astream, by_execute
@@ -221,7 +207,7 @@ def test_the_hosts_context_reaches_every_task(way: Way) -> None:
     seen: list[tuple[str, str, int, str | None]] = []
 
     @skill(register=False)
-    def who(ctx: SkillContext[Mine]) -> str:
+    def who(ctx: kernai.SkillContext[Mine]) -> str:
         mine = ctx.run_context
         seen.append((mine.user, mine.connection, mine.depth, mine.task_id))
         return mine.user
@@ -281,7 +267,7 @@ def test_the_hook_is_called_once_a_task_also_for_two_workflows_with_the_same_ids
 
 @DRIVERS
 def test_the_hook_gets_the_input_of_a_task_that_a_resume_ends(run: Way, again: Way) -> None:
-    cancel, store, hooked = threading.Event(), MemoryStore(), list[Any]()
+    cancel, store, hooked = threading.Event(), kernai.MemoryStore(), list[Any]()
 
     def answer(asked: str, messages: Sequence[Message]) -> str:
         if asked == "do a":

@@ -25,23 +25,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 import kernai
-from kernai import (
-    Agent,
-    Block,
-    Context,
-    Decision,
-    MemoryStore,
-    Message,
-    MockProvider,
-    Model,
-    PendingCall,
-    Result,
-    Skill,
-    SkillContext,
-    Trusted,
-    neutralize,
-    outside,
-)
+from kernai import Agent, Block, Context, Decision, Message, PendingCall, Result, Skill, Trusted, neutralize, outside
 
 #: what the user may write, and what the attacker wants; some differ only in a letter, a space or a connector
 GOOD = ["bob@x.org", "ann.lee@x.org", "Bob Smith", "DE89 3704", "acc-77", "https://x.org/a?b=1", "4711", "Müller & Söhne"]
@@ -112,7 +96,7 @@ class Trial:
         self.is_replay = False
         self.native = self.random.random() < 0.3
         self.in_tasks = self.random.choice([False, False, True])
-        self.store = MemoryStore() if self.random.random() < 0.6 else None
+        self.store = kernai.MemoryStore() if self.random.random() < 0.6 else None
         self.agent = self._agent(depth=0)
 
     # ------------------------------------------------------------------------------------------------ what is written
@@ -158,7 +142,7 @@ class Trial:
         skills: list[Any] = self._skills()
         if depth < 2 and one.random() < 0.5:
             skills.append(self._agent(depth + 1).as_skill("clerk", "Does it."))
-        provider = MockProvider(native=self.native, chunk_size=4096).on_call(self._respond)
+        provider = kernai.MockProvider(native=self.native, chunk_size=4096).on_call(self._respond)
         return Agent(
             instructions=self.parts(), provider=provider, skills=skills, max_steps=7, workflows=one.random() < 0.5,
             parallel_skills=one.random() < 0.3, calls="native" if self.native else "blocks",
@@ -194,7 +178,7 @@ class Trial:
     def fails(self) -> str:
         raise ValueError(self.by_attacker())
 
-    def look_up(self, ctx: SkillContext[Context]) -> str:
+    def look_up(self, ctx: kernai.SkillContext[Context]) -> str:
         text = self.random.choice(GOOD)
         self.said.append(text)
         ctx.run_context.trust(text)
@@ -225,7 +209,7 @@ class Trial:
 
     # ---------------------------------------------------------------------------------------------------- the model
 
-    def _respond(self, messages: Sequence[Message], model: Model) -> str:
+    def _respond(self, messages: Sequence[Message], model: kernai.Model) -> str:
         if self.is_replay:
             self.faults.append("the model was called in a replay")
         self.steps += 1

@@ -15,20 +15,8 @@ from typing import Any
 
 from mcp.types import CallToolResult
 
-from kernai import (
-    Agent,
-    Context,
-    Credential,
-    Media,
-    Message,
-    MockProvider,
-    Model,
-    ProviderError,
-    Skill,
-    SkillContext,
-    SkillResult,
-    skill,
-)
+import kernai
+from kernai import Agent, Context, Credential, Media, Message, MockProvider, Model, Skill, SkillContext, skill
 
 PATIENCE = 30  # seconds after which a test that hangs fails
 
@@ -70,7 +58,7 @@ def give(what: str) -> Any:
     return {
         "nothing": None, "text": "a <b> & ü", "dict": {"a": [1, None]}, "list": [1, "x"], "record": Point(1),
         "picture": PICTURE, "sound": SOUND, "letter": LETTER, "archive": ARCHIVE, "page": PAGE,
-        "parts": ["see: ", PICTURE], "noted": SkillResult("text", [SOUND], {"secret": "of the recording"}),
+        "parts": ["see: ", PICTURE], "noted": kernai.SkillResult("text", [SOUND], {"secret": "of the recording"}),
         "dict with media": {"picture": PICTURE}, "bytes": b"raw", "gone": Media.from_file("/nowhere/x.png"),
         "surrogate": "a\ud800b", "surrogates in data": {"\ud800": ["\udfff"]}, "json text": '{"not": "data"}',
         "result of MCP": CallToolResult(content=[], is_error=True),
@@ -233,7 +221,7 @@ def owner(ctx: SkillContext[Shop]) -> str:
 def think(messages: Sequence[Message], model: Model) -> str:
     last = messages[-1].text
     if last == "fail":
-        raise ProviderError("the vendor is gone")
+        raise kernai.ProviderError("the vendor is gone")
     if last == "wait":
         return '<command name="poll"></command>'
     if 'name="count"' in last:

@@ -22,20 +22,9 @@ from typing import Any
 
 import pytest
 
+import kernai_providers
 from kernai import GenerationOptions, LlmResponse, Message, Model, ProviderError
-from kernai_providers import (
-    AnthropicProvider,
-    GeminiProvider,
-    HttpProvider,
-    HttpTransport,
-    MemoryTransport,
-    OllamaProvider,
-    OpenAIProvider,
-    Request,
-    ResponsesProvider,
-    Transport,
-    resolve,
-)
+from kernai_providers import HttpProvider, HttpTransport, MemoryTransport, OpenAIProvider, Request, Transport, resolve
 from kernai_providers.httpx_transport import HttpxTransport
 from kernai_providers.in_process import MemoryReply
 from vendor_wires import WIRES
@@ -43,8 +32,8 @@ from wire_format import Wire
 from wire_server import WireServer
 
 ADAPTERS: dict[str, type[HttpProvider]] = {
-    "openai": OpenAIProvider, "openai-responses": ResponsesProvider, "anthropic": AnthropicProvider,
-    "gemini": GeminiProvider, "ollama": OllamaProvider,
+    "openai": OpenAIProvider, "openai-responses": kernai_providers.ResponsesProvider, "anthropic": kernai_providers.AnthropicProvider,
+    "gemini": kernai_providers.GeminiProvider, "ollama": kernai_providers.OllamaProvider,
 }  # fmt: skip
 
 #: with characters that URLs and JSON escape; what must not be shown in any spelling is its core

@@ -20,20 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kernai
-from kernai import (
-    Agent,
-    Context,
-    Credential,
-    Event,
-    LlmResponse,
-    MappingResolver,
-    MemoryStore,
-    MockProvider,
-    Protocol,
-    Recorder,
-    Skill,
-    SkillContext,
-)
+from kernai import Agent, Context, Credential, Event, MemoryStore, MockProvider, Protocol, Recorder, Skill, SkillContext
 from kernai.recording.log import line
 from tests.loop.loop_cases import command, echo, plan, task
 
@@ -282,7 +269,7 @@ def broken_handler(*_: Any) -> str:
 
 
 class BrokenProvider(MockProvider):
-    def call(self, *_: Any) -> LlmResponse:
+    def call(self, *_: Any) -> kernai.LlmResponse:
         raise LookupError("no entry")
 
 
@@ -305,7 +292,7 @@ def test_the_traceback_of_a_failed_call_is_only_in_the_debug_log(
 
     def log_of(level: int, *, debug: bool) -> str:
         with logged(level, debug=debug) as text:
-            kernai.configure(credential_resolver=MappingResolver({"key": KEY}))
+            kernai.configure(credential_resolver=kernai.MappingResolver({"key": KEY}))
             agent = Agent(
                 instructions="", skills=skills, protocols=[Protocol("breaks", broken_handler)],
                 provider=provider(turn * (1 + parallel), "done"), parallel_skills=parallel,

@@ -15,23 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kernai
-from kernai import (
-    Agent,
-    CompositeSink,
-    Context,
-    Credential,
-    JsonlSink,
-    KernaiError,
-    MappingResolver,
-    Media,
-    MediaStore,
-    MemorySink,
-    MockProvider,
-    Recorder,
-    Skill,
-    SkillContext,
-    SkillResult,
-)
+from kernai import Agent, Context, Credential, JsonlSink, Media, MediaStore, Recorder, Skill, SkillContext, SkillResult
 from kernai.testing.contracts import at_once
 
 KEYS = ("a", "b", "c")
@@ -84,9 +68,9 @@ def test_data_that_json_cannot_hold_is_neither_emitted_nor_scrubbed() -> None:
     circle: list[object] = []
     circle.append(circle)
     for data in (b"raw", circle):
-        with pytest.raises(KernaiError):
+        with pytest.raises(kernai.KernaiError):
             SkillContext(SKILL).emit(data)
-    with pytest.raises(KernaiError, match="contains itself or nests deeper"):
+    with pytest.raises(kernai.KernaiError, match="contains itself or nests deeper"):
         reading(a="alpha").scrub(circle)
 
 
@@ -176,11 +160,11 @@ def test_a_credential_is_in_nothing_that_a_run_records_or_sends(leak: str, tmp_p
             ctx.emit({"deep": [made, Odd(secret), Held(secret)]})
         return made
 
-    kernai.configure(credential_resolver=MappingResolver({"a": secret}))
+    kernai.configure(credential_resolver=kernai.MappingResolver({"a": secret}))
     one = Skill("leaky", execute=leaky, credentials={"a": Credential()})
-    provider, memory = MockProvider('<command name="leaky"></command>', "done"), MemorySink()
+    provider, memory = kernai.MockProvider('<command name="leaky"></command>', "done"), kernai.MemorySink()
     with JsonlSink(tmp_path / "run.jsonl") as sink:
-        recorder = Recorder(CompositeSink(memory, sink))
+        recorder = Recorder(kernai.CompositeSink(memory, sink))
         context = Context()
         result = kernai.execute(
             Agent(instructions="", skills=[one], provider=provider), "Go.", recorder=recorder, context=context
@@ -198,9 +182,9 @@ def test_a_credential_in_the_text_of_an_exit_reaches_neither_the_caller_nor_a_re
     def leaky(ctx: SkillContext[Any]) -> None:
         sys.exit(f"no access with {ctx.credential('a')}")
 
-    kernai.configure(credential_resolver=MappingResolver({"a": "alpha-secret"}))
+    kernai.configure(credential_resolver=kernai.MappingResolver({"a": "alpha-secret"}))
     one = Skill("call", execute=leaky, credentials={"a": Credential()})
-    inner = Agent(instructions="", skills=[one], provider=MockProvider('<command name="call"></command>'))
+    inner = Agent(instructions="", skills=[one], provider=kernai.MockProvider('<command name="call"></command>'))
     outer = inner.replace(skills=[inner.as_skill("call", "An agent that calls it.")])
     with pytest.raises(SystemExit, match=r"^no access with \[credential a\]$"):
         kernai.execute(outer, "Go.", recorder=(recorder := Recorder()))

@@ -17,22 +17,8 @@ import pydantic
 import pytest
 from typing_extensions import Doc
 
-from kernai import (
-    Agent,
-    Context,
-    Credential,
-    Input,
-    Media,
-    MockProvider,
-    Setting,
-    Skill,
-    SkillContext,
-    SkillInputError,
-    execute,
-    parse,
-    skill,
-    skills,
-)
+import kernai
+from kernai import Context, Credential, Input, Media, Setting, Skill, SkillContext, SkillInputError, skill, skills
 from kernai.inputs.schema import NO_VALUE, REQUIRED
 
 
@@ -362,8 +348,8 @@ def test_a_subclass_of_skill_may_parse_and_bind_parameters_in_its_own_way() -> N
     def say(text: str) -> str:
         return text
 
-    provider = MockProvider('<command name="say">hello</command>', "<final>done</final>")
-    result = execute(Agent(instructions="x", skills=[Shouted("say", execute=say)], provider=provider), "go")
+    provider = kernai.MockProvider('<command name="say">hello</command>', "<final>done</final>")
+    result = kernai.execute(kernai.Agent(instructions="x", skills=[Shouted("say", execute=say)], provider=provider), "go")
     assert ">HELLO!<" in result.messages[2].text
     assert Shouted("say", execute=say).rebind({"text": "a"}, {"text": "b"}) == {"text": "b!"}
 
@@ -384,7 +370,7 @@ def test_a_name_that_cannot_be_written_in_a_call_is_refused(name: Any, error: ty
 @pytest.mark.parametrize("name", ["find it", "a/b", "o'clock", "é🙂", "search-2"])
 def test_any_other_name_is_accepted(name: str) -> None:
     one = Skill(name, execute=lambda: None)
-    [block] = parse(one.usage()).blocks
+    [block] = kernai.parse(one.usage()).blocks
     assert block.name == one.name == name
 
 
