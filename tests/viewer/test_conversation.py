@@ -13,7 +13,7 @@ from tests.viewer.conftest import Show, step_card
 from tests.viewer.recordings import HOSTILE, PNG, Script, small
 
 
-def test_each_block_is_shown_with_its_outcome_between_the_prose(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_each_block_is_shown_with_its_outcome_and_a_sub_agents_conversation_opens_with_a_click(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     first = step_card(page, 0).first
     built_in, refused = first.locator(".block").all()
@@ -26,9 +26,6 @@ def test_each_block_is_shown_with_its_outcome_between_the_prose(show: Show, boug
     last = step_card(page, 2).first
     assert re.search(r"That is all\..*Answer.*Order from north\.", last.inner_text(), re.DOTALL)
 
-
-def test_the_conversation_of_a_sub_agent_opens_with_a_click(show: Show, bought: list[dict[str, Any]]) -> None:
-    page = show(bought)
     page.get_by_role("button", name="Its conversation: south").click()
     expect(page.locator("#scope option:checked")).to_contain_text("south (1.south)")
     expect(page.locator("#conversation .card.turn.user")).to_contain_text("Ask south.")
@@ -196,28 +193,23 @@ def test_a_link_shows_its_url_and_may_only_lead_to_the_web_or_to_mail(show: Show
     assert page.evaluate(WHAT_CAN_ACT) == []
 
 
-def test_a_text_is_shown_and_copied_as_recorded(show: Show) -> None:
-    text = "# Found\n\n- **north**"
+def test_a_text_is_shown_and_copied_as_recorded_and_matches_are_marked_even_where_it_is_rendered(show: Show) -> None:
+    text = "# Found\n\n- **north** is `open`"
     page = show(Script().add("run_start", {"input": "x"}).add("result", {"text": text, "stop_reason": "final"}).entries)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     answer = page.locator(".outcome-first")
     expect(answer.locator(".text")).to_have_text(text)
+    page.locator("#search").fill("open")
+    expect(answer.locator("mark")).to_have_text("open")
     answer.get_by_role("button", name="Render Markdown").click()
     expect(answer.get_by_role("heading", name="Found")).to_be_visible()
+    expect(answer.locator(".markdown code mark")).to_have_text("open")
     answer.get_by_role("button", name="Copy").click()
     expect(answer.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == text
     answer.get_by_role("button", name="As recorded").click()
     expect(answer.locator(".text")).to_have_text(text)
     expect(answer.locator(".markdown")).to_have_count(0)
-
-
-def test_search_matches_are_marked_in_rendered_text_too(show: Show) -> None:
-    page = show(recorded(["**north** is `open`"]).entries, at="#e1")
-    page.locator("#search").fill("open")
-    expect(page.locator("#e1 mark")).to_have_text("open")
-    page.get_by_role("button", name="Render Markdown").click()
-    expect(page.locator("#e1 .markdown code mark")).to_have_text("open")
 
 
 def test_text_without_markdown_and_very_long_text_cannot_be_rendered(show: Show) -> None:

@@ -97,16 +97,12 @@ def test_a_url_with_an_event_opens_that_event(show: Show) -> None:
     assert page.locator("#events .card").count() < 400  # cards far away are not drawn
 
 
-def test_the_way_back_from_an_event_leads_to_the_conversation(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_the_way_back_from_an_event_leads_to_the_conversation_and_a_link_removes_a_filter(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     page.locator("#conversation .card.step .link").first.click()
     expect(page.locator("#e3")).to_be_in_viewport()
     page.go_back()
     expect(page.locator("#conversation")).to_be_visible()
-
-
-def test_a_link_to_an_event_that_a_filter_hides_removes_the_filter(show: Show, bought: list[dict[str, Any]]) -> None:
-    page = show(bought)
     page.keyboard.press("2")
     page.locator("#errors").click()
     page.evaluate("location.hash = '#e1'")

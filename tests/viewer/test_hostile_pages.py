@@ -35,15 +35,15 @@ WHAT_CAN_ACT = """() => [...document.querySelectorAll("*")].flatMap((one) => [..
 VIEWS = {"1": "panel-conversation", "2": "panel-events", "3": "panel-timeline"}
 
 
-@pytest.mark.parametrize("key", VIEWS)
-def test_hostile_texts_stay_text_everywhere(show: Show, key: str) -> None:
+def test_hostile_texts_stay_text_everywhere(show: Show) -> None:
     page = show(hostile(), title=HOSTILE[0], viewport={"width": 390, "height": 844})
     assert page.title() == HOSTILE[0]
-    page.keyboard.press(key)
-    assert page.evaluate(SCROLL, VIEWS[key]) <= 0  # scrolled to the end, and nothing overflows
-    assert page.evaluate(WHAT_CAN_ACT) == []
-    assert page.locator("script").count() == 2
-    assert page.locator("iframe, object, embed, base, link:not([rel=icon]), meta[http-equiv=refresh], svg:not(#charts svg), form[action]").count() == 0
+    for key, pane in VIEWS.items():
+        page.keyboard.press(key)
+        assert page.evaluate(SCROLL, pane) <= 0  # scrolled to the end, and nothing overflows
+        assert page.evaluate(WHAT_CAN_ACT) == []
+        assert page.locator("script").count() == 2
+        assert page.locator("iframe, object, embed, base, link:not([rel=icon]), meta[http-equiv=refresh], svg:not(#charts svg), form[action]").count() == 0
 
 
 @pytest.mark.parametrize("text", ["</script><img src=x onerror='window.harmed=1'>", "javascript:window.harmed=1", "\u202etxt.exe", "a\0b"])

@@ -11,7 +11,7 @@ from tests.viewer.conftest import Show, box_of, rows, step_card
 from tests.viewer.recordings import Script, long, small
 
 
-def test_the_tree_shows_the_run_its_steps_calls_and_tasks_in_order(show: Show, bought: list[dict[str, Any]]) -> None:
+def test_the_tree_shows_steps_calls_and_tasks_in_order_with_sums_and_leads_to_events(show: Show, bought: list[dict[str, Any]]) -> None:
     page = show(bought)
     assert rows(page) == [
         "buyer", "Step 0 · no_such", "Step 1", "north", "Step 0 · look_up", "Step 1", "south", "Step 0 · look_up", "Step 1",
@@ -19,6 +19,17 @@ def test_the_tree_shows_the_run_its_steps_calls_and_tasks_in_order(show: Show, b
     ]
     levels = page.locator("#tree .row").evaluate_all("rows => rows.map(row => row.getAttribute('aria-level'))")
     assert levels == ["1", "2", "2", "3", "4", "4", "3", "4", "4", "3", "4", "2"]
+    figures = {
+        name: page.locator(".row", has=page.get_by_text(name, exact=True)).first.locator(".figure").all_inner_texts()
+        for name in ("buyer", "north", "compare", "Step 2")
+    }
+    assert [figures[name][0] for name in figures] == ["8,200", "2,050", "1,025", "1,025"]
+    assert {figures[name][1] for name in figures} == {"?"}
+    expect(page.locator("#head")).to_contain_text("8 model calls")
+    expect(page.locator("#head")).to_contain_text("cost unknown")
+    page.keyboard.press("2")
+    page.locator(".row", has=page.get_by_text("compare", exact=True)).click()
+    expect(page.locator("#events .target .type")).to_have_text("task_start")
 
 
 @pytest.mark.parametrize("ending, sign, words", [
@@ -76,18 +87,6 @@ def test_the_bars_of_concurrent_tasks_are_stacked(show: Show) -> None:
         for name, box in placed.items()
     }
     assert sixths == {"north": [1, 4], "south": [2, 3], "compare": [5, 6]}
-
-
-def test_tokens_are_shown_for_each_step_and_summed_for_tasks_and_the_run(show: Show, bought: list[dict[str, Any]]) -> None:
-    page = show(bought)
-    figures = {
-        name: page.locator(".row", has=page.get_by_text(name, exact=True)).first.locator(".figure").all_inner_texts()
-        for name in ("buyer", "north", "compare", "Step 2")
-    }
-    assert [figures[name][0] for name in figures] == ["8,200", "2,050", "1,025", "1,025"]
-    assert {figures[name][1] for name in figures} == {"?"}
-    expect(page.locator("#head")).to_contain_text("8 model calls")
-    expect(page.locator("#head")).to_contain_text("cost unknown")
 
 
 def test_missing_figures_are_unknown_and_partial_sums_are_marked(show: Show) -> None:
@@ -168,16 +167,6 @@ def test_a_row_focused_by_keyboard_is_not_covered(show: Show) -> None:
     for key in [*["ArrowDown"] * 15, "End", *["ArrowUp"] * 15, "Home"]:
         page.keyboard.press(key)
         assert focused.evaluate(IS_UNCOVERED)
-
-
-def test_a_click_on_a_row_shows_its_card(show: Show, bought: list[dict[str, Any]]) -> None:
-    page = show(bought)
-    page.locator(".row", has=page.get_by_text("Step 2", exact=True)).click()
-    expect(page.locator(".target h3")).to_have_text("Step 2")
-    expect(page.locator(".target")).to_be_in_viewport()
-    page.keyboard.press("2")
-    page.locator(".row", has=page.get_by_text("compare", exact=True)).click()
-    expect(page.locator("#events .target .type")).to_have_text("task_start")
 
 
 def test_several_runs_in_one_file_are_shown_together_and_can_be_selected(show: Show) -> None:
