@@ -30,9 +30,9 @@ def acting(act: Callable[..., Any]) -> kernai.Agent:
     return kernai.Agent(instructions="x", skills=[Skill("act", execute=act, inputs={})], provider=provider(SCRIPT))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_server(server: Server) -> Iterator[Server]:
-    """A server that a test may stop, unlike `server`."""
+    """A server that tests may stop and start again, unlike `server`."""
     with Server(durable=True) as own:
         yield own
 
@@ -68,7 +68,7 @@ def test_an_invalid_address_schema_or_pool_size_is_refused(given: dict[str, Any]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS[::2], ids=way_id)
-def test_a_run_survives_a_server_that_is_killed_and_restarted(own_server: Server, way: Way) -> None:
+def test_a_run_survives_a_server_that_is_killed_and_restarted(own_server: Server, schema: str, way: Way) -> None:
     calls: list[int] = []
 
     def act() -> None:
@@ -76,7 +76,7 @@ def test_a_run_survives_a_server_that_is_killed_and_restarted(own_server: Server
         own_server.kill()
         threading.Thread(target=own_server.start).start()
 
-    with opened(own_server) as kept:
+    with opened(own_server, schema=schema) as kept:
         assert way.execute(acting(act), "go", store=kept, run_id="r").text == "done"
         assert calls == [0, 1]
         with kernai.isolated():
@@ -86,7 +86,7 @@ def test_a_run_survives_a_server_that_is_killed_and_restarted(own_server: Server
 
 
 @pytest.mark.slow
-def test_a_server_that_is_down_for_longer_than_the_lease_ends_the_run_which_can_be_resumed(own_server: Server) -> None:
+def test_a_server_that_is_down_for_longer_than_the_lease_ends_the_run_which_can_be_resumed(own_server: Server, schema: str) -> None:
     calls: list[int] = []
 
     def act() -> None:
@@ -94,7 +94,7 @@ def test_a_server_that_is_down_for_longer_than_the_lease_ends_the_run_which_can_
         if len(calls) == 1:
             own_server.kill()
 
-    with opened(own_server) as kept:
+    with opened(own_server, schema=schema) as kept:
         expired = r"cannot append entries .* of run 'r' in .*|the lease on run 'r' may have expired"
         with pytest.raises(KernaiError, match=expired):
             kernai.execute(acting(act), "go", store=kept, run_id="r", lease=0.5)
