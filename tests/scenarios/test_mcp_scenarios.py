@@ -56,7 +56,7 @@ def servers() -> Path:
 # ------------------------------------------------------------------------------------------------ the good runs
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES[:2])
 @pytest.mark.usefixtures("servers")
 def test_a_scenario_passes_offline_and_sends_the_messages_of_its_tape(name: str) -> None:
     assert recorded(name)
@@ -78,11 +78,11 @@ def test_two_runs_in_one_process_have_separate_folders(
 
 
 @pytest.mark.usefixtures("servers")
-def test_a_process_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_scenario_as_a_process_sends_the_messages_of_its_tape_and_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(SCENARIOS / "skill_and_mcp.py"), "--offline", "--no-log"]
     environment = ENVIRONMENT | {"TMPDIR": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
-    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir()), "note:" in done.stdout) == (0, "", [], False)
 
 
 # ------------------------------------------------------------------------------------------------- the bad runs
