@@ -283,8 +283,9 @@ def test_an_example_for_a_constrained_type_is_valid_or_left_out(output: Any, exa
 
 
 def test_the_example_is_of_the_type_as_which_a_wrong_answer_was_read() -> None:
-    with pytest.raises(SkillInputError, match=r'Usage: <block type="final">\{"name"'):
-        AnswerType(Point | Tag).read('{"name": 5}')
+    for tag in Tag, Annotated[Tag, at.Predicate(bool)]:
+        with pytest.raises(SkillInputError, match=r'Usage: <block type="final">\{"name"'):
+            AnswerType(Point | tag).read('{"name": 5}')
 
 
 @EACH

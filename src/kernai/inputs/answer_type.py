@@ -13,7 +13,7 @@ from kernai.inputs.annotations import TypeBuilder
 from kernai.inputs.containers import ModelType, unknown_fields, ways_of
 from kernai.inputs.schema import NO_VALUE, Schema, json_in_block, marks_of, outline_of, published
 from kernai.inputs.table import MOST_UNKNOWN, Repair, read_json
-from kernai.inputs.types import PLAIN, AnyType, Fault, dotted, input_error, shown, underlying
+from kernai.inputs.types import PLAIN, AnyType, Fault, InputType, dotted, input_error, shown, underlying
 from kernai.jsonio.json_data import JsonSyntaxError, quoted
 from kernai.jsonio.tolerant_json import FENCED
 from kernai.values.media import MediaStore
@@ -64,7 +64,7 @@ class AnswerType:
             if not faults:
                 return value, [*repairs, *(f"unknown field {dotted(path)}" for path, _ in fields[:MOST_UNKNOWN])]
             first = first or faults
-        raise input_error(first, "answer", (), self.usage(first[0].message))
+        raise input_error(first, "answer", (), self.usage(first[0].read_as))
 
     def _readings(self, text: str, repair: Repair) -> list[tuple[Any, Sequence[str]]]:
         """The values that a text may mean, the likeliest first, with repairs. If none fits, the first is reported."""
@@ -113,10 +113,9 @@ class AnswerType:
         usage = "" if self.is_text else self.usage()  # small models copy the placeholder of a text
         return "\n".join([*lines, *(["Example:", usage] if usage else [])])
 
-    def usage(self, fault: str = "") -> str:
-        """A correct answer as a block, of the type as which a union's fault was read; empty if none is known."""
-        meant = [one for one in ways_of(self._type) if fault.endswith(f"(read as {one.label})")] or [self._type]
-        sample = meant[0].sample()
+    def usage(self, member: InputType | None = None) -> str:
+        """A correct answer as a block, of this member if the type is a union; empty if none is known."""
+        sample = (member or self._type).sample()
         for value in ("ANSWER", str(sample)) if self.is_text else (sample,):
             if value is not NO_VALUE and (self._has_media or self._type.takes(value)):
                 return str(Block("final", None, value if self.is_text else json_in_block(value)))

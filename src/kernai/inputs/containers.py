@@ -153,7 +153,7 @@ class UnionType(InputType):
         wrong = {one: {key for fault in found for key in fault.path[:1]} for one, found in inside.items()}
         right = {tag for one in inside for tag in tags[one] - wrong[one]}
         member = min(inside, key=lambda one: (bool(wrong[one] & tags[one] & right), len(inside[one])))
-        return [Fault(path, f"{message} (read as {member.label})") for path, message in inside[member]]
+        return [Fault(one.path, f"{one.message} (read as {member.label})", member) for one in inside[member]]
 
     @Once
     def schema(self) -> Schema:

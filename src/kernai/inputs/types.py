@@ -33,10 +33,14 @@ _LONG_INTEGER = 200  # bits; longer ones are described, not shown
 
 
 class Fault(NamedTuple):
-    """What is wrong with one value; `path` leads to it from the node that reports it."""
+    """What is wrong with one value; `path` leads to it from the node that reports it.
+
+    `read_as`: if that node is a union, the member as which it has read the value.
+    """
 
     path: tuple[str | int, ...]
     message: str
+    read_as: InputType | None = None
 
 
 class Validation:
@@ -63,7 +67,7 @@ class Validation:
         before = len(self.faults)
         made = kind.convert(value, self)
         if len(self.faults) > before:
-            self.faults[before:] = [Fault((key, *path), message) for path, message in self.faults[before:]]
+            self.faults[before:] = [Fault((key, *one.path), one.message) for one in self.faults[before:]]
         return made
 
     def tried(self, kind: InputType, value: object, *, repair: bool) -> tuple[Any, list[Fault]]:
@@ -109,7 +113,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 def input_error(faults: Sequence[Fault], whole: str, notes: Iterable[str], usage: str) -> SkillInputError:
     """An error that lists all faults, those without a path as faults of the `whole`, and shows a correct call."""
-    pairs = tuple((dotted(path), message) for path, message in faults)
+    pairs = tuple((dotted(one.path), one.message) for one in faults)
     lines = [f"{path or whole}: {message}" for path, message in pairs[:_MOST_LINES]]
     if len(pairs) > _MOST_LINES:
         lines.append(f"… and {len(pairs) - _MOST_LINES} more faults")

@@ -157,6 +157,6 @@ class Setting(Value):
             value = kind.from_text(value) if str in kind.natural else value_in(as_json)
         made, faults = kind.checked(value)
         if faults:
-            said = "; ".join(f"{dotted(path)} {message}".strip() for path, message in faults)
+            said = "; ".join(f"{dotted(one.path)} {one.message}".strip() for one in faults)
             raise KernaiError(f"{where}: {said}")
         return made
