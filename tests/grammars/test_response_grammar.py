@@ -374,11 +374,15 @@ def test_a_constrained_agent_sends_its_grammar_in_the_providers_field() -> None:
         assert sent_at(other, 0).extra == extra
     changed: dict[str, Any] = {"generation": {"extra": {"b": 2}}}  # a middleware may take the grammar away
     own: dict[str, Any] = {"structured": {"grammar": "root ::= x"}}
-    for provider, changes, extra in (None, {}, grammar), (Server(), changed, {"b": 2}), (None, {"generation": {"extra": own}}, own):
+    for runs, provider, changes, left in (
+        (agent, None, {}, grammar), (agent.replace(calls="native"), None, {}, {"a": 1}), (agent, Server(), changed, {"b": 2}),
+        *((agent, its, {"generation": {"extra": own}}, own) for its in (None, Server())),
+    ):
         chosen = Server("<final>done</final>")
+        chosen.calls_natively = True
         choose = [lambda effect, to=chosen, more=changes: (yield effect.replace(provider=to, **more))]
-        assert execute(agent.replace(middleware=choose), "Go.", provider=provider).steps == 1
-        assert sent_at(chosen, 0).extra == extra
+        assert execute(runs.replace(middleware=choose), "Go.", provider=provider).steps == 1
+        assert sent_at(chosen, 0).extra == left
 
 
 def test_a_sub_agent_is_constrained_by_its_own_grammar() -> None:

@@ -230,18 +230,20 @@ class Setup:
         self, generation: GenerationOptions, provider: Provider | None, other: Provider
     ) -> GenerationOptions:
         """Returns the options with the grammar in the other provider's field, unless a middleware has changed it."""
-        bare = _without(generation.extra, (provider or other).grammar_field or "")
-        has_grammar = bare != generation.extra
-        if has_grammar is (provider is None):  # in a run without a provider, only a middleware can have set one
+        found, bare = _parted(generation.extra, (provider or other).grammar_field or "")
+        if found != (None if provider is None else self.grammar):  # a run without a provider has sent none
             return generation
         return self.constrained(replace(generation, extra=bare), other)
 
 
-def _without(extra: Mapping[str, Any], field: str) -> dict[str, Any]:
-    """Returns a copy without a field, ``a.b`` for one inside an object."""
+def _parted(extra: Mapping[str, Any], field: str) -> tuple[Any, dict[str, Any]]:
+    """Returns the value of a field, ``a.b`` for one inside an object, and a copy of the options without it."""
     outer, _, inner = field.partition(".")
-    rest = _without(extra[outer], inner) if inner and isinstance(extra.get(outer), Mapping) else {}
-    return {**{key: one for key, one in extra.items() if key != outer}, **({outer: rest} if rest else {})}
+    value, rest = extra.get(outer), {key: one for key, one in extra.items() if key != outer}
+    if not inner or not isinstance(value, Mapping):
+        return value, rest
+    value, left = _parted(value, inner)
+    return value, {**rest, **({outer: left} if left else {})}
 
 
 def _shown(instructions: str | tuple[str | Outside, ...]) -> str:
