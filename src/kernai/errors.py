@@ -132,6 +132,11 @@ def stopped(reason: str, text: str) -> RunStoppedError:
     return (MaxStepsReachedError if reason == StopReason.MAX_STEPS else LimitReachedError)(text, reason)
 
 
+def no_run(run_id: str) -> KernaiError:
+    """The error for a run that does not exist."""
+    return KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
+
+
 class ReplayDivergenceError(KernaiError):
     """The agent decides differently from the recording; nothing was changed.
 

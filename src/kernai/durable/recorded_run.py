@@ -13,7 +13,7 @@ from kernai.blocks.block import final_block, neutralize, result_block
 from kernai.durable import format_1
 from kernai.durable.approvals import REPLACES, Call, CallRefusedError, Decision, as_edited, decided
 from kernai.durable.outcomes import Outcome, message, parts, payload, response
-from kernai.errors import KernaiError, RunStoppedError, SkillInputError, Stop, error_text, stopped
+from kernai.errors import KernaiError, RunStoppedError, SkillInputError, Stop, error_text, no_run, stopped
 from kernai.inputs.table import Repair
 from kernai.loop import corrections
 from kernai.loop.builtin_commands import LISTINGS
@@ -144,7 +144,7 @@ class RecordedRun:
     def __init__(self, run_id: str, entries: Sequence[Mapping[str, Any]]) -> None:
         self.run_id = run_id
         if not entries:
-            raise KernaiError(f"the store has no run {run_id!r}; its runs() lists those it has")
+            raise no_run(run_id)
         for seq, entry in enumerate(entries):
             if not isinstance(entry, Mapping) or not isinstance(entry.get("event"), str):
                 raise KernaiError(f"the recording of run {run_id!r} is damaged: its entry {seq} is not an event")

@@ -40,7 +40,7 @@ from kernai.durable.store import (
     check_run_id,
     utc,
 )
-from kernai.errors import KernaiError, RunConflictError, error_text
+from kernai.errors import KernaiError, RunConflictError, error_text, no_run
 from kernai.events import ApprovalGivenRow, InFlightRow, ResultRow, stamp
 from kernai.jsonio.json_data import copied, dumps_data, jsonable
 from kernai.values.media import Media
@@ -112,7 +112,7 @@ class Head:
     def existing(self) -> Head:
         """Returns the head itself. Raises `KernaiError` if the run does not exist."""
         if self.entries == 0:
-            raise KernaiError(f"the store has no run {self.info.run_id!r}; its runs() lists those it has")
+            raise no_run(self.info.run_id)
         return self
 
     def unfinished(self) -> Head:

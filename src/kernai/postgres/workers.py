@@ -35,7 +35,7 @@ from kernai.durable.lease import end_run
 from kernai.durable.recorded_run import RecordedRun
 from kernai.durable.run_head import TIMEOUT, Head
 from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, WAITING, Entry, RunInfo, check_load
-from kernai.errors import InFlightError, ReplayDivergenceError, described, error_text
+from kernai.errors import InFlightError, ReplayDivergenceError, described, error_text, no_run
 from kernai.events import Event, ResultRow, RunResumedRow
 from kernai.postgres.server import LATE, RECONNECT
 from kernai.postgres.store import IS_DUE, SELECTED, TASK, WATCHED, PostgresStore, head_of
@@ -332,7 +332,10 @@ class RunHandle:
 
     def info(self) -> RunInfo:
         """The run's summary. Raises `KernaiError` if the run does not exist."""
-        return self._store.info(self.run_id) or Head(RunInfo(self.run_id)).existing().info  # raises the error
+        info = self._store.info(self.run_id)
+        if info is None:
+            raise no_run(self.run_id)
+        return info
 
     def events(self, from_seq: int = 0) -> Iterator[Event]:
         """Yields the run's stored events, then new ones, until the run has ended. Pauses of the run do not end it.
