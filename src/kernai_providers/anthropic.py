@@ -146,8 +146,8 @@ class AnthropicProvider(HttpProvider):
                 said = after
             rest = turn.text[said:]
             content += _text(rest if rest.strip() or turn.calls else EMPTY)  # the vendor rejects a thought at the end
-            for at, call in enumerate(turn.calls):
-                content += turn.thoughts(at, *THINKING) if at else []
+            for number, call in enumerate(turn.calls):
+                content += turn.thoughts(number, *THINKING) if number else []
                 content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments})
             yield {"role": "assistant", "content": content}
             return

@@ -43,10 +43,10 @@ class Exchange:
 class Turn:
     """One turn: the connection, and the run that waits for the answer.
 
-    If it `blocks` its thread, `transport` is a `Transport`, else an `AsyncTransport`.
+    If it is blocking, `transport` is a `Transport`, else an `AsyncTransport`.
     """
 
-    def __init__(self, exchange: Exchange, transport: Any, on_chunk: Callable[[str], Any], *, blocks: bool) -> None:
+    def __init__(self, exchange: Exchange, transport: Any, on_chunk: Callable[[str], Any], *, blocking: bool) -> None:
         deadline, cancelled = getattr(on_chunk, "deadline", None), getattr(on_chunk, "cancelled", lambda: False)
         self._aborted = aborted = threading.Event()
         #: whether the run has ended
@@ -55,7 +55,7 @@ class Turn:
         self._exchange = exchange
         self._transport = transport
         self._on_chunk = on_chunk
-        self._blocks = blocks
+        self._blocking = blocking
         self._response: AsyncResponse | None = None
 
     async def perform(self) -> LlmResponse:
@@ -113,7 +113,7 @@ class Turn:
 
     async def _open(self) -> AsyncResponse:
         request, to = replace(self._exchange.request, unwanted=self.unwanted), self._transport
-        response: AsyncResponse = BlockingResponse(to.send(request)) if self._blocks else await to.asend(request)
+        response: AsyncResponse = BlockingResponse(to.send(request)) if self._blocking else await to.asend(request)
         self._response, self._body = response, response.__aiter__()
         return response
 
@@ -160,7 +160,7 @@ class Turn:
         pending = self._on_chunk(piece if isinstance(piece, str) else "")  # raises if the run has ended
         if not isinstance(piece, str):
             pending = self._report("block", *piece)
-        if not self._blocks and hasattr(pending, "__await__"):  # in a thread, `on_chunk` itself waits for the observers
+        if not self._blocking and hasattr(pending, "__await__"):  # in a thread, `on_chunk` waits for the observers
             await pending
 
     def _report(self, what: str, *details: object) -> Any:
@@ -171,7 +171,7 @@ class Turn:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await self._show("")
-            if self._blocks:
+            if self._blocking:
                 self._aborted.wait(min(left, SLICE))
             else:
                 await asyncio.sleep(min(left, SLICE))
@@ -192,7 +192,7 @@ class Turn:
             await self.give_up()
 
     def abort(self) -> None:
-        """Ends a turn whose steps block. Allowed from any thread."""
+        """Ends a blocking turn. Allowed from any thread."""
         self._on_chunk = lambda _: None  # nobody listens any more
         self._aborted.set()
         finished(self.close())
@@ -229,4 +229,4 @@ def perform(turn: Turn) -> LlmResponse:
     try:
         return finished(turn.perform())
     finally:
-        turn.abort()
+        finished(turn.close())

@@ -75,9 +75,9 @@ class GeminiProvider(HttpProvider):
             if not signatures and NEEDS_SIGNATURE.match(model.id):
                 signatures = {0: NO_SIGNATURE}  # of parallel calls, only the first one has a signature
             parts: list[Any] = self.encode([*([turn.text] if turn.text else []), *turn.media], model)
-            for at, call in enumerate(turn.calls):
+            for number, call in enumerate(turn.calls):
                 part = {"functionCall": {"id": call.id, "name": call.name, "args": call.arguments}}
-                parts.append(part | ({"thoughtSignature": signatures[at]} if at in signatures else {}))
+                parts.append(part | ({"thoughtSignature": signatures[number]} if number in signatures else {}))
             yield {"role": "model", "parts": parts or [{"text": EMPTY}]}
             return
         parts = [

@@ -149,17 +149,16 @@ class HttpProvider(Closing, NotCopied, NativeRules, Provider):
         Options that cannot be sent raise `ValueError`, a media file that cannot be read `KernaiError`.
         """
         exchange = self._exchange(messages, model, generation, on_chunk)
-        return perform(Turn(exchange, self.transport, on_chunk, blocks=True))
+        return perform(Turn(exchange, self.transport, on_chunk, blocking=True))
 
     async def acall(
         self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: Callable[[str], Any]
     ) -> LlmResponse:
         """Performs one turn under asyncio, otherwise like `call`. If cancelled, closes the connection immediately."""
-        blocks = not isinstance(self.transport, AsyncTransport)
         exchange = self._exchange(messages, model, generation, on_chunk)
-        turn = Turn(exchange, self.transport, on_chunk, blocks=blocks)
-        if not blocks:
-            return await aperform(turn)
+        if isinstance(self.transport, AsyncTransport):
+            return await aperform(Turn(exchange, self.transport, on_chunk, blocking=False))
+        turn = Turn(exchange, self.transport, on_chunk, blocking=True)
         try:
             return await in_worker(WorkerPool(), lambda: perform(turn))
         except asyncio.CancelledError:
@@ -202,7 +201,7 @@ class HttpProvider(Closing, NotCopied, NativeRules, Provider):
         raise NotImplementedError
 
     def mark_end(self, body: dict[str, Any], model: Model, generation: GenerationOptions) -> None:
-        """Marks the end of the prompt for the vendor's cache, if it wants that."""
+        """Adds what depends on the whole conversation, such as a mark at its end for the vendor's cache."""
 
     def refused_options(self, model: Model, generation: GenerationOptions) -> Sequence[str]:
         """Returns options that are set but that this model would reject. They are not sent; `metadata` lists them."""

@@ -382,8 +382,8 @@ class ResponsesProvider(OpenAIProvider):
             yield from turn.thoughts(0, "reasoning")
             if turn.text or not turn.calls:
                 yield {"role": "assistant", "content": turn.text or EMPTY, **(phases[-1] if phases else {})}
-            for at, call in enumerate(turn.calls):
-                yield from turn.thoughts(at, "reasoning") if at else ()
+            for number, call in enumerate(turn.calls):
+                yield from turn.thoughts(number, "reasoning") if number else ()
                 arguments = json.dumps(call.arguments, ensure_ascii=False)
                 yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
             return

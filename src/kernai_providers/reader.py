@@ -335,10 +335,10 @@ class Reader(ABC):
             self._new.append((call.index, *call.block, piece if call.is_shown else "".join(call.pieces)))
             call.is_shown = True
 
-    def keep(self, item: Mapping[str, Any], at: int | None = None) -> None:
-        """Keeps reasoning that the vendor wants back with what it led to; `at`: how many calls come before it."""
-        at = len(self._calls) if at is None else at
-        self.metadata.setdefault("reasoning_items", []).append({**item, **({"at": at} if at else {})})
+    def keep(self, item: Mapping[str, Any], before: int | None = None) -> None:
+        """Keeps reasoning that the vendor wants back before the call with this number; by default, the next call."""
+        before = len(self._calls) if before is None else before
+        self.metadata.setdefault("reasoning_items", []).append({**item, **({"at": before} if before else {})})
 
     def think(self, text: object) -> None:
         """Adds reasoning, which is kept in the metadata and is not part of the answer."""
