@@ -245,6 +245,8 @@ def test_logs_with_other_events_can_be_compared(tmp_path: Path, capsys: pytest.C
     assert main(["diff", odd("1"), odd("1")]) == 0
     assert main(["diff", odd("1"), odd("2"), odd("3")]) == 2
     assert "give two recordings to compare, not 3" in capsys.readouterr().err
+    assert main(["diff", *[str(write(tmp_path, "damaged.json", '[{"event": "run_resumed", "data": {}}]'))] * 2]) == 2
+    assert "damaged.json is damaged in a run_resumed: KeyError: 'from_seq'" in capsys.readouterr().err
 
 
 def events_with(*data: Any, kind: str = "json") -> list[dict[str, Any]]:

@@ -35,7 +35,8 @@ def run(options: Namespace) -> int:
     sides = []
     for one in named:
         recorded = one.events()
-        sides.append(scopes_of(recorded))
+        with output.failing(f"{one} is damaged in a run_resumed", f"name {FORMS}", (TypeError, LookupError)):
+            sides.append(scopes_of(recorded))
         if left_out := len(recorded) - sum(map(len, sides[-1].values())):
             output.note(f"note: {one} was resumed; not compared: {count(left_out, 'event')} about this")
     compared = compare(*sides)
