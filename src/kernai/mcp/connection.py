@@ -29,7 +29,7 @@ from kernai._util.redaction import Redactor
 from kernai.mcp.configuration import ServerConfig, redactor_of
 from kernai.mcp.errors import McpClosedError, McpError, McpUnavailableError
 from kernai.mcp.schemas import one_line
-from kernai.mcp.transports import StderrTail, status_text, talking, why_unreadable
+from kernai.mcp.transports import HttpState, StderrTail, status_text, talking, why_unreadable
 
 Answer = TypeVar("Answer")
 #: emits an event
@@ -75,18 +75,13 @@ class Listing(NamedTuple):
     refused: Collection[str] = ()
 
 
-class Attempt:
+class Attempt(HttpState):
     """One attempt at a request, with its timeout."""
 
     def __init__(self, session: Session, emit: Emit, seconds: float) -> None:
+        super().__init__(session.redactor)
         self.session = session
-        self.redactor = session.redactor
         self._emit = emit
-        #: the HTTP status of the last answer if that was an error, or else 0; and the text of that answer
-        self.status, self.said = 0, ""
-        #: the failure of its connection over HTTP, and whether it got an answer before that
-        self.failure: BaseException | None = None
-        self.was_answered = False
         self.timeout = asyncio.timeout(seconds)
         self._seconds = seconds
 
@@ -108,10 +103,11 @@ Callback = Callable[..., Awaitable[Any]]
 MakeClient = Callable[["Session"], Client]
 
 
-class Session:
-    """One client, which starts to open at once."""
+class Session(HttpState):
+    """One client, which starts to open at once. Its `failure`, if any, is why it could not be opened, or has ended."""
 
     def __init__(self, name: str, make_client: MakeClient, redactor: Redactor, mode: str) -> None:
+        super().__init__(redactor)
         #: how the SDK finds out the revision
         self.mode = mode
         #: the SDK's client, once it is open
@@ -122,11 +118,8 @@ class Session:
         self.opened = asyncio.Event()
         #: set when nothing more will be received from the server, or the session is to end
         self.end_reached = asyncio.Event()
-        self.redactor = redactor
         #: the first output of each kind that answers no request: it may have been the answer that is missing
         self.noise: dict[str, str] = {}
-        #: the HTTP error status because of which it could not be opened, or ended, or else 0; and the answer's text
-        self.status, self.said = 0, ""
         self.stderr = StderrTail(redactor.text)
         #: how the server describes itself; for other threads, which must not use the client
         self.about: dict[str, Any] = {}
@@ -135,8 +128,6 @@ class Session:
         #: how often its tools may have changed, and how often they had when the last listing was asked for
         self.changes = 0
         self.changes_listed: int | None = None
-        self.failure: BaseException | None = None
-        self.was_answered = False
         self.name = name
         #: the requests that wait for an answer
         self.attempts: set[Attempt] = set()

@@ -27,12 +27,13 @@ from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from kernai._util.network import proxy_url
+from kernai._util.redaction import Redactor
 from kernai.mcp.configuration import SHORTEST_SECRET, ServerConfig
 from kernai.mcp.errors import McpError
 from kernai.mcp.schemas import one_line
 
 if TYPE_CHECKING:
-    from kernai.mcp.connection import Attempt, Session
+    from kernai.mcp.connection import Session
 
 #: characters kept of a server's standard error: more are cut to the second number, which exceeds any secret
 MAX_STDERR, LEAST_STDERR = 65536, 16384
@@ -45,9 +46,22 @@ _GUARD = Path(__file__).with_name("guard.py")
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _ID = re.compile(r'\s*:\s*"?(\d{1,18})(?!\d)')  # the SDK counts requests; some servers answer with a text
 
-#: What a task that talks to a server does: its `redactor` hides secrets in log messages, its `status` is the HTTP error
-#: status of the last answer, and `said` is its text. The SDK passes a request's context on to the task that sends it.
-talking: ContextVar[Session | Attempt | None] = ContextVar("talking", default=None)
+
+class HttpState:
+    """What is known of the HTTP requests of a session, or of one attempt at a request."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        #: hides secrets, in log messages too
+        self.redactor = redactor
+        #: the HTTP status of the last answer if that was an error, or else 0; and the text of that answer
+        self.status, self.said = 0, ""
+        #: the failure of the connection, and whether there was an answer before that
+        self.failure: BaseException | None = None
+        self.was_answered = False
+
+
+#: what this task sends requests for; the SDK passes a request's context on to the task that sends it
+talking: ContextVar[HttpState | None] = ContextVar("talking", default=None)
 
 
 @asynccontextmanager
@@ -275,7 +289,7 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
         raise McpError("the environment's proxy is not a URL like http://host:port") from None
 
 
-def status_text(task: Session | Attempt) -> str:
+def status_text(task: HttpState) -> str:
     """An HTTP error status, with what the server said, and the remedy if there is one."""
     said = f", {one_line(task.redactor.text(task.said), MAX_SAID)!r}" if task.said else ""
     hint = ": set 'headers' or pass auth= to sign in" if task.status == httpx2.codes.UNAUTHORIZED else ""
