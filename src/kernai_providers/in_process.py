@@ -72,12 +72,10 @@ class MemoryTransport:
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """All requests so far."""
         return tuple(self._requests)
 
     @property
     def open_responses(self) -> int:
-        """How many responses were neither finished nor closed."""
         return len(self._open)
 
     def send(self, request: Request) -> StreamedResponse:

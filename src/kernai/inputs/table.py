@@ -208,16 +208,13 @@ class InputTable:
         if dropped:
             shown = ", ".join([*map(quoted, dropped[:MOST_UNKNOWN]), *(["…"] if len(dropped) > MOST_UNKNOWN else [])])
             notes.append(f"Note: ignored, because there is no such input: {shown}")
-        usage = self.usage
         # a Python caller may pass values that JSON cannot express, and the last correction does not suit every fault
         with suppress(LookupError, TypeError, ValueError, RecursionError):
             for meant, note in self._corrections(params, faults):
                 call = self._call_of(meant)
                 if len(call) <= _LONGEST_CORRECTION and self._is_right(meant, media_store):
-                    notes.append(f"Note: {note}")
-                    usage = call
-                    break
-        return input_error(faults, "parameters", notes, usage)
+                    return input_error(faults, "parameters", [*notes, f"Note: {note}"], call)
+        return input_error(faults, "parameters", notes, self.usage)
 
     def _corrections(
         self, params: Mapping[str, object], faults: Sequence[Fault]

@@ -33,10 +33,7 @@ _LONG_INTEGER = 200  # bits; longer ones are described, not shown
 
 
 class Fault(NamedTuple):
-    """What is wrong with one value; `path` leads to it from the node that reports it.
-
-    `read_as`: if that node is a union, the member as which it has read the value.
-    """
+    """What is wrong with one value; `path` leads to it from the node that reports it, `read_as` is a union's member."""
 
     path: tuple[str | int, ...]
     message: str

@@ -282,7 +282,10 @@ class PostgresStore(LeasedStore):
                 made = change(head)
                 self._keep(connection, head)
                 if not head.entries:
-                    self._forget(connection, run_id)
+                    forget, *of_payloads = _FORGET
+                    digests = connection.execute(forget, (self._tenant, run_id)).fetchone()
+                    for statement in of_payloads:
+                        connection.execute(statement, digests)
                 return made
 
         return self._perform(f"look up or change run {run_id!r}", work)
@@ -302,12 +305,6 @@ class PostgresStore(LeasedStore):
             if digest is not None:
                 connection.execute("INSERT INTO payloads VALUES (%s, %s) ON CONFLICT DO NOTHING", (digest, payload))
             connection.execute(_KEEP_MEDIA, (self._tenant, run_id, media_id, about, digest))
-
-    def _forget(self, connection: Connection, run_id: str) -> None:
-        forget, *of_payloads = _FORGET
-        digests = connection.execute(forget, (self._tenant, run_id)).fetchone()
-        for statement in of_payloads:
-            connection.execute(statement, digests)
 
     def _find(self, wanted: RunFilter, limit: int, after: RunInfo | None) -> list[RunInfo]:
         found: list[RunInfo] = []

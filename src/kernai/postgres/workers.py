@@ -281,10 +281,10 @@ def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
             if head is None:
                 continue
             is_open = head.info.status in UNFINISHED
-            if status == "doing" and (
-                head.is_busy() or not (is_silent or (head.holder is not None and began <= head.since)) if is_open
-                else head.now < head.until  # the worker that has ended the run is about to end the job
-            ):
+            is_lost = is_silent or (head.holder is not None and began <= head.since)
+            # a worker that has just ended the run is about to end the job
+            is_in_work = head.is_busy() or not is_lost if is_open else head.now < head.until
+            if status == "doing" and is_in_work:
                 continue
             connection.execute("DELETE FROM procrastinate_jobs WHERE id = %s", (job,))
             if is_open:
