@@ -83,7 +83,6 @@ class HttpxTransport(HttpTransport):
                 # an idle connection was closed, and is now gone from the pool
 
     async def aclose(self) -> None:
-        """Closes the idle connections of the running event loop. The transport may be used again."""
         transports = self._loops.get(asyncio.get_running_loop())
         for transport in () if transports is None else list((await anext(transports)).values()):
             for connection in transport._pool.connections:  # httpx closes all or none

@@ -220,7 +220,7 @@ class Toolbox:
 
 
 def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTurn | UserTurn]:
-    """Returns the turns after the system message: user turns and assistant turns, alternating."""
+    """Returns the turns after the system message. After an assistant turn with calls, a user turn has their results."""
     turns: list[AssistantTurn | UserTurn] = []
     results: dict[int, Call] = {}  # the newest calls, by the index of their block
     used: set[str] = set()
@@ -234,8 +234,7 @@ def conversation(messages: Iterable[Message], box: Toolbox) -> list[AssistantTur
                 last.text = "\n\n".join(filter(None, [last.text, turn.text]))
                 last.media += turn.media
                 continue
-            turns += [UserTurn(), turn] if isinstance(last, AssistantTurn) else [turn]
-            turns += [UserTurn([*turn.calls])] if turn.calls else []
+            turns += [turn, UserTurn([*turn.calls])] if turn.calls else [turn]
         elif message.role == "user":
             if not isinstance(last, UserTurn):
                 turns.append(last := UserTurn())

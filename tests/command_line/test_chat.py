@@ -33,7 +33,6 @@ MODEL = ("--model", "ollama/llama3.2")
 
 
 def said_in(request: WireRequest) -> list[tuple[str, str]]:
-    """The conversation in a request: roles and texts."""
     return [(message["role"], message["content"]) for message in request.json["messages"]]
 
 # ---------------------------------------------------------------------------------------------- through a pipe

@@ -46,8 +46,6 @@ class Doctor(Protocol):
 
 @pytest.fixture
 def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
-    """Run `kernai doctor` with these environment variables, and return its whole output."""
-
     def run(*options: str, status: int = 1, **variables: str) -> str:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)

@@ -28,7 +28,6 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def python() -> Iterator[WarmPython]:
-    """A Python that has imported kernai."""
     with WarmPython("kernai.postgres", environment={**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"}) as python:
         yield python
 

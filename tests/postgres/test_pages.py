@@ -31,7 +31,6 @@ def blocks(page: str) -> list[str]:
 
 @pytest.fixture
 def agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    """The agents.py of the guide."""
     module = types.ModuleType("agents")
     exec(blocks("guides/approval-inbox.md")[0], module.__dict__)
     monkeypatch.setitem(sys.modules, "agents", module)

@@ -231,7 +231,6 @@ def replying(vendor: str, *streams: Iterable[bytes | BaseException], **options: 
 
 
 def bodies_to(provider: HttpProvider) -> list[Any]:
-    """The bodies of all requests to a provider in memory."""
     assert isinstance(provider.transport, MemoryTransport)
     return [body_of(request) for request in provider.transport.requests]
 

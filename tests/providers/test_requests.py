@@ -314,7 +314,6 @@ def draw(n: int) -> list[str | Media]:
 
 
 def bodies_of(vendor: str, steps: list[str], history: list[Message], parallel: bool) -> dict[str, list[Any]]:
-    """The bodies of all requests of a run, by scope."""
     wire, root_turns = WIRES[vendor], iter([*steps, "<final>done</final>"])
     kind = {"content-type": wire.media_type}
 

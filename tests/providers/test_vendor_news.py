@@ -18,7 +18,6 @@ from wire_openai import ENCRYPTED, ResponsesWire, responses
 
 
 def answered(vendor: str, body: Sequence[bytes], pieces: list[str] | None = None) -> LlmResponse:
-    """The response that an adapter makes of a stream."""
     given = HELLO, Model("m"), GenerationOptions(), (pieces if pieces is not None else []).append
     return replying(vendor, body).call(*given)
 

@@ -240,10 +240,10 @@ def _parted(extra: Mapping[str, Any], field: str) -> tuple[Any, dict[str, Any]]:
     """Returns the value of a field, ``a.b`` for one inside an object, and a copy of the options without it."""
     outer, _, inner = field.partition(".")
     value, rest = extra.get(outer), {key: one for key, one in extra.items() if key != outer}
-    if not inner or not isinstance(value, Mapping):
-        return value, rest
-    value, left = _parted(value, inner)
-    return value, {**rest, **({outer: left} if left else {})}
+    if inner and isinstance(value, Mapping):
+        value, left = _parted(value, inner)
+        rest |= {outer: left} if left else {}
+    return value, rest
 
 
 def _shown(instructions: str | tuple[str | Outside, ...]) -> str:

@@ -332,10 +332,9 @@ class RunHandle:
 
     def info(self) -> RunInfo:
         """The run's summary. Raises `KernaiError` if the run does not exist."""
-        info = self._store.info(self.run_id)
-        if info is None:
-            raise no_run(self.run_id)
-        return info
+        if info := self._store.info(self.run_id):
+            return info
+        raise no_run(self.run_id)
 
     def events(self, from_seq: int = 0) -> Iterator[Event]:
         """Yields the run's stored events, then new ones, until the run has ended. Pauses of the run do not end it.
