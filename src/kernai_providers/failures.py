@@ -124,14 +124,14 @@ def failure(status: int, headers: Mapping[str, str], body: bytes, to: Recipient,
     )
 
 
-def failure_in_stream(data: object, vendor: str, *, secrets: Sequence[str] = ()) -> ProviderError:
+def failure_in_stream(data: object, vendor: str, redact: Redactor) -> ProviderError:
     """Returns the error for an error object in a stream, after status 200. `data` is JSON data.
 
     An overloaded or failing vendor is retried, and so is an unknown error. Errors in the request, the key or the
     account are not.
     """
     error = _read_body(data)
-    code, message, numbered = _shown(error, redactor(secrets))
+    code, message, numbered = _shown(error, redact)
     return ProviderError(
         f"{vendor}: the stream broke off with {code or 'an error'}: {message or 'without a message'}{numbered}",
         status=200, code=code, retryable=_retryable_in_stream(error), retry_after=retry_after_of({}, data, 0.0),

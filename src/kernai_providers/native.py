@@ -162,13 +162,15 @@ class Toolbox:
         data = json_or_text(text) if text.strip() else {}
         is_open = is_cut and not (text.strip() and isinstance(data, dict))
         tool = self.tools.get(name)
-        kind, named = ("command", name) if tool is None else (tool.type, tool.name if tool.type == "command" else None)
-        if tool is not None and isinstance(data, dict):
+        if tool is None:
+            return NativeCall("command", name, text, id=id, is_open=is_open)
+        kind, named = tool.type, tool.name if tool.type == "command" else None
+        if isinstance(data, dict):
             definitions, is_strict = tool.schema.get("$defs", {}), bool(self.strict.get(name))
             pruned = without_nulls(data, [tool.schema], definitions, is_strict=is_strict)
             pruned = _renamed(pruned, {sent: own for own, sent in self._inputs[name].items()})
             data, text = pruned, text if pruned == data else json.dumps(pruned, ensure_ascii=False)
-        if tool is not None and kind == "command":
+        if kind == "command":
             text = "" if tool.name.startswith("/") and not tool.schema.get("properties") else text
         # a model may leave out what is null
         elif kind == "final" and self.wraps and isinstance(data, dict) and ("value" in data or not (data or is_open)):

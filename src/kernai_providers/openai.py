@@ -469,7 +469,7 @@ class ResponsesReader(UsageReader):
 
     def _on_end(self, how: str, response: Mapping[str, Any]) -> None:
         if how == "failed":
-            raise failure_in_stream({"error": response.get("error") or {}}, self.vendor, secrets=self.secrets)
+            raise failure_in_stream({"error": response.get("error") or {}}, self.vendor, self._redact)
         # how it has ended, or else why it is incomplete
         self.end_with(str(at(response, "incomplete_details", "reason") or "") if how == "incomplete" else how)
         if how == "incomplete" and self.finish_reason == "stop":  # whatever a gateway gives as the reason

@@ -179,7 +179,6 @@ class Reader(ABC):
 
     def __init__(self, vendor: str, secrets: Sequence[str] = ()) -> None:
         self.vendor = vendor
-        self.secrets = secrets
         self._redact = redactor(secrets)
         self._decoder: Any = self.decoder()
         #: whether the vendor has ended the turn, so that nothing more has to be read
@@ -399,7 +398,7 @@ class Reader(ABC):
         # an empty object is an error, too, though it does not say which; an empty text is not
         contains_error = data.get("error") not in (None, False, "")
         if contains_error or "error" in (data.get("type"), data.get("object")):  # vLLM says the latter
-            raise failure_in_stream(data if contains_error else {"error": data}, self.vendor, secrets=self.secrets)
+            raise failure_in_stream(data if contains_error else {"error": data}, self.vendor, self._redact)
 
     def error(self, message: str, code: str, *, retryable: bool = False) -> ProviderError:
         return ProviderError(

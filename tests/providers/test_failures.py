@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernai import ProviderError
+from kernai._util.redaction import Redactor
 from kernai_providers.failures import LONGEST_HINT, Recipient, RetryPolicy, failure, failure_in_stream, retry_after_of
 
 NOW = 1_772_366_400.0
@@ -237,7 +238,7 @@ def test_a_redirect_names_its_target_without_query_or_user_and_the_argument_to_s
 def test_an_error_in_a_stream_is_reported_and_retried_if_transient(
     data: object, code: str | None, retryable: bool, message: str | None
 ) -> None:
-    error = failure_in_stream(data, "acme")
+    error = failure_in_stream(data, "acme", Redactor({}))
     assert (error.code, error.retryable, error.status, error.vendor) == (code, retryable, 200, "acme")
     if message is not None:
         assert str(error) == f"acme: the stream broke off with {message}"
@@ -279,7 +280,7 @@ JSON = st.recursive(
     st.dictionaries(st.sampled_from(["x-should-retry", "retry-after", "retry-after-ms", "location"]) | st.text(max_size=8), st.text(max_size=30)),
 )  # fmt: skip
 def test_any_error_body_can_be_read(status: int, body: object, headers: dict[str, str]) -> None:
-    for error in (failed(status, body, headers), failure_in_stream(body, "acme")):
+    for error in (failed(status, body, headers), failure_in_stream(body, "acme", Redactor({}))):
         assert str(error).startswith("acme: ")
         assert str(error).isprintable()
         assert error.code is None or error.code
@@ -377,7 +378,7 @@ NO_HINTS: list[Any] = [None, [], google("37"), google("-1s", 5, None), *({"error
 def test_hints_are_read_where_vendors_put_them(headers: dict[str, str], body: object, seconds: float | None) -> None:
     assert failed(429, body, headers).retry_after == seconds
     assert failed(503, None, {"x-ratelimit-reset": "1772366437000"}).retry_after is None
-    assert headers or failure_in_stream(body, "acme").retry_after == seconds
+    assert headers or failure_in_stream(body, "acme", Redactor({})).retry_after == seconds
 
 
 @pytest.mark.parametrize(
