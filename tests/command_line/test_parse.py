@@ -142,7 +142,6 @@ RULE_OF = {
 
 
 def rule_of_the_loop(response: str, *, protocols: bool, on_prose: str) -> str:
-    """Run a response through the loop and return what it does."""
     found = [package.Protocol("n", lambda block, ctx: "ok")] if protocols else []
     x = Skill("x", execute=lambda: "ok", description="")
     agent = Agent(instructions="i", skills=[x], protocols=found, on_prose=on_prose)  # type: ignore[arg-type]

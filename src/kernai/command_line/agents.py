@@ -52,8 +52,7 @@ def media_at(given: str) -> Media:
     """An argparse type: media at a URL, or in a file. It is read now: the agent's code may change the folder."""
     if given.lower().startswith(("https://", "http://", "data:")):
         return Media.from_url(given)
-    hint = "give a file, or a URL that begins with https://"
-    with failing("", hint, (KernaiError, ValueError)):
+    with failing("", "give a file, or a URL that begins with https://", (KernaiError, ValueError)):
         found = Media.from_file(given)
         return replace(found, payload=found.read_bytes())
 

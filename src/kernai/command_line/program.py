@@ -98,9 +98,7 @@ def _termination_raises() -> Iterator[None]:
 
 
 class _Warnings(logging.Handler):
-    """In this block, shows warnings that belong to no run, such as what a damaged recording lacks. Commands show how a
-    run goes.
-    """
+    """In this block, shows warnings that belong to no run, such as what a damaged recording lacks."""
 
     def __enter__(self) -> None:
         logging.getLogger(NAME).addHandler(self)

@@ -298,9 +298,7 @@ def submit_again(store: PostgresStore, queue: str, silent: float) -> int:
 
 
 def _head(run_id: str, row: Sequence[Any]) -> Head | None:
-    """The head of a run, an ended one if it has no row; None if the row cannot be read, which must not keep other runs
-    waiting.
-    """
+    """The head of a run, an ended one if it has no row; None if the row is unreadable: other runs must not wait."""
     try:
         return head_of(*row) if row[0] is not None else Head(RunInfo(run_id, status="deleted"))
     except Exception as error:  # noqa: BLE001 - whatever is in it
