@@ -106,7 +106,7 @@ _QUESTIONS: Mapping[Asked, tuple[str, str]] = {
 }
 
 
-def decided(what: Asked, call: kernai.PendingCall, text: str) -> kernai.Decision | str | None:
+def _read_answer(what: Asked, call: kernai.PendingCall, text: str) -> kernai.Decision | str | None:
     """Reads the answer to the question about a call. None if the question must be asked again."""
     word = text.lower()
     if what == "in_flight" or word in ("", "="):  # an empty answer is `= ""`
@@ -176,7 +176,7 @@ class ChatSession:
         if self.asks is not None:
             what, calls, answers = self.asks
             call = calls[len(answers)]
-            if (answer := decided(what, call, text)) is not None:
+            if (answer := _read_answer(what, call, text)) is not None:
                 answers[call.call_id] = answer
             self._ask(*self.asks)
         elif text:

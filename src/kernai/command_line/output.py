@@ -168,7 +168,7 @@ def is_address(path: str) -> bool:
     return re.match(_ADDRESS, path) is not None
 
 
-def shown(path: str) -> str:
+def without_password(path: str) -> str:
     """A store's path; if it is an address, without the password."""
     return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", path) if is_address(path) else path
 
@@ -187,7 +187,7 @@ def report(error: CommandError, trace: BaseException | None = None) -> None:
 
 def _without_passwords(text: str) -> str:
     """Hides passwords in a text that may repeat an address given in the wrong place."""
-    return re.sub(rf"{_ADDRESS}\S+", lambda found: shown(found[0]), text)
+    return re.sub(rf"{_ADDRESS}\S+", lambda found: without_password(found[0]), text)
 
 
 def _to_stderr(text: str) -> None:

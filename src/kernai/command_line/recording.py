@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from kernai._util.private_file import new_part, write_private
 from kernai.command_line import output
-from kernai.command_line.output import NO, OK, CommandError, failing, is_address, shown
+from kernai.command_line.output import NO, OK, CommandError, failing, is_address, without_password
 from kernai.command_line.program import Command, argument, group, number
 from kernai.command_line.stores import StoreAt, command
 from kernai.errors import KernaiError, error_text
@@ -34,7 +34,7 @@ class Source(NamedTuple):
     run_id: str | None = None
 
     def __str__(self) -> str:
-        return self.path if self.run_id is None else f"{shown(self.path)} {self.run_id}"
+        return self.path if self.run_id is None else f"{without_password(self.path)} {self.run_id}"
 
     def events(self) -> Sequence[Mapping[str, Any]]:
         """The events, each `messages_sent` with only its new messages; notes a newer format. Raises `CommandError`
@@ -57,7 +57,7 @@ class Source(NamedTuple):
                 store.existing(self.run_id)
                 return store.store.load(self.run_id)
         if is_store(self.path):
-            path = shown(self.path)
+            path = without_password(self.path)
             hint = f"{path} RUN; `{command('runs', path)}` lists them"
             raise CommandError(f"{path} is a store: say which of its runs", hint)
         with failing("", HINT, KernaiError), failing(f"cannot read {self.path}", HINT):

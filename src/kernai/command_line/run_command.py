@@ -38,7 +38,13 @@ def _run(options: Namespace) -> int:
         given = _input(options)
         agents.note_unseen(options.media, agent.model, quiet=options.quiet)
         with kept as store:
-            again = None if store is None else _checked(store, options, run_id)
+            again = None
+            if store is not None:
+                again = stores.command("resume", *agents.same_agent(options), store.path, run_id)
+                if store.info(run_id) is not None:
+                    hint = f"`{again}` continues it; or choose another --run-id"
+                    raise CommandError(f"{store.path} already has a run {run_id!r}", hint)
+                output.note(f"run {run_id} in {store.path}", quiet=options.quiet or options.run_id is not None)
             with record as recorder:
                 return carried_out(
                     lambda view: kernai.execute(
@@ -47,16 +53,6 @@ def _run(options: Namespace) -> int:
                     ),
                     options, again=again, is_kept=lambda: store is None or store.keeps(run_id),
                 )
-
-
-def _checked(store: stores.StoreAt, options: Namespace, run_id: str) -> str:
-    """The command line that continues the run. Raises `CommandError` if the store already has a run `run_id`."""
-    again = stores.command("resume", *agents.same_agent(options), store.path, run_id)
-    if store.info(run_id) is not None:
-        hint = f"`{again}` continues it; or choose another --run-id"
-        raise CommandError(f"{store.path} already has a run {run_id!r}", hint)
-    output.note(f"run {run_id} in {store.path}", quiet=options.quiet or options.run_id is not None)
-    return again
 
 
 def _input(options: Namespace) -> UserInput:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kernai._util.redaction import one_line
 from kernai.command_line import output
-from kernai.command_line.output import NO, CommandError, failing, is_address, shown
+from kernai.command_line.output import NO, CommandError, failing, is_address, without_password
 from kernai.command_line.program import argument, valid_text
 from kernai.durable.store import RunInfo, check_run_id
 from kernai.errors import InFlightError, KernaiError, ReplayDivergenceError, RunBusyError
@@ -43,7 +43,7 @@ class StoreAt:
 
     def __init__(self, path: str, *, make: bool = False) -> None:
         #: may be shown: without a password
-        self.path = shown(path)
+        self.path = without_password(path)
         self.store: SqliteStore | PostgresStore
         # made absolute now: an agent's file that is loaded before the block may change the working directory
         self._file = path if is_address(path) or path in ("", ":memory:") else os.path.abspath(path)
