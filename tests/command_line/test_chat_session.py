@@ -201,6 +201,8 @@ def test_a_turn_interrupted_while_it_is_shown_ends_although_its_model_hangs(
     monkeypatch.setattr(sys, "stdout", Interrupting())
     assert INTERRUPTS.during(lambda: talk.take("go"))
     assert "(cancelled; as if you had not asked)" in capsys.readouterr().err
+    hanging.released.set()
+    assert (talk.take("again"), talk.was_interrupted) == (True, False), "it is that of the last turn"
 
 
 def test_a_turn_without_a_result_counts_as_cancelled(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,6 @@ class Chaos:
         log.close()
 
     def harm(self, chance: random.Random) -> None:
-        """Kill or stop a worker, or restart the server."""
         for pid, until in [*self.stopped.items()]:
             if time.monotonic() > until:
                 del self.stopped[pid]

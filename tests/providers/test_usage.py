@@ -110,7 +110,6 @@ def events_of(vendor: str) -> list[bytes]:
 
 
 def known(vendor: str, events: list[bytes]) -> Usage | None:
-    """What the vendor has said with these events."""
     reader: Reader = ADAPTERS[vendor]("k").reader()
     reader.begin({"content-type": WIRES[vendor].media_type})
     for event in events:

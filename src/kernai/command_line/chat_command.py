@@ -133,7 +133,7 @@ class ChatSession:
     media: kernai.MediaStore
     store: stores.StoreAt | None = None
     recorder: kernai.Recorder | None = None
-    #: whether Ctrl-C has cancelled a turn
+    #: whether Ctrl-C has cancelled the last turn
     was_interrupted: bool = False
     #: if the next line must be a decision: which kind, the calls that need one, and the answers so far
     asks: tuple[Asked, Sequence[kernai.PendingCall], dict[str, Any]] | None = None
@@ -242,7 +242,7 @@ class ChatSession:
 
     def _turn(self, content: UserInput | None, **more: Any) -> None:
         """Runs a turn of the conversation; without content, continues one that was interrupted or waited."""
-        started = time.monotonic()
+        started, self.was_interrupted = time.monotonic(), False
         more |= {"context": kernai.Context(media_store=self.media), "limits": self.limits, "recorder": self.recorder}
         if self.store is None:
             more["history"] = self._history
