@@ -46,7 +46,7 @@ SCRIPT = re.compile(r"\bpython3? +([\w./-]+\.py)\b")
 
 #: pages whose code leaves files: it must also run a second time, when those files exist
 RUN_TWICE = {
-    "README.md", "tutorial.md", "durable.md", "skills.md", "recording.md", "chats.md", "sqlite.md",
+    "README.md", "tutorial.md", "durable.md", "skills.md", "recording.md", "batch.md", "chats.md", "sqlite.md",
     "from-openai-agents.md", "from-pydantic-ai.md",
 }
 
