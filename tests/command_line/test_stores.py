@@ -194,12 +194,16 @@ def test_a_damaged_run_is_listed_with_the_others_and_says_what_blocks_it(here: H
         for run_id, calls in (("odd", []), ("hot", [PendingCall("0.0", "pay", {})])):
             store.append(run_id, 0, [{"event": "run_start", "scope": "", "data": {"input": 5}}], [])
             store.block(run_id, "no agent\nknows it", calls)
+        mail: list[Any] = [kernai.outside("Pay\n9.50"), Media.from_bytes(b"x", mime_type="image/png")]
+        kernai.execute(kernai.Agent(instructions="", provider=kernai.MockProvider("Yes.")), mail, store=store, run_id="mail")
     done = here("runs", "runs.db")
     assert done.stderr.splitlines()[1:] == [
         "hot waits for a decision: 0.0 pay {} (no agent knows it)", "odd is blocked: no agent knows it",
     ]
     rows = {row.split()[0]: [*row.split()[3:6], row.split()[-1]] for row in done.stdout.splitlines()[1:]}
-    assert rows == {"r42": ["2", "-", "-", "42"], "hot": ["0", "-", "-", "-"], "odd": ["0", "-", "-", "-"]}
+    others = {"hot": ["0", "-", "-", "-"], "odd": ["0", "-", "-", "-"]}
+    assert rows == {"r42": ["2", "-", "-", "42"], **others, "mail": ["1", "-", "-", "[image]"]}
+    assert "Z  Pay 9.50 [image]\n" in done.stdout
     with closing(sqlite3.connect(paused / "runs.db")) as file, file:
         file.execute("UPDATE entries SET checksum = 0")
     assert "docs/durable.md says how to save what is whole" in here("view", "runs.db", "r42").stderr

@@ -189,6 +189,9 @@ def test_replaying_a_file_with_several_runs_needs_a_run_id(tmp_path: Path, monke
         kernai.replay(it, recording=lines)
     with pytest.raises(KernaiError, match="has no run 'three'; it has one, two"):
         kernai.replay(it, "three", recording=lines)
+    many = [{"event": "run_start", "run_id": f"run-{at}"} for at in range(5_000)]
+    with pytest.raises(KernaiError, match=r"holds 5000 runs \(run-0, .{,190} characters\)\); say which"):
+        kernai.replay(it, recording=many)
     Path("other").write_text(Path(lines).read_text() * 2)
     with pytest.raises(KernaiError, match="2 runs in the recording have the id 'two'"):
         kernai.replay(it, "two", recording="other")

@@ -85,6 +85,13 @@ def _input(store: stores.StoreAt, run_id: str) -> Any:
     return first.input if isinstance(first, RunStartRow) else None
 
 
+def _text(given: str | list[Any]) -> str:
+    """The texts of an input, and the kinds of its media. In a damaged entry, a part may be any JSON."""
+    parts = [given] if isinstance(given, str) else given
+    maps = (one if isinstance(one, dict) else {"outside": one} for one in parts)
+    return " ".join(str(one.get("outside", f"[{one.get('kind')}]")) for one in maps)
+
+
 def _show(runs: list[dict[str, Any]]) -> None:
     rows = [
         (
@@ -95,7 +102,7 @@ def _show(runs: list[dict[str, Any]]) -> None:
     ]
     widths = [max(map(len, column)) for column in zip(_HEADS[:-1], *rows, strict=True)]
     left = max(output.columns() - sum(widths) - 2 * len(widths), _LEAST_INPUT)
-    inputs = ["-" if one["input"] is None else one_line(one["input"], left) for one in runs]
+    inputs = ["-" if one["input"] is None else one_line(_text(one["input"]), left) for one in runs]
     for line in (_HEADS, *((*row, given) for row, given in zip(rows, inputs, strict=True))):
         cells = [f"{cell:{align}{width}}" for cell, align, width in zip(line, "<<<>>><", widths, strict=False)]
         output.write("  ".join([*cells, line[-1]]), "dim" if line is _HEADS else _STYLES.get(line[2], "red"))

@@ -12,6 +12,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Generic
 
 from kernai._util.api import Value, check_function, check_texts, check_type
+from kernai._util.redaction import one_line
 from kernai.agents.agent import Agent
 from kernai.agents.definition import Comparison
 from kernai.drivers.background_loop import BackgroundLoop
@@ -358,7 +359,7 @@ def _entries(recording: Any, run_id: str | None) -> list[Any]:
     for entry in entries:
         check_type(entry, Mapping, "recording must hold events or their dicts")
     runs = [one.get("run_id") for one in entries if one.get("event") == RunStartRow.type and not one.get("scope")]
-    known = ", ".join(map(str, runs))
+    known = one_line(", ".join(map(str, runs)), 200)
     if not runs:
         raise KernaiError("the recording has no run_start event: after a resume, replay the run from its store")
     if run_id is None and len(set(map(str, runs))) > 1:  # a damaged id may be any JSON
