@@ -85,8 +85,8 @@ async def awaited_answers() -> None:
     assert_type(events.result.output, Invoice)
 
 
-def only_text(agent: Agent, **options: Unpack[kernai.RunOptions]) -> Result:
-    return kernai.execute(agent, "?", **options)
+def only_text(agent: Agent, given: kernai.UserInput, **options: Unpack[kernai.RunOptions]) -> Result:
+    return kernai.execute(agent, [given, kernai.outside("?")] if isinstance(given, str) else given, **options)
 
 
 def limited(info: kernai.RunInfo) -> kernai.ResumeOptions:
@@ -99,7 +99,7 @@ def search(query: str, limit: int = 3) -> list[str]:
 
 
 def calls() -> None:
-    only_text(text, context=Deps())
+    only_text(text, ["?"], context=Deps())
     assert_type(search("tea", limit=2), list[str])
     assert_type(skill("tea".startswith, name="check", register=False)("t"), bool)
     assert_type(MappingResolver(dict[str, dict[str, str]]()).resolve("search", "key"), str | None)
@@ -111,7 +111,7 @@ def calls() -> None:
 
 
 def mistakes() -> None:
-    only_text(number)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    only_text(number, "?")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     kernai.resume(text, "r", in_flight="retri")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Agent(output=int)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kernai.run(number, "?", provder=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

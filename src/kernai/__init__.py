@@ -42,7 +42,7 @@ from kernai.registry.skill_context import SkillContext
 from kernai.registry.skill_definition import Skill
 from kernai.registry.skill_registry import REGISTRY as skills
 from kernai.registry.skill_registry import SkillRegistry, skill
-from kernai.runs.run_request import ResumeOptions, RunOptions
+from kernai.runs.run_request import ResumeOptions, RunOptions, UserInput
 from kernai.runs.running import (
     aexecute,
     aexecute_plan,
@@ -167,6 +167,7 @@ __all__ = [
     "Trusted",
     "UntrustedValue",
     "Usage",
+    "UserInput",
     "aexecute",
     "aexecute_plan",
     "amap_runs",

@@ -194,7 +194,7 @@ def test_a_damaged_run_is_listed_with_the_others_and_says_what_blocks_it(here: H
         for run_id, calls in (("odd", []), ("hot", [PendingCall("0.0", "pay", {})])):
             store.append(run_id, 0, [{"event": "run_start", "scope": "", "data": {"input": 5}}], [])
             store.block(run_id, "no agent\nknows it", calls)
-        mail: list[Any] = [kernai.outside("Pay\n9.50"), Media.from_bytes(b"x", mime_type="image/png")]
+        mail: kernai.UserInput = [kernai.outside("Pay\n9.50"), Media.from_bytes(b"x", mime_type="image/png")]
         kernai.execute(kernai.Agent(instructions="", provider=kernai.MockProvider("Yes.")), mail, store=store, run_id="mail")
     done = here("runs", "runs.db")
     assert done.stderr.splitlines()[1:] == [

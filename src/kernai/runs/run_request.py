@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kernai.durable.store import Store
 
 UserInput = str | Media | Outside | Sequence[str | Media | Outside]
+"""The input of a run: text, `Media`, text marked by `outside`, or a list of these."""
 #: those of a plan's tasks, by task id
 Agents = Mapping[str, Agent[Any]] | None
 
