@@ -400,9 +400,10 @@ def root_of(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Returns the schema with the reference at its root resolved, and without definitions that are not needed."""
     if schema is None or "$ref" not in schema:
         return schema
-    definitions = schema["$defs"]
-    found = definitions[schema["$ref"].rpartition("/")[2]]
-    return {**found, **({"$defs": definitions} if '"$ref"' in json.dumps(found) else {})}
+    name = schema["$ref"].rpartition("/")[2]
+    contains_itself = json.dumps(schema["$ref"]) in json.dumps(schema["$defs"])
+    needed = {key: one for key, one in schema["$defs"].items() if contains_itself or key != name}
+    return {**schema["$defs"][name], **({"$defs": needed} if needed else {})}
 
 
 # ------------------------------------------------------------------------------------------------------ names

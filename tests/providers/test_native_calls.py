@@ -280,9 +280,13 @@ def test_no_vendor_gets_a_schema_with_anything_beside_a_reference(vendor: str) -
     server = Server(vendor, ['{"best": {"name": "a"}}'])
     assert kernai.execute(server.agent(skills=None, output=Offer), "Go.").ok
     assert tools_of(server.bodies[0]) == []  # the vendor takes the answer's schema as that of an object
+    assert '"Offer": {' not in json.dumps(server.bodies), "nothing refers to the root"
     sent = json.dumps([tools_for(vendor, Offer), server.bodies])
     assert "the cheapest" in sent
     assert len(re.findall(r'{"\$ref": "[^"]*"}', sent)) == sent.count("$ref") > 0
+    recursive = Server(vendor, ['{"kids": []}'])
+    kernai.execute(recursive.agent(skills=None, output=Tree), "Go.")
+    assert '"Tree": {' in json.dumps(recursive.bodies)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
