@@ -115,7 +115,7 @@ class Result(Value, Generic[Output_co]):
     pending: tuple[PendingCall, ...] = ()
     finish_reason: str | None = None
     truncated: bool = False
-    output: Output_co = _AS_TEXT
+    output: Output_co | Any = _AS_TEXT  # None without an answer; with `| None`, `if result.ok` would not be enough
 
     def __init__(  # noqa: PLR0917 - the fields of a dataclass can be passed by position
         self, text: str | None, stop_reason: StopReason, steps: int, usage: Usage, messages: tuple[Message, ...],
