@@ -106,7 +106,8 @@ def calls() -> None:
     assert_type(text.replace(know_how=list[str]()), Agent[str])
     assert_type(assert_replays(number, "run.jsonl"), Result[int] | None)
     assert_type(MockProvider("Hi.").messages_at(0)[-1].text, str | Any)
-    assert_type(MockProvider("Hi.").last_call.model.id, str | Any)
+    counted = MockProvider("Hi.").with_token_counter(lambda messages, content: {"prompt_tokens": None})
+    assert_type(counted.last_call.model.id, str | Any)
     assert_type(kernai.run_plan(number, [Task("a", "go")]), dict[str, Any])
 
 

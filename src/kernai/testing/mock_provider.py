@@ -14,7 +14,7 @@ from kernai.values.llm_response import written
 
 LONGEST_SHOWN = 300
 Answer = Callable[[Sequence[Message], Model], str | LlmResponse]
-TokenCounter = Callable[[Sequence[Message], str], Mapping[str, int]]
+TokenCounter = Callable[[Sequence[Message], str], Mapping[str, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
