@@ -23,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType
 
+from kernai import Context
 from kernai.blocks.parser import parse
 from kernai.errors import SkillInputError
 from kernai.inputs.answer_type import AnswerType
@@ -345,6 +346,7 @@ class Unmade:
     (Literal[b"x"], "is not a JSON value"),
     *([] if NEW else [(Held, "Held cannot be resolved: the type variable ~T has no type")]),
     (Nobody, "Nobody has no members"),
+    (list[dataclasses.make_dataclass("Deps", ["cap"], bases=(Context,))], r"is a Context, .* ctx: SkillContext\[Deps\]"),  # type: ignore[misc]
     (set[Tree], "cannot be in a set"),
     (list[set[list[int]]], r"set\[list\[int\]\] is not possible: a list\[int\] cannot be in a set"),
     *((one, "is not supported; supported are") for one in (Union, list[int, str], dict[str], dict[str, int, int], object, bytes, T, 5, type)),  # type: ignore[misc]

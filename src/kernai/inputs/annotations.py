@@ -21,6 +21,7 @@ from kernai.inputs import containers
 from kernai.inputs.constraints import constrained, description_of, is_field
 from kernai.inputs.schema import NO_VALUE, REQUIRED
 from kernai.inputs.types import ANY, MEDIA, NULL, PLAIN, ChoiceType, InputType, text_types
+from kernai.values.context import Context
 from kernai.values.media import Media
 
 SUPPORTED = (
@@ -189,6 +190,9 @@ class TypeBuilder:
             return known
         if callable(getattr(plain, "model_validate", None)) and hasattr(plain, "model_json_schema"):
             return self._named.setdefault(annotation, containers.ModelType(plain))
+        if issubclass(plain, Context):  # as a dataclass, it would be an input, and the model would choose its values
+            hint = f"write ctx: SkillContext[{plain.__name__}], and read ctx.run_context"
+            raise TypeError(f"{_shown(annotation)} is a Context, which a model cannot send; {hint}")
         if _is_typed_dict(plain):
             node = containers.RecordType(plain.__name__, dict)
         elif dataclasses.is_dataclass(plain) or (issubclass(plain, tuple) and hasattr(plain, "_field_defaults")):
