@@ -96,7 +96,7 @@ def test_a_run_is_started_listed_decided_on_resumed_viewed_and_deleted(shop: Sho
 
 @pytest.mark.parametrize("address, says", [
     ("postgresql://ann:s3cret@/x?host=/nowhere", "cannot open the store in /nowhere/x"),
-    ("postgresql://ann:s3cret%zz@a/x", 'not the address of a database: invalid percent-encoded token: "***"'),
+    ("postgresql://ann:s3cret%zz@a/x", 'not an address such as postgresql:///app: invalid percent-encoded token: "***"'),
     ("postgresql://a/x?hots=b", 'invalid URI query parameter: "hots"'), ("postgresql://ann:@s3cret@a/x", "as %40 or %2F"),
     ("postgresql://ann:/s3cret@a/x", "as %40 or %2F"),
 ])

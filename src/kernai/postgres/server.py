@@ -280,7 +280,9 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
         before = version_of(connection, schema)
         if before is None:
             # only this schema, since workers of two stores must not share the jobs of one that is in `public`
-            begin = "CREATE SCHEMA IF NOT EXISTS {0}; SET LOCAL search_path TO {0}"
+            begin = "SET LOCAL search_path TO {0}"
+            if connection.execute("SELECT to_regnamespace(quote_ident(%s))", (schema,)).fetchone() == (None,):
+                begin = f"CREATE SCHEMA {{0}}; {begin}"  # IF NOT EXISTS would need the right to create one
             connection.execute(sql.SQL(begin).format(sql.Identifier(schema)))
         for statement in MIGRATIONS[before or 0:]:
             connection.execute(statement)

@@ -142,7 +142,7 @@ class PostgresStore(LeasedStore):
             known = conninfo_to_dict(conninfo)
         except psycopg.ProgrammingError as error:
             why = re.sub('"(.*)"', lambda found: found[0] if f"{found[1]}=" in conninfo else '"***"', str(error))
-            raise ValueError(f"conninfo is not the address of a database: {why.strip()}") from None
+            raise ValueError(f"conninfo is not an address such as postgresql:///app: {why.strip()}") from None
         # in another encoding of a database, psycopg cannot send every text; in SQL_ASCII it returns bytes
         self.schema, self.conninfo = schema, make_conninfo("", **({"client_encoding": "UTF8"} | CONNECTING | known))
         #: set when this process must leave its runs to other workers
@@ -413,9 +413,9 @@ _NO_CONNECTION = "got no connection in time (is the server running? If so, all a
 _MAY_PASS = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 _HINTS: dict[str | None, str] = {
     errors.InsufficientPrivilege.sqlstate:
-        " (GRANT USAGE on the schema and its sequences, and SELECT, INSERT, UPDATE, DELETE on its tables)",
+        " (needed: USAGE on the schema and its sequences, and SELECT, INSERT, UPDATE, DELETE on its tables; to create "
+        "them: CREATE on the database, or on a schema that exists)",
     errors.UndefinedTable.sqlstate: " (`kernai store migrate` makes the tables)",
     errors.ProgramLimitExceeded.sqlstate: " (a tag or a lock may have at most 2,600 bytes, an entry 1 GB)",
     errors.DiskFull.sqlstate: " (free some space and resume the run; what was appended before is safe)",
-    None: " (is the server running, and is this its address?)",
 }
