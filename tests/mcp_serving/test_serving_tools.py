@@ -108,6 +108,7 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (NONE.replace(skills=[named("a")]), {"agent_as": "skills", "description": "x"}, ValueError, "description is for"),
     (named("a"), {"description": "x"}, ValueError, "description is for an Agent"),
     (NONE, {"agent_as": "both"}, ValueError, "agent_as must be"),
+    ([named("a")], {"agent_as": "skills"}, ValueError, "agent_as must be 'tool' or, for an Agent, 'skills'"),
 ]
 
 

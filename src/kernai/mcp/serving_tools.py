@@ -187,8 +187,8 @@ class Tools:
 
 def _selected(source: Source, agent_as: AgentAs, description: str | None) -> Callable[[], list[Skill]]:
     """Returns a function that finds the skills to serve at that moment."""
-    if agent_as not in ("tool", "skills"):
-        raise ValueError(f"agent_as must be 'tool' or 'skills', got {agent_as!r}")
+    if agent_as != "tool" and not (agent_as == "skills" and isinstance(source, Agent)):
+        raise ValueError(f"agent_as must be 'tool' or, for an Agent, 'skills', got {agent_as!r}")
     if isinstance(source, Agent) and agent_as == "tool":
         name = re.sub(r"[^A-Za-z0-9_.-]+", "_", source.name or "").strip("_")[:128] or "agent"
         # never the instructions: clients must not see them
