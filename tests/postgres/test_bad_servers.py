@@ -225,7 +225,7 @@ def test_a_role_without_privileges_gets_an_error_that_names_them(server: Server,
         connection.execute(f"CREATE ROLE {role} LOGIN; CREATE SCHEMA {role} AUTHORIZATION {role}")
     poor = server.dsn.replace("kernai@", f"{role}@")
     PostgresStore(poor, schema=role, create=True).close()  # it may create tables there, but no schema
-    with pytest.raises(KernaiError, match=r"permission denied for database .*to create them: CREATE on the database"):
+    with pytest.raises(KernaiError, match=r"permission denied for database .*to create them, CREATE\)"):
         PostgresStore(poor, schema=f"{role}2", create=True)
     with pytest.raises(KernaiError, match=rf"permission denied|schema '{schema}' has no tables"):
         PostgresStore(poor, schema=schema)
@@ -233,7 +233,7 @@ def test_a_role_without_privileges_gets_an_error_that_names_them(server: Server,
         connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
     with PostgresStore(poor, schema=schema) as reader:
         assert [one.run_id for one in reader.runs()] == ["r"]
-        with pytest.raises(KernaiError, match=r"cannot append entries 1 to 1 of run 'r' in .*permission denied.*and its sequences, and"):
+        with pytest.raises(KernaiError, match=r"cannot append entries 1 to 1 of run 'r' in .*permission denied.*on schema and sequences, SELECT"):
             reader.append("r", 1, [entry()], [])
         assert len(reader.load("r")) == 1
         with psycopg.connect(server.dsn, autocommit=True) as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -492,7 +493,12 @@ def test_a_worker_that_fails_says_why_and_starts_again(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(workers, "POLL", 0.01)
-    own = Workers(store, {"clerk": acting(lambda: None)})
+
+    def act() -> None:
+        with store.transaction() as connection:  # as the reaper of a worker that has taken over the run
+            connection.execute("DELETE FROM procrastinate_jobs")
+
+    own = Workers(store, {"clerk": acting(act)})
     with psycopg.connect(store.conninfo, autocommit=True) as connection:
         connection.execute(f"ALTER TABLE {store.schema}.procrastinate_workers RENAME TO gone")
         with working(own):
@@ -500,7 +506,9 @@ def test_a_worker_that_fails_says_why_and_starts_again(
                 threading.Event().wait(0.01)
             connection.execute(f"ALTER TABLE {store.schema}.gone RENAME TO procrastinate_workers")
             assert own.submit("clerk", "go").result(PATIENCE).text == "done"
+    gc.collect()
     assert 'the worker has failed and starts again: relation "procrastinate_workers" does not exist' in caplog.text
+    assert "could not end a job; another worker may have its run: Job was not found" in caplog.text
 
 
 def test_a_worker_stopped_while_it_connects_ends(store: PostgresStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,6 @@ class PostgresStore(LeasedStore):
         #: set when this process must leave its runs to other workers
         self.stopping: threading.Event | None = None
         self.name = f"{known.get('host') or ''}/{known.get('dbname') or ''} ({schema})"
-        self.pool_size = pool_size
         self._server = Server(self.conninfo, schema, pool_size)
         try:
             with self._server.connect() as connection:
@@ -413,8 +412,7 @@ _NO_CONNECTION = "got no connection in time (is the server running? If so, all a
 _MAY_PASS = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 _HINTS: dict[str | None, str] = {
     errors.InsufficientPrivilege.sqlstate:
-        " (needed: USAGE on the schema and its sequences, and SELECT, INSERT, UPDATE, DELETE on its tables; to create "
-        "them: CREATE on the database, or on a schema that exists)",
+        " (needed: USAGE on schema and sequences, SELECT, INSERT, UPDATE, DELETE on tables; to create them, CREATE)",
     errors.UndefinedTable.sqlstate: " (`kernai store migrate` makes the tables)",
     errors.ProgramLimitExceeded.sqlstate: " (a tag or a lock may have at most 2,600 bytes, an entry 1 GB)",
     errors.DiskFull.sqlstate: " (free some space and resume the run; what was appended before is safe)",

@@ -170,6 +170,7 @@ class Workers:
 
     async def _work(self, signals: Iterable[signal.Signals], *, wait: bool) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_report)
         for number in signals:
             with suppress(NotImplementedError):  # on Windows
                 loop.add_signal_handler(number, self.stop)
@@ -304,6 +305,14 @@ def _head(run_id: str, row: Sequence[Any]) -> Head | None:
     except Exception as error:  # noqa: BLE001 - whatever is in it
         _LOG.warning("the reaper: run %s cannot be read: %s", run_id, described(error))
         return None
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Logs a line instead of the traceback that Procrastinate leaves behind if it could not end a job."""
+    if isinstance(error := context.get("exception"), ConnectorException):
+        _LOG.warning("could not end a job; another worker may have its run: %s", error_text(error.__cause__ or error))
+    else:
+        loop.default_exception_handler(context)
 
 
 def _cancel_once(task: asyncio.Task[None], latest: float) -> None:
