@@ -133,11 +133,15 @@ FAILURES = [
 ]
 
 
-async def test_whatever_a_skill_raises_is_a_tool_error_and_the_server_continues(client: Client) -> None:
+async def test_whatever_a_skill_raises_is_a_tool_error_and_the_server_continues(
+    client: Client, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+) -> None:
     for name, arguments, message in FAILURES:
         result = await client.call_tool(name, arguments)
         assert result.is_error, (name, arguments)
         assert message in texts(result)[0], (name, arguments)
+        if "http" in request.node.name:  # it runs in this process
+            assert caplog.messages[-1].startswith(f"event=skill.error skill={name} error="), "as in a run"
     assert texts(await client.call_tool("add", {"a": 1})) == ["2"]
 
 

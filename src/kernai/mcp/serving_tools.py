@@ -40,6 +40,7 @@ from kernai.inputs.schema import WORDS
 from kernai.inputs.table import InputTable
 from kernai.inputs.types import InputType, Validation
 from kernai.jsonio.json_data import quoted
+from kernai.recording.log import warn
 from kernai.registry.skill_definition import AgentSkill, Skill
 from kernai.registry.skill_registry import REGISTRY, SkillRegistry
 from kernai.values.message import Part
@@ -240,7 +241,9 @@ class _Call:
             text = described(error)
         else:
             text = error_text(as_failure(error))
-        return failure(str(self.context.scrub(text)))
+        text = str(self.context.scrub(text))
+        warn("skill.error", skill=self.skill.name, error=text)  # as in a run, since the client's log is not the host's
+        return failure(text)
 
     async def _result(self, arguments: Mapping[str, Any]) -> types.CallToolResult:
         run_context = check_type(self.tools.new_context(), Context, "the server's context= must return a Context")
