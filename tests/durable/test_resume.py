@@ -161,7 +161,8 @@ def test_resuming_a_finished_run_returns_its_result_and_calls_nothing(whole: Who
     assert (store.load("r"), performed.calls) == (whole.entries, {})
 
 
-def test_the_messages_of_a_finished_run_say_what_the_user_wrote_and_what_is_from_outside() -> None:
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_messages_of_a_finished_run_say_what_the_user_wrote_and_what_is_from_outside(lost: int) -> None:
     """They may become the history of another run, where only the user's own words are trusted."""
     run = Stored(
         WAYS[0], Agent(
@@ -172,17 +173,20 @@ def test_the_messages_of_a_finished_run_say_what_the_user_wrote_and_what_is_from
     )
     earlier = [Message("user", ["see", "a mail"], by="user", outside=[1]), Message("assistant", "seen")]
     run.execute(["and", outside("a page"), kernai.Media.from_bytes(b"a picture", mime_type="image/png")], history=earlier)
+    run.resume(input=["but", outside("a letter")], limits=Limits(max_calls=0))
+    run = run.cut(len(run.load()) - lost)  # without its end, that turn is continued first
     ended = run.resume(input=[outside("a file"), "too"])
     assert [message.to_dict() for message in run.resume().messages] == [message.to_dict() for message in ended.messages]
 
 
-@pytest.mark.parametrize("on_prose", ["accept", "correct"])
-def test_resuming_a_finished_plan_reports_again_which_tasks_failed(on_prose: Any) -> None:
+@pytest.mark.parametrize("was, on_prose", [("accept",) * 2, ("correct",) * 2, ("accept", "correct"), ("correct", "accept")])
+def test_resuming_a_finished_plan_reports_again_which_tasks_failed(was: Any, on_prose: Any) -> None:
     """The conversation may go on, and the model is to answer from the rest."""
     it = Agent(instructions="x", provider=MockProvider("done"), on_prose=on_prose)
-    lost = {"b": Agent(instructions="x", provider=MockProvider("").fail_on_step(0, ProviderError("lost")))}
+    lost = {"b": Agent(instructions="x", provider=Script(DOWN))}
     store, plan = MemoryStore(), [Task("a", "one"), Task("b", "two")]
-    ended = kernai.execute_plan(it, plan, agents=lost, store=store, run_id="r")
+    kernai.execute_plan(it.replace(on_prose=was), plan, agents=lost, store=store, run_id="r")
+    ended = kernai.resume(it, "r", store=(store := cut(store, 1)), agents=lost)
     again = kernai.resume(it, "r", store=store, agents=lost)
     assert ("1 of 2 tasks failed: b" in ended.messages[-1].text) == (on_prose != "accept")
     assert [message.to_dict() for message in again.messages] == [message.to_dict() for message in ended.messages]
@@ -274,14 +278,11 @@ TWICE = retry(2, first_wait=0)
 CLERK = Agent(instructions="c", model=PRICED).as_skill("clerk", "Counts.")
 #: an agent's changes, what the model says in each segment (the inputs of turns in brackets), and the calls of it all
 BILLS: dict[str, tuple[dict[str, Any], list[tuple[str, ...] | list[str]], tuple[int, int]]] = {
-    "failed once": ({}, [(DOWN,), ("<final>ok</final>",)], (1, 1)),
     "failed three times": ({}, [(DOWN,), (DOWN,), (DOWN,), ("<final>ok</final>",)], (3, 1)),
     "each try of each segment": ({"middleware": [TWICE]}, [(DOWN,), (DOWN,), (DOWN, "<final>ok</final>")], (5, 1)),
     "in a later step": ({"skills": [CLERK]}, [(command("/skills"), DOWN), ("<final>ok</final>",)], (1, 2)),
     "in a later turn": ({}, [(DOWN,), ("<final>one</final>",), ["more"], (DOWN,), (DOWN,), ("<final>ok</final>",)], (3, 2)),
-    "after an agent was called": (
-        {"skills": [CLERK]}, [(command("clerk", "x"), "<final>sub</final>", DOWN), ("<final>ok</final>",)], (1, 3),
-    ),
+    "after an agent": ({"skills": [CLERK]}, [(command("clerk", "x"), "<final>sub</final>", DOWN), ("<final>ok</final>",)], (1, 3)),
 }
 
 

@@ -268,7 +268,8 @@ class RecordedRun:
         """What the results of the caller's plan say of the tasks that failed."""
         failed = {row.task_id for _, row in self.scopes[""] if isinstance(row, events.TaskErrorRow)}
         names = [one for one in json.loads(results) if one in failed]
-        if not names or (self.start.rules or {}).get("on_prose") == "accept":
+        rules = next((one[""] for _, row in reversed(self.resumes) if "" in (one := row.rules or {})), self.start.rules)
+        if not names or (rules or {}).get("on_prose") == "accept":
             return ""
         return f"\n{corrections.failed_tasks(names, len(json.loads(results)))}"
 
@@ -335,16 +336,17 @@ def sent_messages(rows: Iterable[Recorded]) -> list[tuple[Recorded, Mapping[str,
     An input that was added later comes with the row of the input, because `messages_sent` does not say who wrote what.
     """
     found: list[tuple[Recorded, Mapping[str, Any]]] = []
-    added: Recorded | None = None
+    inputs: dict[int, Recorded] = {}
+    added: list[Recorded] = []  # more than one if a turn ended before it sent anything
     for one in rows:
         if isinstance(one.row, events.InputAddedRow):
-            added = one
+            added.append(one)
         elif isinstance(one.row, events.MessagesSentRow):
             del found[max((one.row.since or 0) - 1, 0):]
             found += [(one, message) for message in one.messages]
-            if added is not None and found:
-                found[-1], added = (added, found[-1][1]), None
-    return found
+            inputs.update(zip(range(len(found) - len(added), len(found)), added, strict=True))
+            added = []
+    return [(inputs.get(at, one), message) for at, (one, message) in enumerate(found)]
 
 
 _PERHAPS_RUNTIME = ('<block type="error"', *(f'<block type="result" name="{name}"' for name in sorted(LISTINGS)))
