@@ -324,18 +324,20 @@ def test_the_usage_of_failed_attempts_counts_against_the_limits() -> None:
     assert (result.stop_reason, down.asked) == ("max_tokens", 3)
 
 
-@pytest.mark.parametrize("limits", [Limits(max_tokens=107), Limits(max_cost=0.0001), Limits(max_calls=1), Limits(timeout=0)])
+@pytest.mark.parametrize("limits", [Limits(max_tokens=107), Limits(max_cost=0.0001), Limits(max_calls=2), Limits(timeout=0)])
 @EACH_WAY
 def test_a_model_is_not_called_again_if_failed_calls_have_used_up_a_limit(limits: Limits, way: Way) -> None:
     fine = Script("<final>ok</final>")
-    run = Stored(way, Agent(instructions="x", model=PRICED), fine)
+    run = Stored(way, Agent(instructions="x", model=PRICED, middleware=[TWICE]), fine)
     run.execute(provider=Script(DOWN))
     for _ in range(2):
         stopped, again = run.resume(limits=limits), run.replay()
         assert (stopped.ok, again.stop_reason, again.usage) == (False, stopped.stop_reason, stopped.usage)
     assert fine.asked == 0
-    result = run.resume(limits=Limits(max_calls=2))
-    assert (result.ok, result.usage.model_calls) == (True, 2)
+    result = run.resume(limits=Limits(max_calls=4), provider=Script(DOWN, "<final>ok</final>"))
+    assert (result.ok, result.usage.model_calls) == (True, 4)
+    assert run.resume(limits=Limits(max_calls=4), input="more").stop_reason == "max_calls"
+    assert (run.resume(limits=Limits(max_calls=5)).ok, fine.asked) == (True, 1)
 
 
 @AT_ONCE

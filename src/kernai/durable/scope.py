@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from itertools import count
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ class DurableScope:
             return self._recorded_end()
         if isinstance(effect, CallModel):
             for used in self._durable.history.wasted.get(effect.call_id, ()):
-                self.cursor.spent = next(budget.calls)
+                self._count(used.model_calls or 1)
                 self.run.meter.add(used)
                 budget.spend_usage(used, self.run.model)
             if following is not None:
@@ -150,14 +151,22 @@ class DurableScope:
         row, stream = following.row, self.run.stream
         if isinstance(row, events.LlmResponseRow):
             if stream is not None and row.given_up is not None:
-                stream.give_up(Usage(**row.given_up))
+                stream.give_up(used := Usage(**row.given_up))
+                self._count(used.model_calls)
             return Completion(None, outcomes.response(row))
         if isinstance(row, events.ModelFailedRow):
             if stream is not None:
+                self._count((row.model_calls or 1) - 1)
                 stream.pieces[:] = [row.content]
                 stream.give_up(row.usage() or (Usage(model_calls=row.model_calls) if row.model_calls else None))
             return Completion(None, error=outcomes.model_failure(row))
         raise divergence(following, row.type, f"{type(effect).__name__} {effect.call_id}")
+
+    def _count(self, calls: int) -> None:
+        """Counts model calls that a step made besides its last one: a middleware's, or those of rows left out."""
+        budget = self.run.root.budget
+        self.cursor.spent = next(budget.calls) + calls - 1
+        budget.calls = count(self.cursor.spent + 1)
 
     def _outcome_of(self, effect: Call) -> Completion | None:
         """The outcome of a call; None if it is to be performed, or waits."""
