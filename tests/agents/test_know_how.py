@@ -151,9 +151,11 @@ def test_a_path_without_any_is_refused_and_an_empty_list_has_no_such_command(tmp
             Agent(instructions="", know_how=wrong)
 
 
-def test_what_was_read_is_on_record(folders: Path) -> None:
+def test_what_was_read_is_on_record(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    agent = Agent(instructions="", provider=MockProvider(read("pdf forms.md"), "<final>Done.</final>"), know_how=folders)
+    monkeypatch.chdir(folders)
+    agent = Agent(instructions="", provider=MockProvider(read("pdf forms.md"), "<final>Done.</final>"), know_how=".")
+    monkeypatch.chdir("/")  # a relative folder stays the one of the start
     kernai.execute(agent, "Go.", store=store, run_id="r")
     (folders / "pdf" / "forms.md").write_text("Changed.", encoding="utf-8")
     replayed = kernai.replay(agent, "r", store=store).result

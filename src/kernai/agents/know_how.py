@@ -5,7 +5,7 @@ descriptions are in the system message; a model reads the rest with `/read`. Not
 https://agentskills.io/specification
 """
 
-# ruff: noqa: PTH113, PTH118, PTH123, PTH206, PTH208 - importing pathlib takes 9 ms
+# ruff: noqa: PTH100, PTH113, PTH118, PTH123, PTH206, PTH208 - importing pathlib takes 9 ms
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _folder(path: str) -> Folder:
     if not _NAME.fullmatch(fields["name"]):
         wrong = "is longer than 64 characters, or has white space, a slash, a quote or an angle bracket"
         raise ValueError(f"know_how: the name {fields['name']!r} in {file!r} {wrong}")
-    return Folder(fields["name"], " ".join(neutralize(fields["description"]).split()), path)
+    return Folder(fields["name"], " ".join(neutralize(fields["description"]).split()), os.path.abspath(path))
 
 
 def _split_front_matter(text: str) -> tuple[str, str]:
