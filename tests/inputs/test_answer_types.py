@@ -197,7 +197,7 @@ TYPES: list[tuple[Any, Any, Any, Any]] = [
     (Annotated[int, at.Gt(1), at.Lt(3)], 2, 2, 3),
     (Annotated[int, Between(None, 3)], 3, 3, 2),
     (Annotated[float, at.Interval(ge=0, le=float("inf"))], 0.5, 0.5, -1),
-    (Annotated[int, at.MultipleOf(5)], 10, 10, 11),
+    (Annotated[int, at.MultipleOf(5)], 10, 10, 11), (Annotated[Decimal, at.MultipleOf(Decimal("1e-40"))], "1.5", Decimal("1.5"), "1e-41"),
     (Annotated[list[int], at.Len(1, 2)], [1], [1], []),
     (Annotated[set[Literal["a", "b"]], at.MinLen(2)], ["a", "b"], {"a", "b"}, ["a"]),
     (Annotated[dict[str, int], at.Len(2, 2)], {"a": 1, "b": 2}, {"a": 1, "b": 2}, {"a": 1}),

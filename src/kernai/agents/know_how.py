@@ -162,7 +162,6 @@ def _fields(head: str) -> dict[str, str]:
 
 
 def _unquoted(text: str) -> str:
-    quoted = _QUOTED.fullmatch(text)
-    if quoted is None:
+    if (quoted := _QUOTED.fullmatch(text)) is None:
         return text
     return quoted[2].replace("''", "'") if quoted[1] == "'" else re.sub(r'\\(["\\])', r"\1", quoted[2])

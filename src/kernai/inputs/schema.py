@@ -61,9 +61,12 @@ def is_multiple(value: Any, of: Any) -> bool:
     if isinstance(value, float) or isinstance(of, float):
         from fractions import Fraction  # few types have such a bound
 
-        number = float(value)
-        return math.isfinite(number) and (Fraction(repr(number)) / Fraction(repr(float(of)))).denominator == 1
-    return bool(value % of == 0)
+        return math.isfinite(value) and (Fraction(repr(float(value))) / Fraction(repr(float(of)))).denominator == 1
+    if isinstance(value, int):
+        return not value % of
+    from decimal import Context  # the program's own one may be too narrow for the quotient
+
+    return not Context(prec=1_000).remainder(value, of)
 
 
 def _sized(of: str, unit: str) -> dict[str, tuple[str, Callable[[Any, Any], object]]]:
@@ -164,12 +167,10 @@ def adopted(schema: Mapping[str, Any], name: str) -> Schema:
                 # early drafts had a bool for `required`, and authors still write it
                 for key, inner in one.items() if key != "required" or not isinstance(inner, bool)
             }
-        if isinstance(one, list):
-            return [copy(inner) for inner in one]
         if isinstance(one, str) and one.startswith(_PLACE):
             key = one.removeprefix(_PLACE)
             return definitions.setdefault(key, Definition(key))
-        return one
+        return [copy(inner) for inner in one] if isinstance(one, list) else one
 
     for key, inner in schema.get("$defs", {}).items():
         definitions[key].update(copy(inner))
