@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -64,9 +65,10 @@ def test_a_filter_that_can_match_no_run_is_an_error(filters: dict[str, Any], err
 def test_a_run_is_found_by_the_value_of_its_tag() -> None:
     """A run's tags are kept as texts."""
     store = MemoryStore()
-    tagged = {"tags": {"order": 43}}
+    order: Any = enum.Enum("order", {"LAST": 43})
+    tagged = {"tags": {"order": order.LAST}}
     kernai.execute(Agent(instructions=""), "go", store=store, run_id="r", metadata=tagged, provider=MockProvider("hi"))
-    for value in (43, "43"):
+    for value in (43, "43", order.LAST):
         assert [info.run_id for info in store.runs(tags={"order": value})] == ["r"]  # type: ignore[dict-item]  # the point
     assert (bool(store.runs(status="final")), bool(store.runs(status="blocked"))) == (True, False)
 

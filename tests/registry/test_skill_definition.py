@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import enum
 import functools
 import inspect
 import pickle
@@ -138,8 +139,11 @@ def test_a_bound_method_and_a_partial_can_be_skills() -> None:
         return int(base**exponent)
 
     assert skill(Tools().double).call({"n": 4}) == 8
-    square = skill(name="square")(functools.partial(power, exponent=2))
-    assert list(square.inputs) == ["base"]
+    class Name(str, enum.Enum):  # noqa: UP042 - see tests/values/test_json_data.py
+        SQUARE = "square"
+
+    square = skill(name=Name.SQUARE)(functools.partial(power, exponent=2))
+    assert square.usage() == '<block type="command" name="square">{"base": 1}</block>'
     assert square.description == "Raises."
     assert square.call({"base": 5}) == 25
 

@@ -85,7 +85,7 @@ class Decision(Value):
     def refusal(self) -> str | None:
         """The reason for refusing the call; None if it is not refused."""
         if isinstance(self.value, str):
-            return self.value if self.value.strip() else "refused"
+            return str.__str__(self.value) if self.value.strip() else "refused"
         return "refused" if self.value is False else None
 
     @property

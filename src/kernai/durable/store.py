@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from kernai import events
 from kernai._util.api import Value, check_count, check_methods, check_type, likely
+from kernai.jsonio.json_data import jsonable
 from kernai.values.media import Media
 from kernai.values.pending_calls import PendingCall
 from kernai.values.result import StopReason, Usage
@@ -204,7 +205,7 @@ class RunFilter:
         for name in ("agent", "waiting", "parent"):
             check_type(getattr(self, name), str | None, f"{name} must be a name or an id")
         check_type(self.tags, Mapping, "tags must be a mapping of names to values")
-        object.__setattr__(self, "tags", _as_texts(self.tags))
+        object.__setattr__(self, "tags", _as_texts(jsonable(self.tags)))  # as they were recorded
 
     def matches(self, info: RunInfo) -> bool:
         return (

@@ -84,7 +84,7 @@ class Conversion:
     def _object(self, value: object, held: Mapping[Any, Any]) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for key, one in held.items():
-            name = key if type(key) is str else self.key(key)
+            name = key if type(key) is str else self.key(key.value if isinstance(key, Enum) else key)
             if name in made:
                 self.refuse(f"two keys of a {type(value).__name__} are both {name!r} when written as JSON")
             made[name] = one if type(one) in _PLAIN else self.of(one)

@@ -71,7 +71,7 @@ class Skill:
         directory: bool | tuple[str, str] = False,
         creates: str | bool = False,
     ) -> None:
-        self.name = _checked_name(name)
+        self.name = name = _checked_name(name)
         self.function = _checked_function(name, execute)
         self.is_async = is_async(execute)
         text = first_paragraph(execute) if description is None else description
@@ -241,7 +241,7 @@ def _checked_name(given: object) -> str:
             f"a skill cannot be named {name!r}: it must not be blank, begin with '/' as built-in commands do, have "
             "white space around it, or hold quotes, angle brackets or control characters; choose one with name=..."
         )
-    return name
+    return str.__str__(name)  # of a text that is an enum, f-strings show the member
 
 
 def _checked_function(name: str, function: object) -> Callable[..., Any]:

@@ -154,8 +154,6 @@ class _Strict(Conversion):
         return None if isinstance(value, (Media, *_BYTES)) else super().held(value)
 
     def key(self, key: object) -> str:
-        if isinstance(key, Enum):
-            return self.key(key.value)
         return json.dumps(self.of(key)) if key is None or isinstance(key, (bool, frozenset)) else _usual_text(key)
 
     def leaf(self, value: Any) -> Any:
