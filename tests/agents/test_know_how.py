@@ -146,9 +146,9 @@ def test_a_path_without_any_is_refused_and_an_empty_list_has_no_such_command(tmp
     provider, recorder = MockProvider(read("pdf"), "<final>Done.</final>"), Recorder()
     kernai.execute(Agent(instructions="", provider=provider, skills=[], know_how=[]), "Go.", recorder=recorder)
     assert recorder.for_event("builtin_error")[0].data["command"] == "/read"
-    for wrong in (tmp_path, tmp_path / "gone"):
-        with pytest.raises(ValueError, match="know_how: "):
-            Agent(instructions="", know_how=wrong)
+    for wrong, says in ((tmp_path, ": neither"), (tmp_path / "gone", ": cannot read"), (5, " must be a path or a list")):
+        with pytest.raises((ValueError, TypeError), match=f"know_how{says}"):
+            Agent(instructions="", know_how=wrong)  # type: ignore[arg-type]
 
 
 def test_what_was_read_is_on_record(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

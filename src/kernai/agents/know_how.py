@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kernai._util.api import check_type
 from kernai.blocks.block import neutralize
 
 FILE = "SKILL.md"
@@ -93,6 +94,7 @@ class KnowHow:
         """
         if isinstance(given, cls):
             return given
+        check_type(given, os.PathLike | Iterable | None, "know_how must be a path or a list of paths")
         paths = [given] if isinstance(given, (str, os.PathLike)) else given
         return cls(folder for path in paths for folder in _folders_in(os.fspath(path))) if paths else None
 
