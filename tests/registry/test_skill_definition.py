@@ -42,8 +42,7 @@ def test_name_description_and_inputs_come_from_the_function() -> None:
     assert search.inputs == {"query": Input(str), "limit": Input(int, 10)}
     assert [one.required for one in search.inputs.values()] == [True, False]
     assert (search.requires, search.produces, search.credentials, search.settings) == ((), (), {}, {})
-    assert not search.is_async
-    assert not search.wants_context
+    assert (search.is_async, search.wants_context) == (False, False)
 
 
 def test_options_override_the_name_and_docstring_of_the_function() -> None:
@@ -53,10 +52,8 @@ def test_options_override_the_name_and_docstring_of_the_function() -> None:
         """Something else."""
 
     assert skills.find("find it") is find
-    assert (find.name, find.description) == ("find it", "Finds.")
-    assert (find.requires, find.produces) == (("vision",), ("image", "text"))
-    assert list(find.credentials) == ["key"]
-    assert find.settings["timeout"].default == 30
+    assert (find.name, find.description, find.requires, find.produces) == ("find it", "Finds.", ("vision",), ("image", "text"))
+    assert (list(find.credentials), find.settings["timeout"].default) == (["key"], 30)
 
 
 def test_each_kind_of_parameter_is_an_input_whatever_is_returned() -> None:
@@ -72,14 +69,12 @@ def test_a_skill_can_still_be_called_like_the_function_and_help_and_inspect_show
     assert search("a", "unchecked") == "a/unchecked"  # type: ignore[arg-type]  # and a type checker still looks
     assert (search.__name__, search.__module__) == ("search", __name__)
     assert str(search.__doc__).startswith("Search the knowledge")
-    assert search.__wrapped__("a") == "a/10"
-    assert list(inspect.signature(search).parameters) == ["query", "limit"]
+    assert (search.__wrapped__("a"), list(inspect.signature(search).parameters)) == ("a/10", ["query", "limit"])
     assert get_type_hints(search).keys() == {"query", "limit", "return"}
 
 
 def test_a_skill_defined_in_a_module_is_pickled_by_name_and_copied_as_itself() -> None:
-    assert copy.deepcopy(search) is search
-    assert copy.copy(search) is search
+    assert copy.deepcopy(search) is copy.copy(search) is search
     assert search.__reduce__() == "search"
 
     @skill(register=False)
@@ -114,8 +109,7 @@ def test_a_skill_called_with_a_context_gets_that_context() -> None:
         return ctx.credential("key")
 
     ctx = SkillContext(one, Context(), credentials={"key": "value"})
-    assert one.call({}, ctx) == "value"
-    assert given == [ctx]
+    assert (one.call({}, ctx), given) == ("value", [ctx])
     picture = ctx.media_store.put(Media.from_bytes(b"x", mime_type="image/png"))
     assert Skill("look", execute=of_media).call({"image": picture.id}, ctx) == "image"
 
@@ -144,8 +138,7 @@ def test_a_bound_method_and_a_partial_can_be_skills() -> None:
 
     square = skill(name=Name.SQUARE)(functools.partial(power, exponent=2))
     assert square.usage() == '<block type="command" name="square">{"base": 1}</block>'
-    assert square.description == "Raises."
-    assert square.call({"base": 5}) == 25
+    assert (square.description, square.call({"base": 5})) == ("Raises.", 25)
 
 
 def test_a_callable_object_can_be_a_skill_if_it_is_given_a_name() -> None:
