@@ -120,14 +120,15 @@ class AnthropicProvider(HttpProvider):
         if box.answer is not None:
             answer = {"format": {"type": "json_schema", "schema": box.answer}}
             body["output_config"] = body.get("output_config", {}) | answer
-        # a thought is left out if what was sent before it differs now: after a summary, or with other instructions
-        sent = sha256(json.dumps([body.get("system"), body.get("tools")]).encode())
+        # a thought is left out for another model, and for newer ones if what was sent before it differs now: after a
+        # summary, or with other instructions
+        is_bound = self.version_of(Model(body["model"])) >= BOUND_THOUGHTS
+        sent = sha256(json.dumps([body["model"], is_bound and [body.get("system"), body.get("tools")]]).encode())
         for message in body["messages"]:
             now = sent.hexdigest()
             message["content"] = [part for part in message["content"] if part.pop(REQUEST, now) == now]
-            sent.update(json.dumps(message).encode())
-        if self.version_of(Model(body["model"])) >= BOUND_THOUGHTS:
-            box.request = {REQUEST: sent.hexdigest()}
+            sent.update(json.dumps(message).encode() if is_bound else b"")
+        box.request = {REQUEST: sent.hexdigest()}
         said = [part["type"] for message in body["messages"][-2:-1] for part in message["content"]]
         if "tool_use" in said and "thinking" not in said[0] and body.get("thinking", {}).get("type") == "enabled":
             del body["thinking"]  # the vendor would reject calls without thinking, which another model has made

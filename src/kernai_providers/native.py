@@ -78,7 +78,7 @@ class AssistantTurn:
     def thoughts(self, before: int, *kinds: str) -> list[dict[str, Any]]:
         """Returns the reasoning of these kinds that came before the call with this number, as the vendor sent it."""
         own = [item for item in self.reasoning if item.get("type") in kinds and item.get("at", 0) == before]
-        return [{name: one for name, one in item.items() if name != "at"} for item in own]
+        return [{name: one for name, one in item.items() if name not in ("at", "vendor")} for item in own]
 
 
 @dataclass(slots=True)

@@ -376,8 +376,9 @@ class ResponsesProvider(OpenAIProvider):
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):
-            if NEVER_REASONS.match(model.id):  # such a model rejects reasoning, and may not know phases
-                turn.reasoning = ()
+            # another vendor cannot read it; some models reject reasoning, and may not know phases
+            own = [item for item in turn.reasoning if item.get("vendor", self.vendor) == self.vendor]
+            turn.reasoning = () if NEVER_REASONS.match(model.id) else own
             phases = [{PHASE: item[PHASE]} for item in turn.reasoning if item.get("type") == PHASE]
             yield from turn.thoughts(0, "reasoning")
             if turn.text or not turn.calls:
@@ -465,7 +466,7 @@ class ResponsesReader(UsageReader):
         if kind == "message" and isinstance(item.get(PHASE), str):
             self.keep({"type": PHASE, PHASE: item[PHASE]})
         if kind == "reasoning" and item.get("encrypted_content"):
-            self.keep({name: item[name] for name in _REASONING_FIELDS if item.get(name) is not None})
+            self.keep(known({name: item.get(name) for name in _REASONING_FIELDS}) | {"vendor": self.vendor})
 
     def _on_end(self, how: str, response: Mapping[str, Any]) -> None:
         if how == "failed":

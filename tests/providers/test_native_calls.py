@@ -16,9 +16,10 @@ from pydantic import BaseModel, Field, create_model
 import kernai
 from adapter_calls import ADAPTERS, bodies_to
 from kernai import Agent, Media, MemoryStore, Message, Model, Recorder, Tool, Tools, parse, skill
-from kernai.middleware import redact
+from kernai.middleware import CallModel, Effect, Flow, redact
 from kernai_providers import MemoryReply, MemoryTransport, resolve
 from kernai_providers.native import AssistantTurn, Call, Toolbox, UserTurn, conversation, strict, without_nulls
+from kernai_providers.openai import PerplexityProvider
 from vendor_wires import WIRES
 from wire_format import Called
 from wire_openai import OpenAIWire, named
@@ -318,6 +319,8 @@ def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
             again = Server(other, ["Yes."])
             kernai.execute(again.agent(), "More.", history=result.messages)
             assert wanted[vendor] not in json.dumps(again.bodies[-1])
+    elsewhere = PerplexityProvider("k").native_messages(AssistantTurn("", [], result.messages[1].reasoning), Model("m"))
+    assert "encrypted_content" not in json.dumps(list(elsewhere))  # the same format, but another vendor's
     redacted = Server(vendor, TAPES["a call"], thought="Hm.")
     kernai.execute(redacted.agent(middleware=[redact("Hm")]), "Go.")
     said = json.dumps(redacted.bodies[-1])  # a changed thought would have the wrong signature, unless it has none
@@ -325,11 +328,14 @@ def test_reasoning_goes_back_as_the_vendor_asks(vendor: str) -> None:
     assert ("redacted]" in said, "Hm" in said) == (vendor in ("openai", "ollama"), False)
 
 
-@pytest.mark.parametrize("model, second, kept", [
-    ("claude-opus-5-5", "One.", [1, 2]), ("claude-opus-5-5", "Two.", [0, 1]), ("claude-opus-5", "Two.", [1, 2])])
-def test_newer_claudes_get_no_thought_back_after_instructions_that_it_did_not_have(model: str, second: str, kept: list[int]) -> None:
-    server, instructions = Server("anthropic", TAPES["a wrong call"], thought="Hm."), iter(["One.", second, second])
-    kernai.execute(server.agent(model=Model(model), instructions=lambda: next(instructions)), "Go.")
+@pytest.mark.parametrize("versions, second, kept", [
+    ("5-5 5-5 5-5", "One.", [1, 2]), ("5-5 5-5 5-5", "Two.", [0, 1]), ("5 5 5", "Two.", [1, 2]), ("5 4-8 5", "One.", [0, 1]), ("5-5 5-6 5-5", "One.", [0, 1])])
+def test_a_claude_gets_only_its_own_thoughts_back_and_newer_ones_only_after_the_same_instructions(versions: str, second: str, kept: list[int]) -> None:
+    def switched(effect: Effect) -> Flow:
+        return (yield effect.replace(model=Model(f"claude-opus-{next(names)}")) if isinstance(effect, CallModel) else effect)
+
+    server, instructions, names = Server("anthropic", TAPES["a wrong call"], thought="Hm."), iter(["One.", second, second]), iter(versions.split())
+    kernai.execute(server.agent(middleware=[switched], instructions=lambda: next(instructions)), "Go.")
     assert [json.dumps(body).count('"thinking": "Hm.", "signature": "EqQB"}') for body in server.bodies[1:]] == kept
 
 
