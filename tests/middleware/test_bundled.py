@@ -264,7 +264,7 @@ def test_compact_keeps_the_input_of_a_task_after_the_results_it_depends_on() -> 
 
 @given(
     st.lists(
-        st.tuples(st.lists(st.tuples(st.sampled_from("re"), st.integers(0, 600)), max_size=4), st.integers(0, 200)),
+        st.tuples(st.lists(st.tuples(st.sampled_from("rei"), st.integers(0, 600)), max_size=4), st.integers(0, 200)),
         min_size=1, max_size=12,
     ),
     st.integers(1, 2000),
@@ -277,7 +277,8 @@ def test_shortened_results_stay_shortened_and_results_without_a_response_are_com
     for results, answer in steps:
         whole = list(ConversationView(Message("system", "s" * 500), conversation))
         sent = [message.text for message in _compacted(whole, most)]
-        unanswered = next((at for at in range(len(whole) - 1, -1, -1) if whole[at].role == "assistant"), 0)
+        # a result before another input gets no response any more: its turn has failed
+        unanswered = next((at for at in range(len(whole) - 1, -1, -1) if whole[at].role == "assistant" or whole[at].by), 0)
         assert sent[unanswered:] == [message.text for message in whole[unanswered:]]
         assert all(len(one) <= len(message.text) for one, message in zip(sent, whole, strict=True))
         for was, now, message in zip(before, sent, whole, strict=False):
@@ -287,7 +288,8 @@ def test_shortened_results_stay_shortened_and_results_without_a_response_are_com
         before = sent
         conversation.append(Message("assistant", "a" * answer))
         for kind, characters in results:
-            conversation.append(Message("user", result_of(characters) if kind == "r" else '<block type="error">x</block>'))
+            text = {"r": result_of(characters), "e": '<block type="error">x</block>', "i": "next"}[kind]
+            conversation.append(Message("user", text, by="user" if kind == "i" else None))
 
 
 @pytest.mark.parametrize("characters, first, spare, shortened", [
@@ -306,6 +308,8 @@ def test_beyond_the_limit_the_oldest_results_are_shortened_until_half_is_left(
     results = _compacted([Message("system", "s"), *whole], limit)[3::2]
     assert [("left out here" in one.text, one.has_media) for one in results] == [
         *[(True, False)] * shortened, *[(False, bool(pictures))] * (8 - shortened)]
+    failed = _compacted([*whole, Message("user", "And now?", by="user")], 1)  # the last turn has, without a response
+    assert {"left out here" in one.text for one in failed[2:-1:2]} == {bool(pictures)}
 
 
 # ------------------------------------------------------------------------------------------------- misuse

@@ -218,8 +218,8 @@ def compact(max_tokens: int, summary: Agent[Any] | Callable[[Sequence[Message]],
     the next run of a chat (``history=result.messages``) uses the same summary.
 
     Four characters count as a token; media and the system message are not counted. Messages that the model has not
-    responded to yet are sent in full. Only the sent messages are shortened: the conversation and the recording keep
-    everything.
+    responded to yet are sent in full, except results of an earlier turn, which has failed. Only the sent messages are
+    shortened: the conversation and the recording keep everything.
     """
     check_count("max_tokens", max_tokens)
     if summary is not None:
@@ -254,9 +254,10 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
                 sent[oldest] = sent[oldest].rewritten(line)
             read = len(results)
         elif message.role == "user" and not is_input and (found := _RESULT.match(text)):
-            line = f"{found[0]}[{len(text):,} characters, left out here]</block>"
-            if len(line) < len(text):
+            if len(line := f"{found[0]}[{len(text):,} characters, left out here]</block>") < len(text):
                 results.append((at, line))
+        elif message.by == "user":  # another input: the turn before has failed, perhaps because it was too long
+            read = len(results)
         if message.role != "system":
             characters += len(text)
     return sent
