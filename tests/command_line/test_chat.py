@@ -261,10 +261,31 @@ def test_at_a_pause_the_person_at_the_terminal_sees_the_whole_call_and_is_asked(
     write(tmp_path, "clerk.py", CLERK.replace("30", "30" * 150))
     refused = here("chat", "clerk.py", *TALK, keys=Keys("Refund order 42\n", "\n", "it was never paid\n", "Refund order 42\n"))
     assert (refused.returncode, f'"amount": {"30" * 150}}} waits for your decision' in refused.stderr) == (0, True)
-    assert refused.stderr.count("other text refuses and says why)") == 3
+    assert refused.stderr.count("Enter looks again)") == 3
     assert "it was never paid</block>" in refused.stdout
     assert here("chat", "clerk.py", *TALK, keys=Keys("y\n")).stdout == "Order 42 is refunded.\n"
     assert (tmp_path / "paid.txt").read_text() == "30" * 150 + " "
+
+
+REMINDING = """
+from datetime import UTC, datetime, timedelta
+from kernai import Agent, MockProvider, Pause, SkillContext, skill
+
+@skill(register=False)
+def remind(ctx: SkillContext) -> str:
+    if ctx.woken:
+        return "it is time"
+    raise Pause("tea", until=datetime.now(UTC) + timedelta(milliseconds=1))
+
+says = MockProvider('<command name="remind"></command>', "<final>Tea!</final>")
+agent = Agent(instructions="", provider=says, skills=[remind])
+"""
+
+
+def test_an_empty_line_continues_a_call_whose_time_has_come(here: Here, tmp_path: Path) -> None:
+    write(tmp_path, "agent.py", REMINDING)
+    done = here("chat", "agent.py", *TALK, keys=Keys("Remind me\n", "\n"))
+    assert (done.returncode, "remind {} (tea until 20" in done.stderr, done.stdout.endswith("Tea!\n")) == (0, True, True), done
 
 
 def test_a_chat_goes_on_if_somebody_else_ends_the_run_whose_call_it_asks_about(here: Here, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_limit_ends_the_turn_and_its_messages_stay(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("what, lines, answers", [
     ("in_flight", ["perhaps", " Skip ", "", "retry"], ["skip", "retry"]),
-    ("approvals", ["", "ok", " Y ", "not today"], [Decision(True, by="ann"), Decision("not today", by="ann")]),
+    ("approvals", ["ok", " Y ", "not today"], [Decision(True, by="ann"), Decision("not today", by="ann")]),
     ("approvals", ["yes", "n"], [Decision(True, by="ann"), Decision(False, by="ann")]),
     ("approvals", ["=", "= no", " No "], [Decision({"answer": "no"}, by="ann"), Decision(False, by="ann")]),
 ])

@@ -98,7 +98,7 @@ Ctrl-C             cancel the turn that is running; what its calls have done sta
 Asked = Literal["approvals", "in_flight"]
 #: the question about a call, and how to answer it
 _QUESTIONS: Mapping[Asked, tuple[str, str]] = {
-    "approvals": ("waits for your decision", "y approves, n refuses, =ANSWER answers, other text refuses and says why"),
+    "approvals": ("waits for your decision", "y approves, n or a reason refuses, =ANSWER answers, Enter looks again"),
     "in_flight": (
         "was running when the program ended, and may have taken effect",
         "skip: the model reads that the outcome is unknown; retry: it is called again",
@@ -178,7 +178,8 @@ class ChatSession:
             call = calls[len(answers)]
             if (answer := _read_answer(what, call, text)) is not None:
                 answers[call.call_id] = answer
-            self._ask(*self.asks)
+            # an empty line looks again: the time of a call may have come, or somebody else has decided
+            self._ask(what, calls if text or what == "in_flight" else calls[: len(answers)], answers)
         elif text:
             said = text[1:] if text.startswith("//") else line
             self._turn([said, *self._attached] if self._attached else said)

@@ -104,7 +104,7 @@ def call_line(call: PendingCall, width: int = 10**9) -> str:
     what = f"{call.skill} {one_line(jsonable(call.params), width)}" if call.skill else "a call of the model"
     hidden = ("in_flight", "state") if "mcp" in call.metadata else ("in_flight",)  # long, and for the server alone
     metadata = {name: one for name, one in jsonable(call.metadata).items() if name not in hidden}
-    about = [one_line(one, width) for one in (call.reason, metadata) if one]
+    about = [one_line(one, width) for one in (call.reason, metadata, call.until and f"until {call.until}") if one]
     return f"{what} ({' '.join(about)})" if about else what
 
 
