@@ -146,7 +146,7 @@ FINISH_REASONS = {
     for theirs in words.split()
 }
 PREVIEW = 80
-LARGEST_COUNT = 2**53  # beyond this, JSON numbers are not exact
+LARGEST_EXACT = 2**53  # beyond this, JSON numbers are not exact
 
 
 #: index, type, name and text of a piece of a native call
@@ -487,7 +487,7 @@ def key_of(value: object) -> int | str | None:
 def count_of(value: Any) -> int | None:
     """Returns a token count as the vendor reports it, also if it is written as 12.0; None for anything else."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return int(value) if is_number and 0 <= value <= LARGEST_COUNT and value == int(value) else None
+    return int(value) if is_number and 0 <= value <= LARGEST_EXACT and value == int(value) else None
 
 
 def cost_of(usage: Mapping[str, Any]) -> float | None:
@@ -500,7 +500,7 @@ def cost_of(usage: Mapping[str, Any]) -> float | None:
         cost = cost.get("total_cost")
     if usage.get("is_byok") is True or isinstance(cost, bool) or not isinstance(cost, (int, float)):
         return None
-    return float(cost) if 0 <= cost <= LARGEST_COUNT else None
+    return float(cost) if 0 <= cost <= LARGEST_EXACT else None
 
 
 def sum_of(*counts: int | None) -> int | None:

@@ -166,7 +166,7 @@ def test_a_server_that_does_not_work_delays_calls_to_others_only_once(how: str, 
         assert "server 'it' " in str(ask(adapter, {"method": "prompts/get", "params": {"name": "x"}}).error)
         assert len(tried) == before
 
-        monkeypatch.setattr(connection, "RETRY_SECONDS", 0.0)
+        monkeypatch.setattr(connection, "AVOIDED_SECONDS", 0.0)
         assert call(adapter, "echo", server="it", text="on").error == error
         assert len(tried) > before, "who names it means it"
         before = len(tried)

@@ -16,7 +16,7 @@ import kernai
 from kernai._util.private_file import write_private
 from kernai.command_line import agents, output, stores
 from kernai.command_line.narrator import LOUDNESS, Narrator, TurnView, failure_of, summary, write_answer
-from kernai.command_line.output import INTERRUPTED, OK, CommandError, failing
+from kernai.command_line.output import INTERRUPTED, OK, UNDECIDED, CommandError, failing
 from kernai.command_line.program import Command, explained
 from kernai.command_line.recording import Recording
 from kernai.durable.store import ABANDONED, BLOCKED, RUNNING, WAITING
@@ -62,7 +62,7 @@ def _talk(session: ChatSession, reader: output.LineReader) -> int:
             what, calls, _ = session.asks
             option = ("--approve", calls[0].call_id) if what == "approvals" else ("--in-flight", "skip")
             hint = f"continue in a terminal, or with `{session.again('resume', *option)}`"
-            raise CommandError("the conversation waits for a decision, and nobody is here to ask", hint, output.WAITING)
+            raise CommandError("the conversation waits for a decision, and nobody is here to ask", hint, UNDECIDED)
         if not reader.interactive and session.was_interrupted:
             raise KeyboardInterrupt
         if session.asks:

@@ -286,7 +286,7 @@ def carried_out(
         first = shlex.quote(result.pending[0].call_id)  # in it are names of tasks, which the model chose
         asks = f", --approve {first}=ANSWER" if result.pending[0].reason else ""
         output.note(f"hint: {again} --approve {first}{asks}, or --refuse {first}=WHY", None)
-        return output.WAITING
+        return output.UNDECIDED
     if not result.ok:
         raise failure_of(result, again) from result.error
     return OK

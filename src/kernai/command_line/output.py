@@ -24,7 +24,7 @@ from kernai.interrupts import calls_out
 from kernai.jsonio.json_data import jsonable
 from kernai.recording.recorder import read_whole
 
-OK, NO, USAGE, PROVIDER, WAITING = range(5)
+OK, NO, USAGE, PROVIDER, UNDECIDED = range(5)
 #: 128 + SIGINT, SIGPIPE, SIGTERM, as a shell reports them for any program
 INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
 
@@ -34,7 +34,7 @@ STATUSES = {
     NO: "there is no answer, runs differ, or something is invalid",
     USAGE: "wrong usage, or a file that cannot be read",
     PROVIDER: "the model's vendor failed",
-    WAITING: "the run is waiting for a person's decision",
+    UNDECIDED: "the run is waiting for a person's decision",
     INTERRUPTED: "interrupted with Ctrl-C",
     PIPE_CLOSED: "the reader of the output has closed it",
     TERMINATED: "terminated by SIGTERM, or because the terminal was closed",

@@ -50,7 +50,7 @@ from kernai.values.result import StopReason
 T = TypeVar("T")
 #: how often `watch` polls a store that cannot notify it, in seconds
 POLL = 0.2
-TIMEOUT = "timeout must be a number of seconds"
+WRONG_TIMEOUT = "timeout must be a number of seconds"
 #: add this to `monotonic()` for the time of day without jumps
 _SINCE = time() - monotonic()
 
@@ -402,7 +402,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
         return sum(self._change(one.run_id, change) for one in found)
 
     def watch(self, run_id: str, from_seq: int = 0, *, timeout: float | None = None) -> Iterator[Entry]:
-        last, limit = monotonic(), inf if timeout is None else check_type(timeout, int | float, TIMEOUT)
+        last, limit = monotonic(), inf if timeout is None else check_type(timeout, int | float, WRONG_TIMEOUT)
         with self._news_of(run_id) as wait:
             while True:
                 if found := self.load(run_id, from_seq):

@@ -39,7 +39,7 @@ CLOSING_SECONDS = 8.0
 #: seconds to find out why a session ended
 REASON_SECONDS = 1.0
 #: seconds for which a server that failed is not asked by requests that do not name it
-RETRY_SECONDS = 30.0
+AVOIDED_SECONDS = 30.0
 #: seconds until a server that has stopped reporting changed tools is asked again to report them
 LISTEN_AGAIN_SECONDS = 10.0
 MAX_PAGES = 100
@@ -268,8 +268,8 @@ class Connection:
     async def list(self, emit: Emit, restarted: set[str], kind: str, *, is_named: bool) -> Listing | McpError:
         """Asks the server for everything it has of one kind.
 
-        After a failure, only requests that name the server ask it for `RETRY_SECONDS`, because a server that hangs must
-        not delay every request to all servers.
+        After a failure, only requests that name the server ask it for `AVOIDED_SECONDS`: one that hangs must not delay
+        every request to all servers.
         """
         if not is_named and self._failure is not None and time.monotonic() < self._failure[0]:
             return McpError(f"{self._failure[1]}\nFor now it is asked only by requests that name it as their 'server'")
@@ -279,7 +279,7 @@ class Connection:
             listed = await self.use(emit, restarted, ask, what=what, repeatable=True)
         except McpError as error:
             if isinstance(error, McpUnavailableError):
-                self._failure = time.monotonic() + RETRY_SECONDS, error
+                self._failure = time.monotonic() + AVOIDED_SECONDS, error
             return error
         self._failure = None
         return listed

@@ -33,7 +33,7 @@ from kernai._util.api import check_count, check_function, check_seconds, check_t
 from kernai._util.worker_pool import WorkerPool, in_worker
 from kernai.durable.lease import end_run
 from kernai.durable.recorded_run import RecordedRun
-from kernai.durable.run_head import TIMEOUT, Head
+from kernai.durable.run_head import WRONG_TIMEOUT, Head
 from kernai.durable.store import ABANDONED, BLOCKED, QUEUED, RUNNING, UNFINISHED, WAITING, Entry, RunInfo, check_load
 from kernai.errors import InFlightError, ReplayDivergenceError, described, error_text, no_run
 from kernai.events import Event, ResultRow, RunResumedRow
@@ -365,7 +365,7 @@ class RunHandle:
 
         Raises `TimeoutError` after `timeout` seconds, and `KernaiError` if the run is blocked.
         """
-        until = inf if timeout is None else time.monotonic() + check_type(timeout, int | float, TIMEOUT)
+        until = inf if timeout is None else time.monotonic() + check_type(timeout, int | float, WRONG_TIMEOUT)
         while _is_for_workers(info := self.info()):
             left = min(until - time.monotonic(), POLL)
             if not left > 0:  # also if it is NaN
