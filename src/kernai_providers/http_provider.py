@@ -270,7 +270,7 @@ class HttpProvider(Closing, NotCopied, NativeRules, Provider):
         return [one for one in parts if self.takes_blank_text or not isinstance(one, str) or one.strip()]
 
     def _exchange(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object
     ) -> Exchange:
         options = GenerationOptions.coerce(generation)
         if refused := self.refused_options(model, options):

@@ -83,7 +83,7 @@ class OpenAIProvider(HttpProvider):
         self._done_marker = check_type(done_marker, bool, "done_marker must be True or False")
 
     def _exchange(
-        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object = None
+        self, messages: Sequence[Message], model: Model, generation: GenerationOptions, on_chunk: object
     ) -> Exchange:
         thinks = (GenerationOptions.coerce(generation).thinking or {}).get("effort") != "none"
         is_native = getattr(on_chunk, "tools", None) is not None

@@ -183,7 +183,7 @@ def test_max_response_bytes_is_a_bound() -> None:
 def test_no_repr_of_a_provider_or_its_parts_shows_its_secrets(vendor: str) -> None:
     provider = ADAPTERS[vendor](SECRET, headers={"X-Token": "T0KEN-0123456789"}, base_url="https://example.com/v1")
     request = asked(provider)
-    exchange = provider._exchange(HELLO, Model("m"), GenerationOptions())
+    exchange = provider._exchange(HELLO, Model("m"), GenerationOptions(), None)
     for shown in (provider, request, exchange, exchange.retries, provider.transport, provider.call, provider.reader()):
         for text in (repr(shown), str(shown), f"{shown}"):
             assert SECRET not in text

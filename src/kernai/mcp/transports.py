@@ -254,7 +254,7 @@ def _http_client(config: ServerConfig, session: Session, auth: httpx2.Auth | Non
                 kind = response.headers.get("Content-Type", "").lower()
                 is_answer = is_message and kind.startswith("application/json")
                 if response.is_error and (is_message or is_sse) and kind.startswith(("application/json", "text/plain")):
-                    # without a text that cannot be read
+                    # if its text cannot be read, the error goes without it
                     with suppress(Exception), move_on_after(math.inf if is_answer else SAYING_SECONDS):
                         await response.aread()
                         said = "" if '"jsonrpc"' in response.text else response.text

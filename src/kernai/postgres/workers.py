@@ -377,7 +377,8 @@ class RunHandle:
         if agent is None:
             raise KernaiError(_unknown(info.agent, self._agents))
         if info.status in (StopReason.FINAL, StopReason.CLOSED):
-            return resume(agent, self.run_id, store=self._store)  # rebuilt from the recording, whatever the agent is
+            # rebuilt from the recording; of the agent, only the type of its output counts
+            return resume(agent, self.run_id, store=self._store)
         try:
             ended = recorded_result(agent, self.run_id, self._store)
         except ReplayDivergenceError:  # the agent has changed since
