@@ -184,7 +184,7 @@ def resolve(
         return _in_process(vendor, model_id, options), Model(model_id, TEXT if given is None else given, cost)
     if vendor.name == "openai" and RESPONSES_ONLY.match(model_id):
         vendor = BY_NAME["openai-responses"]
-    # it has models of other vendors, too
+    # Perplexity has models of other vendors, too
     model_id = f"perplexity/{model_id}" if vendor.name == "perplexity" and "/" not in model_id else model_id
     if "grammar" in options and vendor.name != "local":
         raise TypeError(f"grammar is an option of local, not of {vendor.name}")

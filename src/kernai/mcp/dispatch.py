@@ -20,7 +20,7 @@ from kernai.mcp.connection import Connection, Emit, Listing
 from kernai.mcp.errors import McpError
 from kernai.mcp.interaction import Interaction
 from kernai.mcp.language import METHODS, Request, Returned, read_request, request_text
-from kernai.mcp.schemas import example, faults, one_line, properties_of, resolved
+from kernai.mcp.schemas import example, faults, one_line, properties_of, written_out_if_possible
 from kernai.registry.skill_context import SkillContext
 
 MAX_NAMES = 1000
@@ -300,7 +300,7 @@ def is_repeatable(tool: Tool) -> bool:
 
 def _arguments_of(request: Request, tool: Tool) -> dict[str, Any]:
     """The arguments in a request that used the tool's name as the method."""
-    known = properties_of(resolved(tool.input_schema))
+    known = properties_of(written_out_if_possible(tool.input_schema))
     given = {key: value for key, value in request.params.items() if key in known or key not in ("server", "name")}
     inner = given.get("arguments")
     if "arguments" not in known and isinstance(inner, Mapping):

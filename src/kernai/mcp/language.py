@@ -21,7 +21,7 @@ from kernai._util.api import close_matches
 from kernai.jsonio.json_data import JsonSyntaxError, loads, value_in
 from kernai.jsonio.tolerant_json import read_tolerantly
 from kernai.mcp.errors import McpError
-from kernai.mcp.schemas import example, inputs_of, missing, one_line, resolved, type_of
+from kernai.mcp.schemas import example, inputs_of, missing, one_line, type_of, written_out_if_possible
 from kernai.values.media import FALLBACK_MIME, Media, kind_of
 from kernai.values.message import Part
 
@@ -193,7 +193,7 @@ def section(server: str, what: str, lines: Iterable[str], *, is_cut: bool = Fals
 
 def tool_line(tool: types.Tool) -> str:
     """``- name(path: string, tail?: number): what it does``."""
-    schema = resolved(tool.input_schema)
+    schema = written_out_if_possible(tool.input_schema)
     required = missing(schema, {})
     signature = [
         f"{one_line(name)}{'' if name in required else '?'}: {one_line(type_of(one), MAX_TYPE)}"

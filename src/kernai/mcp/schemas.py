@@ -75,7 +75,8 @@ def found_faults(schema: Mapping[str, Any], data: Any) -> list[Found]:
         _left.set([MAX_STEPS, MAX_NESTING, 0])
         root: Mapping[str, Any] | None = None
         for error in checker.iter_errors(data) if checker is not None else ():
-            root = resolved(schema) if root is None else root  # once, since there may be thousands of errors
+            # once, since there may be thousands of errors
+            root = written_out_if_possible(schema) if root is None else root
             found |= dict.fromkeys(islice(_explained(error, root), MAX_FAULTS))
             if len(found) >= MAX_FAULTS:
                 break
@@ -142,7 +143,7 @@ def example(schema: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     Numbers in quotes and the like are corrected, and unknown names become similar ones. What still does not fit is left
     out, at any depth, and what is required and missing gets a placeholder.
     """
-    full = resolved(schema)
+    full = written_out_if_possible(schema)
     takes_any = not properties_of(full) and full.get("additionalProperties") is not False
     whole = {**full, "additionalProperties": takes_any}
     made = _completed(whole, copy_of(dict(islice(given.items(), MAX_SHOWN))))
@@ -195,8 +196,8 @@ def _placeholder(schema: Any) -> Any:
 # --------------------------------------------------------------------------------------------------------- references
 
 
-def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema with its references resolved, for a description; unchanged if that is not possible."""
+def written_out_if_possible(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema written out, for a description; unchanged if that is not possible."""
     with suppress(Exception):  # a server may send anything as a schema
         return _Writer(schema).written(schema, ("#",))
     return schema
