@@ -284,9 +284,9 @@ def test_an_example_for_a_constrained_type_is_valid_or_left_out(output: Any, exa
 
 
 def test_the_example_is_of_the_type_as_which_a_wrong_answer_was_read() -> None:
-    for tag in Tag, Annotated[Tag, at.Predicate(bool)]:
-        with pytest.raises(SkillInputError, match=r'Usage: <block type="final">\{"name"'):
-            AnswerType(Point | tag).read('{"name": 5}')
+    for tag, text in (Tag, '{"name": 5}'), (Annotated[Tag, at.Predicate(bool)], '{"name": 5}'), (list[Tag], '[{"name": 5}]'):
+        with pytest.raises(SkillInputError, match=r'Usage: <block type="final">\[?\{"name"'):
+            AnswerType(Point | tag).read(text)
 
 
 @EACH

@@ -119,7 +119,9 @@ class UnionType(InputType):
         if natural and kind is natural[0].exact:
             return value
         if len(natural) == 1 and kind in (list, dict):  # no other member accepts such a value, so only its faults count
-            return natural[0].convert(value, validation)
+            made, faults = validation.tried(natural[0], value, repair=validation.repair)
+            validation.faults += [one._replace(read_as=natural[0]) for one in faults]
+            return made
         place = (id(value), id(self), validation.repair)
         made, faults = validation.memo.get(place) or self._tried(value, natural, validation)
         if kind in (list, dict):
