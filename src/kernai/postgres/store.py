@@ -246,7 +246,8 @@ class PostgresStore(LeasedStore):
     def enqueue(self, run_id: str) -> bool:
         """Submits a job for a run of `Workers`, unless a job is already waiting. Returns whether there is a job now.
 
-        Use it for a blocked run once the cause is fixed, and for a fork of such a run.
+        Use it for a blocked run once the cause is fixed, and for a fork of such a run. The run stays blocked until a
+        worker has taken it.
         """
         key = self._tenant, run_id
 

@@ -74,11 +74,11 @@ WHERE queue = %s AND (status = 'running' OR (status = 'waiting' AND ({IS_DUE} OR
 class Workers:
     """Submits runs to a `PostgresStore`, and works on them. `agents` are the agents that runs may use, by name.
 
-    `concurrency` is how many runs this process works on at once. It only takes runs from its `queue`. `options` is
-    called with a run's `RunInfo` and returns the options for its `resume`, such as the context and limits. If a run's
-    agent has lost protections since the run was recorded, the run is blocked, and the reason lists their keys; those in
-    `accept` are allowed. `lease` is how many seconds a run stays with a worker that no longer renews its lease; `grace`
-    is how many seconds `run` waits for calls in progress when it is stopped.
+    `concurrency` is how many runs this process works on at once. It submits runs to its `queue`, and only takes them
+    from there. `options` is called with a run's `RunInfo` and returns the options for its `resume`, such as the context
+    and limits. If a run's agent has lost protections since the run was recorded, the run is blocked, and the reason
+    lists their keys; those in `accept` are allowed. `lease` is how many seconds a run stays with a worker that no
+    longer renews its lease; `grace` is how many seconds `run` waits for calls in progress when it is stopped.
     """
 
     def __init__(
