@@ -379,5 +379,5 @@ def test_data_stored_with_a_codec_is_unreadable_without_it(server: Server, schem
     with PostgresStore(server.dsn, schema=schema) as store:
         assert [one.agent for one in store.runs()] == ["clerk"]
         for act in store.load, store.load_media:
-            with pytest.raises(KernaiError, match="stored with a codec"):
+            with pytest.raises(KernaiError, match="stored with a codec: use it in Python, from"):
                 act("r")

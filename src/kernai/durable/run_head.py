@@ -260,13 +260,12 @@ class LeasedStore(Closing, NotCopied, RunStore):
         return json.loads(text)
 
     def _decoded(self, data: bytes) -> bytes:
-        same = "open the store with the codec with which the run was stored, codec=..."
         if self._codec is None:
-            raise KernaiError(f"the run was stored with a codec: {same}")
+            raise KernaiError("the run was stored with a codec: use it in Python, from a store opened with codec=...")
         try:
             return self._codec.decode(data)
         except Exception as error:
-            raise KernaiError(f"the codec cannot decode the run: {error_text(error)}; {same}") from error
+            raise KernaiError(f"the codec cannot decode the run: {error_text(error)}; is it the right one?") from error
 
     def _sealed_append(
         self, run_id: str, entries: Sequence[Entry], media: Sequence[Media], terms: Terms
