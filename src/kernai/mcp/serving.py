@@ -175,8 +175,7 @@ class _Client:
     def __init__(self, pool: WorkerPool, source: _Input, target: FileIO, ended: asyncio.Event) -> None:
         self._pool = pool
         self._lines = io.TextIOWrapper(io.BufferedReader(source), "utf-8-sig", "replace")
-        self._target = target
-        self._ended = ended
+        self._target, self._ended = target, ended
 
     async def __aiter__(self) -> AsyncIterator[str]:
         while line := await in_worker(self._pool, self._lines.readline):
@@ -198,8 +197,7 @@ class _Input(io.RawIOBase):
     """The data of `source`, ending as soon as `woken` is readable. Without `poll`, it only reads `source`."""
 
     def __init__(self, source: FileIO, woken: FileIO) -> None:
-        self._source = source
-        self._woken = woken
+        self._source, self._woken = source, woken
 
     def readable(self) -> bool:
         return True
@@ -283,14 +281,11 @@ class Server(Serving):
         self._host = host.strip().lower()
         if ":" in self._host and "[" not in self._host:
             self._host = f"[{self._host}]"
-        self._port = port
-        self._path = path
+        self._port, self._path = port, path
         self._verifier = None if token is None else _Verifier(token)
         if token is None and not _ONLY_HERE.fullmatch(self._host):
-            raise ValueError(
-                f"host={host!r} can be reached from other machines, so it needs token=...; "
-                f"for this machine alone use host='127.0.0.1'"
-            )
+            why = f"host={host!r} can be reached from other machines, so it needs token=..."
+            raise ValueError(f"{why}; for this machine alone use host='127.0.0.1'")
         hosts = [one.lower() for one in check_texts("allowed_hosts", options.get("allowed_hosts", ()))]
         origins = [one.lower() for one in check_texts("allowed_origins", options.get("allowed_origins", ()))]
         found = [_HOST.fullmatch(one) for one in (*_LOOPBACK, self._host, *hosts)]
@@ -337,15 +332,10 @@ class Server(Serving):
     async def _serve_http(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set; then cancels the running calls."""
         self._tools.ending = stop
-        auth = None if self._verifier is None else AuthSettings.model_validate(
-            {"issuer_url": self._url, "resource_server_url": None}
-        )
+        about = {"issuer_url": self._url, "resource_server_url": None}
         inner = self._tools.app.streamable_http_app(
-            streamable_http_path=self._path,
-            max_request_body_size=MAX_BODY,
-            transport_security=self._security,
-            auth=auth,
-            token_verifier=self._verifier,
+            streamable_http_path=self._path, max_request_body_size=MAX_BODY, transport_security=self._security,
+            auth=None if self._verifier is None else AuthSettings.model_validate(about), token_verifier=self._verifier,
         )
         # a browser asks first, and hides every answer from a page of another origin that is not named there
         for_browsers = CORSMiddleware(

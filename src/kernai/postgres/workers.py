@@ -334,8 +334,7 @@ class RunHandle:
     """A submitted run, in any process that can reach the store."""
 
     def __init__(self, store: PostgresStore, run_id: str, agents: Mapping[str, Agent[Any]]) -> None:
-        self.run_id = run_id
-        self._store, self._agents = store, agents
+        self.run_id, self._store, self._agents = run_id, store, agents
 
     def info(self) -> RunInfo:
         """The run's summary. Raises `KernaiError` if the run does not exist."""
