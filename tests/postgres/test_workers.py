@@ -306,7 +306,7 @@ def test_a_run_is_blocked_if_its_options_cannot_be_computed(store: PostgresStore
     own.submit("failing", "go", run_id="failing")
     own.run(wait=False)
     assert "run failing has ended: ZeroDivisionError: division by zero\nTraceback" in caplog.text
-    whys = ["LookupError: no customer for r", "TypeError: 'NoneType' object is not a mapping"]
+    whys = ["LookupError: no customer for r", "TypeError: options must return a dict, got NoneType"]
     assert [(one.info().status, one.info().why) for one in found] == [("blocked", why) for why in whys]
     own.stop()  # it has ended already
 

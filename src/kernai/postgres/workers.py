@@ -97,7 +97,8 @@ class Workers:
         if options is not None:
             check_function("options", options, "the run's RunInfo", None)
         self.agents = {name: agent.replace(name=name) for name, agent in agents.items()}
-        self._store, self._concurrency, self._queue, self._options = store, concurrency, queue, options
+        self._store, self._concurrency, self._queue = store, concurrency, queue
+        self._options = options or (lambda _: {})
         self._lease, self._grace = check_seconds("lease", lease), check_seconds("grace", grace)
         self._accept = check_texts("accept", accept, "keys")
         self._stopping = threading.Event()
@@ -238,7 +239,7 @@ class Workers:
                     _block(store, run_id, f"{why} store.enqueue({run_id!r}) continues it")
                     return
             try:
-                options: ResumeOptions = {} if self._options is None else self._options(info)
+                options: ResumeOptions = check_type(self._options(info), Mapping, "options must return a dict")
                 options = {"lease": self._lease, **options, "store": store}
                 resume(agent, run_id, accept=self._accept, **options)
             except RunConflictError:
