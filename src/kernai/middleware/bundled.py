@@ -252,11 +252,11 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
                 read -= 1
                 characters -= len(sent[oldest].text) - len(line)
                 sent[oldest] = sent[oldest].rewritten(line)
-            read = len(results)
         elif message.role == "user" and not is_input and (found := _RESULT.match(text)):
-            if len(line := f"{found[0]}[{len(text):,} characters, left out here]</block>") < len(text):
+            line = f"{found[0]}[{len(text):,} characters, left out here]</block>"
+            if len(line) < len(text):
                 results.append((at, line))
-        elif message.by == "user":  # another input: the turn before has failed, perhaps because it was too long
+        if message.role == "assistant" or message.by == "user":  # with another input, the turn has failed
             read = len(results)
         if message.role != "system":
             characters += len(text)
