@@ -8,6 +8,7 @@ import math
 import types
 import uuid
 from collections import OrderedDict, namedtuple
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -168,7 +169,7 @@ BAD: list[tuple[object, str]] = [
     ({"image": b"png"}, "bytes have no text"),
     (object(), "a value of type object has no text of its own: return text, a dict"),
     ("Ada".title, "a value of type builtin_function_or_method has no text of its own"),
-    ({"name": Nameless().__str__}, "a value of type method has no text of its own"),
+    ({"name": Nameless().__str__}, "a value of type method has no text"), (Future[str](), "a value of type Future has no text"),
     (Stop("guardrail", "no"), "a Stop was returned, which has no effect: raise it"),
     (FORGOTTEN, "a coroutine was not awaited: write the skill as 'async def'"),
     (circular(), "a list that contains itself"),
@@ -194,8 +195,7 @@ def test_text_media_and_metadata_of_a_result() -> None:
     assert (result.text, result.media, result.metadata) == ("see", (IMAGE, SOUND), {"pages": 2})
     assert (str(result), "see" in repr(result)) == ("see", True)
     assert SkillResult.of(["a", IMAGE, "b"]).text == "ab"
-    assert SkillResult(media=IMAGE).parts == (IMAGE,)
-    assert SkillResult("a", None).parts == ("a",)
+    assert (SkillResult(media=IMAGE).parts, SkillResult("a", None).parts) == ((IMAGE,), ("a",))
     assert [SkillResult(value).text for value in (5, {"a": [1]})] == ["5", '{"a": [1]}']
     assert SkillResult(["a", IMAGE], [IMAGE]).parts == ("a", IMAGE, IMAGE), "nothing is dropped"
     assert SkillResult([IMAGE, "a"]).__replace__(metadata={"b": 1}).parts == (IMAGE, "a"), "in their order"

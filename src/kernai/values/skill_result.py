@@ -213,8 +213,9 @@ def _text_of(value: object) -> str:
         return str.__str__(value)  # an enum's own text, not "Colour.RED"
     if isinstance(value, Control):
         raise KernaiError(f"a {kind} was returned, which has no effect: raise it")
-    only_address = type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__
-    if only_address or (hasattr(value, "__qualname__") and not isinstance(value, type)):  # or a function, not called
+    bare = type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__
+    # its address says nothing, nor does what a function that was not called or a pool's future shows
+    if bare or (not isinstance(value, type) and any(hasattr(value, n) for n in ("__qualname__", "add_done_callback"))):
         raise KernaiError(
             f"a value of type {kind} has no text of its own: return text, a dict, a list or a dataclass, such as "
             "dict(row) for a row of a database"
