@@ -25,6 +25,7 @@ from kernai.durable.lease import Lease, is_dead, new_worker, shown_worker
 from kernai.middleware import retry
 from tests.durable.durable_cases import EACH_WAY, WAYS, Appends, Stored, Way, command, payer, provider
 from tests.durable.test_store_rules import Plain
+from tests.values.test_json_data import Named
 
 PATIENCE = 20.0
 SCRIPT = {"go": [command("act"), command("act"), "<final>done</final>"]}
@@ -427,7 +428,7 @@ def test_a_key_is_never_used_twice() -> None:
     def act(ctx: SkillContext) -> None:
         keys.append(ctx.idempotency_key)
 
-    for where in (store, store, store.tenant("acme")):
+    for where in (store, store, store.tenant(Named.N)):
         kernai.execute(acting(act), "go", store=where, run_id="r")
         where.delete("r")
-    assert keys == ["r:0.0", "r:1.0", "r~1:0.0", "r~1:1.0", "acme/r:0.0", "acme/r:1.0"]
+    assert keys == ["r:0.0", "r:1.0", "r~1:0.0", "r~1:1.0", "n/r:0.0", "n/r:1.0"]

@@ -14,6 +14,7 @@ from annotated_types import Ge
 import kernai
 from kernai import Credential, CredentialMissingError, KernaiError, MappingResolver, Setting, Skill, SkillContext, reset
 from kernai.registry.configuration import EnvironmentResolver, environment_name
+from tests.values.test_json_data import Named
 
 SECRET = "hunter2-secret"
 
@@ -37,7 +38,7 @@ def context(**options: Any) -> SkillContext[Any]:
 
 
 def test_the_name_of_the_environment_variable_of_a_key() -> None:
-    assert environment_name("search", "api_key") == "KERNAI_SKILL_SEARCH_API_KEY"
+    assert environment_name(Named.N, Named.N) == "KERNAI_SKILL_N_N"
     assert environment_name("find it", "api-key") == "KERNAI_SKILL_FIND_IT_API_KEY"
     assert environment_name("Straße.2", "clé") == "KERNAI_SKILL_STRASSE_2_CL_"
 
@@ -62,8 +63,7 @@ def test_the_configured_resolvers_are_used_if_none_was_given() -> None:
         credential_resolver=MappingResolver({"find it": {"api_key": SECRET}}),
         setting_resolver=MappingResolver({"find it": {"timeout": "7"}}),
     )
-    assert ctx.credential("api_key") == SECRET
-    assert ctx.setting("timeout") == 7
+    assert (ctx.credential("api_key"), ctx.setting("timeout")) == (SECRET, 7)
     reset()
     assert ctx.setting("timeout") == 30
     with pytest.raises(CredentialMissingError):
@@ -77,8 +77,7 @@ def test_a_context_accepts_a_mapping_of_keys_or_a_resolver() -> None:
 
     assert context(credentials={"api_key": SECRET}).credential("api_key") == SECRET
     assert context(credentials=Resolver()).credential("api_key") == "find it/api_key"
-    assert context(settings={"timeout": 5}).setting("timeout") == 5
-    assert context(settings=Resolver()).setting("zone") == "find it/zone"
+    assert (context(settings={"timeout": 5}).setting("timeout"), context(settings=Resolver()).setting("zone")) == (5, "find it/zone")
 
 
 @pytest.mark.parametrize("values", [

@@ -327,7 +327,7 @@ class LeasedStore(Closing, NotCopied, RunStore):
         check_run_id(name, "tenant")
         view = object.__new__(type(self))
         vars(view).update(vars(self))
-        view._tenant = name
+        view._tenant = str.__str__(name)  # of a text that is an enum, f-strings show the member
         return view
 
     @property

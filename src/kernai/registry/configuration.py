@@ -33,7 +33,7 @@ class Resolver(Protocol):
 
 def environment_name(skill_name: str, key: str) -> str:
     """The environment variable of a skill's key: ``KERNAI_SKILL_<SKILL>_<KEY>``, with `_` for special characters."""
-    return "KERNAI_SKILL_" + re.sub(r"[^A-Z0-9]", "_", f"{skill_name}_{key}".upper())
+    return "KERNAI_SKILL_" + re.sub(r"[^A-Z0-9]", "_", f"{skill_name.upper()}_{key.upper()}")
 
 
 class EnvironmentResolver:
