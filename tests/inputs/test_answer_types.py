@@ -350,7 +350,7 @@ class Unmade:
     (set[Tree], "cannot be in a set"),
     (list[set[list[int]]], r"set\[list\[int\]\] is not possible: a list\[int\] cannot be in a set"),
     *((one, "is not supported; supported are") for one in (Union, list[int, str], dict[str], dict[str, int, int], object, bytes, T, 5, type)),  # type: ignore[misc]
-    ("Missing", "'Missing' cannot be resolved"),
+    ("Missing", "'Missing' cannot be resolved"), (type("Vague", (pydantic.BaseModel,), {"__annotations__": {"n": "Missing"}}), "define `Missing`"),
     ("list[", "cannot be resolved"),
     (Holder, "output: field 'bad' of Holder: the type complex"),
     (Seeded, "Seeded cannot be created from its fields: missing a required argument: 'seed'"),

@@ -41,20 +41,18 @@ class ListType(InputType):
     @staticmethod
     def _refuse_duplicates(made: list[Any], value: Sequence[Any], validation: Validation) -> None:
         found: set[Any] = set()
-        for at, one in enumerate(made):
+        for n, one in enumerate(made):
             try:
                 if one in found:
-                    message = f"expected distinct items, received {shown(value[at])} twice"
-                    validation.faults.append(Fault((at,), message))
+                    validation.faults.append(Fault((n,), f"expected distinct items, received {shown(value[n])} twice"))
                 found.add(one)
             except TypeError:  # a list for `set[Any]`, which has no hash
-                validation.refuse("a value that a set can hold", value[at], (at,))
+                validation.refuse("a value that a set can hold", value[n], (n,))
 
     @Once
     def schema(self) -> Schema:
         item = self.item.schema
-        made = {"type": "array", "items": item} if item else {"type": "array"}
-        return {**made, "uniqueItems": True} if self._is_set else made
+        return {"type": "array"} | ({"items": item} if item else {}) | ({"uniqueItems": True} if self._is_set else {})
 
 
 class TupleType(InputType):
@@ -330,8 +328,8 @@ class ModelType(InputType):
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        root = getattr(model, "__pydantic_root_model__", False)
-        self.natural = frozenset({dict} if not root else {dict, list, str, int, float, bool})
+        is_root = getattr(model, "__pydantic_root_model__", False)
+        self.natural = frozenset({dict, list, str, int, float, bool} if is_root else {dict})
 
     def convert(self, value: object, validation: Validation) -> Any:
         if isinstance(value, self.model):
@@ -349,9 +347,13 @@ class ModelType(InputType):
 
     @Once
     def schema(self) -> Schema:
-        with suppress(Exception):  # a model may have types that JSON Schema cannot express; it still validates
+        try:
             if schema := self.model.model_json_schema():
                 return adopted(schema, self.model.__name__)
+        # a model may have types that JSON Schema cannot express; it still validates
+        except Exception as error:  # noqa: BLE001 - and there is no list of what else such a model raises
+            if getattr(error, "code", None) == "class-not-fully-defined":  # pydantic's code for unknown names
+                raise TypeError(str(error).split("\n", 1)[0]) from None
         return {WORDS: f"{self.model.__name__} object"}
 
 
@@ -369,10 +371,9 @@ def _faults_of(error: Any, value: object) -> list[Fault]:
     listed: list[tuple[_Path, str, str]] = []
     with suppress(Exception):  # an exception without `errors`, or with some of another kind
         for entry in error.errors():
-            is_missing = entry.get("type") == "missing"
-            path = _path_in(value, entry.get("loc", ()), is_missing)
-            received = "nothing" if is_missing else shown(entry.get("input"))
-            listed.append((path, str(entry.get("msg", "invalid")), received))
+            lacks = entry.get("type") == "missing"
+            path = _path_in(value, entry.get("loc", ()), lacks)
+            listed.append((path, str(entry.get("msg", "invalid")), "nothing" if lacks else shown(entry.get("input"))))
     return [
         Fault(path, f"{text[:_LONGEST_FOREIGN].replace('<', '&lt;')}, received {received}")
         for path, text, received in listed or [((), error_text(error), shown(value))]
