@@ -63,7 +63,7 @@ class OfOneThread(MemorySink):
 @pytest.mark.parametrize("sink, failure", [
     (Losing, "odd data.*not what was recorded"),
     (LosingStarts, "- a run: what was kept is not what was recorded"),
-    (LosingThreads, r"8 threads at once: of one thread's 25 events these were kept: \[\]"),
+    (LosingThreads, r"8 threads at once: of a thread's 25 events these were kept: \[\]"),
     (Async, "a run: raised TypeError: sink must be an object .*, and Async.record is an async function"),
     (OfOneThread, "8 threads at once: record raised.*wrong thread"),
     (lambda: None, "a run: raised TypeError: sink must be an object .*, got NoneType"),

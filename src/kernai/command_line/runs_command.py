@@ -85,11 +85,10 @@ def _input(store: stores.StoreAt, run_id: str) -> Any:
     return first.input if isinstance(first, RunStartRow) else None
 
 
-def _text(given: str | list[Any]) -> str:
+def _text(data: str | list[Any]) -> str:
     """The texts of an input, and the kinds of its media. In a damaged entry, a part may be any JSON."""
-    parts = [given] if isinstance(given, str) else given
-    maps = (one if isinstance(one, dict) else {"outside": one} for one in parts)
-    return " ".join(str(one.get("outside", f"[{one.get('kind')}]")) for one in maps)
+    said = [one if isinstance(one, dict) else {"outside": one} for one in ([data] if isinstance(data, str) else data)]
+    return " ".join(str(one.get("outside", f"[{one.get('kind')}]")) for one in said)
 
 
 def _show(runs: list[dict[str, Any]]) -> None:

@@ -196,8 +196,7 @@ def check_sink(
             kept = entries(sink)
             for number in range(_THREADS):
                 steps = [entry["step"] for entry in kept if entry["run_id"] == str(number)]
-                wanted = list(range(_EVENTS_EACH))
-                holds(steps == wanted, f"of one thread's {_EVENTS_EACH} events these were kept: {steps}")
+                holds(steps == [*range(_EVENTS_EACH)], f"of a thread's {_EVENTS_EACH} events these were kept: {steps}")
     checks.done()
 
 
