@@ -45,10 +45,8 @@ class Source(NamedTuple):
         formats = [one["format"] for one in starts if isinstance(one, dict) and isinstance(one.get("format"), int)]
         newest = max(formats, default=0)
         if newest > RECORDING_FORMAT:
-            output.note(
-                f"note: {self} is in format {newest}, and this kernai knows up to {RECORDING_FORMAT}: it may "
-                "misunderstand some events; update it", "yellow",
-            )
+            newer = f"note: {self} is in format {newest}, and this kernai knows up to {RECORDING_FORMAT}"
+            output.note(f"{newer}: it may misunderstand some events; update it", "yellow")
         return events
 
     def _read(self) -> Sequence[Mapping[str, Any]]:

@@ -146,10 +146,8 @@ def _work(options: Namespace) -> int:
         from kernai.postgres import Workers  # needs the extra kernai[postgres]
 
         with failing("--queue", "name a queue, or leave it out", ValueError):
-            workers = Workers(
-                store, found, concurrency=options.concurrency, queue=options.queue, grace=options.grace,
-                accept=options.accept,
-            )
+            chosen = {name: getattr(options, name) for name in ("concurrency", "queue", "grace", "accept")}
+            workers = Workers(store, found, **chosen)
         output.note(f"working on runs of {', '.join(found)} in {store.name}; Ctrl-C ends")
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")  # unless the agents' file did
         workers.run()

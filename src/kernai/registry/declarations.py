@@ -74,10 +74,8 @@ def _signature(about: str, function: Callable[..., Any], *, is_declared: bool) -
     for at, one in enumerate(() if is_declared else signature.parameters.values()):
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             stars = "*" if one.kind is one.VAR_POSITIONAL else "**"
-            raise TypeError(
-                f"{about}parameter '{stars}{one.name}' cannot be an input, since models give inputs by name; write "
-                "each one out, or take a dict"
-            )
+            why = "since models give inputs by name; write each one out, or take a dict"
+            raise TypeError(f"{about}parameter '{stars}{one.name}' cannot be an input, {why}")
         if one.annotation is one.empty and (one.name == "ctx" or (at == 0 and one.name in ("self", "cls"))):
             bound = "make a skill of the bound method: skill(instance.method)"
             fix = "write ctx: SkillContext, or ctx: Any for an input" if one.name == "ctx" else bound
@@ -98,10 +96,9 @@ def _resolved(about: str, parameter: Parameter, namespace: Namespace, *, is_inpu
             return SkillContext
         if not is_input:
             return Any
-        raise TypeError(
-            f"{about}parameter {parameter.name!r}: the annotation {named!r} cannot be resolved ({error}); define or "
-            "import its names where the skill is defined"
-        ) from error
+        what = f"parameter {parameter.name!r}: the annotation {named!r} cannot be resolved ({error})"
+        fix = "define or import its names where the skill is defined"
+        raise TypeError(f"{about}{what}; {fix}") from error
 
 
 def _is_context(annotation: Any) -> bool:

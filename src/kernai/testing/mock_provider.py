@@ -104,10 +104,8 @@ class MockProvider(NotCopied, Provider):
             left = self._texts[self._given:]
             failures = sorted(at for at in self._failures if at >= len(self.calls))
         if self.strict and left:
-            raise AssertionError(
-                f"MockProvider was not asked for {len(left)} of its {len(self._texts)} answers, the first is "
-                f"{_shown(left[0])}"
-            )
+            count = f"{len(left)} of its {len(self._texts)} answers"
+            raise AssertionError(f"MockProvider was not asked for {count}, the first is {_shown(left[0])}")
         if self.strict and failures:
             made = len(self.calls)
             raise AssertionError(f"MockProvider was to fail at call {failures[0]}, counted from 0; calls made: {made}")
@@ -156,10 +154,9 @@ class MockProvider(NotCopied, Provider):
             text = self._texts[min(at, len(self._texts) - 1)] if self._texts else ""
             if self.strict and failure is None and answer is None:
                 if self._given >= len(self._texts):  # `respond_with_script` may have set fewer than were given
-                    raise AssertionError(
-                        f"MockProvider was called once more than it has answers ({len(self._texts)}). The last message "
-                        f"was: {_shown(messages[-1].text if messages else '')}"
-                    )
+                    last = _shown(messages[-1].text if messages else "")
+                    what = f"MockProvider was called once more than it has answers ({len(self._texts)})"
+                    raise AssertionError(f"{what}. The last message was: {last}")
                 text = self._texts[self._given]
                 self._given += 1
         if failure is not None:

@@ -104,9 +104,8 @@ def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
         recorded = _texts(next(inputs, []))
         texts = _texts(recorded_parts(as_parts(input, "input", INPUT_PARTS)))
         if texts != recorded:
-            pytest.fail(
-                f"the input is {texts!r}, and in {path} it was {recorded!r}: pytest --kernai-record", pytrace=False
-            )
+            differs = f"the input is {texts!r}, and in {path} it was {recorded!r}"
+            pytest.fail(f"{differs}: pytest --kernai-record", pytrace=False)
         replayed = {key: value for key, value in options.items() if key in ("model", "context")}
         result = assert_replays(agent, path, accept=accept, strict=strict, **replayed)
         if result is None:
