@@ -78,6 +78,7 @@ def test_a_value_that_is_a_whole_word_or_phrase_of_the_user_is_trusted(value: An
     (date(2026, 4, 3), "03/04/2026"),
     *((date(2026, 11, 24), day) for day in ("tomorrow", "24 November")),
     (time(14, 30), "at 2:30"),
+    *((time.fromisoformat(exact), "at 14:30") for exact in ("14:30:15", "14:30:00.5", "14:30+02:00")),
     (datetime.fromisoformat("2026-11-24T14:30"), "24 November 2026"),
 ])
 def test_a_part_of_a_longer_word_or_another_value_is_not_trusted(value: Any, text: str) -> None:
