@@ -95,8 +95,7 @@ def test_a_server_that_is_down_for_longer_than_the_lease_ends_the_run_which_can_
             own_server.kill()
 
     with opened(own_server, schema=schema) as kept:
-        expired = r"cannot append entries .* of run 'r' in .*|the lease on run 'r' may have expired"
-        with pytest.raises(KernaiError, match=expired):
+        with pytest.raises(KernaiError, match=r"cannot append entries .* of run 'r' in .*|the lease on run 'r' may have expired"):
             kernai.execute(acting(act), "go", store=kept, run_id="r", lease=0.5)
         own_server.start()
         assert calls == [0]
@@ -199,8 +198,7 @@ def test_missing_older_or_newer_tables_are_an_error_that_says_what_to_do(server:
         connection.execute(f"UPDATE {schema}.meta SET version = 99")
         with pytest.raises(KernaiError, match=r"a newer kernai \(version 99, not \d+\): upgrade kernai"):
             PostgresStore(server.dsn, schema=schema, create=True)
-        connection.execute(f"DROP SCHEMA {schema} CASCADE")
-        connection.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.meta AS SELECT 0 AS version")
+        connection.execute(f"DROP SCHEMA {schema} CASCADE; CREATE SCHEMA {schema}; CREATE TABLE {schema}.meta AS SELECT 0 AS version")
     with pytest.raises(KernaiError, match=r"an older kernai \(version 0, not \d+\): run `kernai store migrate`"):
         PostgresStore(server.dsn, schema=schema)
 
