@@ -266,15 +266,15 @@ class Stop(Control):
     """
 
     def __init__(self, reason: str, message: str = "") -> None:
-        if reason == "final":
-            if not isinstance(message, str) or not message:
-                raise ValueError(f"Stop('final', text) needs the answer as text, got {message!r}")
-        else:
+        if reason != "final":
             _check_reason(reason, "'final' or ")
+        elif not isinstance(message, str) or not message:
+            raise ValueError(f"Stop('final', text) needs the answer as text, got {message!r}")
         # pass both to `args`, so that the exception can be copied
         super().__init__(reason, message)
-        self.reason = str(reason)
-        self.message = str(message) if message else f"the run was stopped: {reason}"
+        self.reason = str(StopReason(reason))
+        text = str.__str__(message) if isinstance(message, str) else str(message)  # of an enum, its value
+        self.message = text if message else f"the run was stopped: {self.reason}"
 
     @property
     def is_final(self) -> bool:

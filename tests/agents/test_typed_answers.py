@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import enum
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -211,9 +212,10 @@ class Deps(Context):
     seen: list[Any] = field(default_factory=list)
 
 
-def at_most(value: Any, ctx: Any) -> str | None:
+def at_most(value: Any, ctx: Any) -> Any:
     ctx.seen.append(value)
-    return f"it may be {ctx.most} at most, and is {value}" if int(value) > ctx.most else None
+    why: Any = enum.Enum("why", {"MOST": f"it may be {ctx.most} at most, and is {value}"}, type=str)
+    return why.MOST if int(value) > ctx.most else None
 
 
 def checked(*said: str, **options: Any) -> Agent[Any]:
@@ -227,14 +229,12 @@ def test_the_model_reads_why_an_answer_is_refused_and_corrects_it(output: type, 
     deps, recorder = Deps(most=5), Recorder()
     it = checked("9", "<final>7</final>", "<final>3</final>", output=output, name="clerk")
     result = way(it, "?", context=deps, recorder=recorder)
-    assert result.output == output(3)
-    assert deps.seen == [output(9), output(7), output(3)]
+    assert (result.output, deps.seen) == (output(3), [output(9), output(7), output(3)])
     correction = '<block type="error" name="final">Your answer cannot be used. it may be 5 at most, and is 9</block>'
     assert result.messages[2].text == correction
     assert [event.data["attempt"] for event in recorder.for_event("answer_rejected")] == [1, 2]
     stopped: Any = way(checked("9", output=output, output_retries=1), "?", context=deps)
-    assert (stopped.stop_reason, stopped.output) == ("output", None)
-    assert "the model answered 2 times" in str(stopped.error)
+    assert (stopped.stop_reason, stopped.output, "the model answered 2 times" in str(stopped.error)) == ("output", None, True)
     assert "it may be 5 at most, and is 9" in str(stopped.error)
 
 
@@ -309,8 +309,7 @@ def test_a_dataclass_is_a_context() -> None:
         assert (child.depth, child.task_id, child.is_root, child.tasks) == (1, "a", False, ())
         assert child.media_store is context.media_store
         assert kernai.execute(Agent(instructions="x", provider=MockProvider("<final>1</final>")), "?", context=context).ok
-    assert Deps(most=3).media_store is not Deps(most=3).media_store
-    assert Deps(1).task_results is not Deps(1).task_results
+    assert all(getattr(Deps(1), name) is not getattr(Deps(1), name) for name in ("media_store", "task_results"))
 
 
 def test_a_frozen_dataclass_is_refused_since_a_run_changes_its_context() -> None:

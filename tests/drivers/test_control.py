@@ -13,6 +13,7 @@ import kernai
 from kernai import Agent, LlmResponse, Message, MockProvider, Protocol, ProviderError, Recorder, Skill, Stop, skill
 from tests.loop.loop_cases import command, plan, task
 from tests.scripted import Scripted
+from tests.values.test_json_data import Named
 from tests.ways import WAYS, Way, as_async
 
 ECHO = '<block type="echo">x</block>'
@@ -107,8 +108,8 @@ def test_a_stop_and_a_limit_name_a_reason_that_exists() -> None:
     for text in ("", None, 5):
         with pytest.raises(ValueError, match=r"Stop\('final', text\) needs the answer as text"):
             Stop("final", text)  # type: ignore[arg-type]
-    assert Stop("guardrail", 5).message == "5"  # type: ignore[arg-type]
-    assert str(Stop(kernai.StopReason.LOOP)) == "the run was stopped: loop"
+    stops = (Stop("guardrail", 5), Stop("final", Named.N), Stop(kernai.StopReason.LOOP))  # type: ignore[arg-type]
+    assert [stop.message for stop in stops] == ["5", "n", "the run was stopped: loop"]
 
 
 # ---------------------------------------------------------------------------- failures that look like the end of a run

@@ -174,7 +174,7 @@ class Gate:
         why = run.output_check(value, run.context)
         if why is not None and not (isinstance(why, str) and why.strip()):
             raise TypeError(f"output_check must give a text that says what is wrong, or None, gave {why!r}")
-        return why
+        return why and str.__str__(why)
 
     def rules(self, run: Run) -> Rules:
         """Returns the rules by which the run's responses are judged."""
