@@ -124,9 +124,10 @@ class History:
         ends = (row for row in (recorded.all[seq].row for seq in before.dropped) if isinstance(row, events.ResultRow))
         if all((end.stop_reason, end.error) != interrupted for end in ends) or differs.seq < before.dropped[0]:
             return None
-        # the loop also ends at that row, but differently
-        was_over = differs.seq == recorded.scopes[""][-1].seq and not differs.expected.startswith("result")
-        return None if was_over else before
+        # the loop also ends at that row, but differently, and not because of a row before it that is left out
+        *_, last, end = recorded.scopes[""]
+        was_over = differs.seq == end.seq and last.seq not in before.dropped
+        return None if was_over and not differs.expected.startswith("result") else before
 
     def of(self, scope: str) -> Sequence[Recorded]:
         return self.scopes.get(scope, ())
@@ -210,11 +211,17 @@ class ReplayCursor(Gate):
 
     def steps(self, run: Run) -> range:
         today = super().steps(run)
-        if self._compares and self._history.has_one_agent:
+        following = (self.rows[at] for at in range(self._written(), len(self.rows)))
+        seq, end = next(((seq, row) for seq, row in following if isinstance(row, events.ResultRow)), (0, None))
+        if not (self._compares and self._history.has_one_agent):
+            return range(run.steps, max(today.stop, self.rows[-1].step + 1) if end is None else end.steps)
+        later = (row for _, row in self._history.rows[seq:])
+        if end is None or end.place[5] in (None, StopReason.MAX_STEPS) or not any(
+            isinstance(row, events.InputAddedRow) for row in later
+        ):
             return today
-        following = (self.rows[at].row for at in range(self._written(), len(self.rows)))
-        ends = (row.steps for row in following if isinstance(row, events.ResultRow))
-        return range(run.steps, next(ends, max(today.stop, self.rows[-1].step + 1)))
+        # what was written because the turn was broken off is compared as well, since an input followed
+        return range(run.steps, min(end.steps, today.stop))
 
     def why_stopped(self) -> RunStoppedError:
         end = next((one.row for one in self.rows[self._written():] if isinstance(one.row, events.ResultRow)), None)
