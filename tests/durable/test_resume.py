@@ -164,13 +164,9 @@ def test_resuming_a_finished_run_returns_its_result_and_calls_nothing(whole: Who
 @pytest.mark.parametrize("lost", [0, 1])
 def test_the_messages_of_a_finished_run_say_what_the_user_wrote_and_what_is_from_outside(lost: int) -> None:
     """They may become the history of another run, where only the user's own words are trusted."""
-    run = Stored(
-        WAYS[0], Agent(
-            instructions="x", protocols=[Protocol("ticket", lambda *_: Message("user", "a ticket"))],
-            skills=[Skill("look", execute=lambda: "seen")],
-        ),
-        MockProvider('<block type="ticket">one</block>' + command("look"), "<final>1</final>", "<final>2</final>"),
-    )
+    ticket, skills = Protocol("ticket", lambda *_: Message("user", "a ticket")), [Skill("look", execute=lambda: "seen")]
+    model = MockProvider('<block type="ticket">one</block>' + command("look"), "<final>1</final>", "<final>2</final>")
+    run = Stored(WAYS[0], Agent(instructions="x", protocols=[ticket], skills=skills), model)
     earlier = [Message("user", ["see", "a mail"], by="user", outside=[1]), Message("assistant", "seen")]
     run.execute(["and", outside("a page"), kernai.Media.from_bytes(b"a picture", mime_type="image/png")], history=earlier)
     run.resume(input=["but", outside("a letter")], limits=Limits(max_calls=0))
@@ -194,9 +190,7 @@ def test_resuming_a_finished_plan_reports_again_which_tasks_failed(was: Any, on_
 
 def cancelled_at(at: int, way: Way) -> MemoryStore:
     store, cancel = MemoryStore(), CancelAt(at)
-    way.execute(
-        agent(Performed()), "do everything", provider=provider(), store=store, run_id="r", cancel=cancel, on_event=cancel
-    )
+    way.execute(agent(Performed()), "do everything", provider=provider(), store=store, run_id="r", cancel=cancel, on_event=cancel)
     return store
 
 
@@ -209,10 +203,8 @@ def test_resuming_a_run_that_a_call_ended_with_an_answer_returns_the_same_messag
     skills = [Skill("stop", execute=stop), Skill("look", execute=lambda number: "", inputs={"number": int})]
     asked = [command(name, "one") for name in ("/help", "/skills", "/tasks", "look", "lock", "stop")]
     asked.insert(1, '<block type="ticket">one</block>')
-    it = Agent(
-        instructions="x", protocols=[Protocol("ticket", lambda *_: beside)], skills=skills, calls=calls,
-        provider=MockProvider("".join(asked), native=calls == "native"),
-    )
+    model = MockProvider("".join(asked), native=calls == "native")
+    it = Agent(instructions="x", protocols=[Protocol("ticket", lambda *_: beside)], skills=skills, calls=calls, provider=model)
     store = MemoryStore()
     ended, again = kernai.execute(it, "go", store=store, run_id="r"), kernai.resume(it, "r", store=store)
     assert (again.text, [one.to_dict() for one in again.messages]) == ("enough", [one.to_dict() for one in ended.messages])

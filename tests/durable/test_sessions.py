@@ -155,13 +155,12 @@ def test_a_session_continues_after_an_exit_or_ctrl_c(place: str, error: BaseExce
     assert run.replay() == result
 
 
-@pytest.mark.parametrize("work", [
-    plan(task("a"), task("b"), task("c", depends_on=["a"]), strategy="parallel"), command("end") + command("look"),
-], ids=["a workflow", "an end beside a call"])  # fmt: skip
+TASKS = plan(task("a"), task("b"), task("c", depends_on=["a"]), strategy="parallel")
+
+
+@pytest.mark.parametrize("work", [TASKS, command("end") + command("look")], ids=["tasks", "an end beside a call"])
 @EACH_WAY
-def test_a_run_interrupted_at_any_event_of_parallel_work_replays_and_continues_with_or_without_another_input(
-    way: Way, work: str
-) -> None:
+def test_a_run_interrupted_at_any_event_of_parallel_work_replays_and_continues_with_or_without_another_input(way: Way, work: str) -> None:
     def end() -> None:
         raise kernai.Stop("guardrail" if way.listens else "final", "x")
 
@@ -186,10 +185,8 @@ def test_a_run_interrupted_at_any_event_of_parallel_work_replays_and_continues_w
 
 @EACH_WAY
 def test_an_input_that_is_stopped_at_once_ends_with_the_reason_and_the_session_continues(way: Way) -> None:
-    cancelled = threading.Event()
-    cancelled.set()
-    stops: list[tuple[dict[str, Any], str]] = [({"cancel": cancelled}, "cancelled"), ({"limits": Limits(timeout=0)}, "timeout")]
-    for stopped, reason in stops:
+    stops: dict[str, dict[str, Any]] = {"cancelled": {"cancel": CancelAt(0)}, "timeout": {"limits": Limits(timeout=0)}}
+    for reason, stopped in stops.items():
         talk = Talk(way)
         talk.say(0)
         result = talk.say(1, **stopped)
@@ -200,9 +197,7 @@ def test_an_input_that_is_stopped_at_once_ends_with_the_reason_and_the_session_c
 
 @EACH_WAY
 def test_a_plan_that_is_cancelled_before_it_begins_keeps_the_input_that_it_was_given(way: Way) -> None:
-    cancelled = threading.Event()
-    cancelled.set()
-    store, given = MemoryStore(), {"goal": "the goal", "tasks": [{"id": "a", "input": "one"}]}
+    store, cancelled, given = MemoryStore(), CancelAt(0), {"goal": "the goal", "tasks": [{"id": "a", "input": "one"}]}
     options: dict[str, Any] = {"store": store, "provider": MockProvider("<final>well</final>")}
     assert kernai.execute_plan(talker([]), given, run_id="r", cancel=cancelled, **options).stop_reason == "cancelled"
     result = way.resume(talker([]), "r", input="and now?", **options)
