@@ -190,7 +190,7 @@ def test_dead_servers_are_noticed_soon_unless_the_address_says_otherwise(server:
     assert (given["connect_timeout"], given["tcp_user_timeout"]) == ("9", "15000")
 
 
-def test_missing_older_or_newer_tables_are_an_error_that_says_what_to_do(server: Server, schema: str) -> None:
+def test_missing_older_or_newer_tables_are_an_error_that_says_what_to_do(server: Server, schema: str, monkeypatch: Any) -> None:
     with pytest.raises(KernaiError, match=f"schema '{schema}' has no kernai tables: make them with `kernai store migrate`"):
         PostgresStore(server.dsn, schema=schema)
     PostgresStore(server.dsn, schema=schema, create=True).close()
@@ -201,6 +201,9 @@ def test_missing_older_or_newer_tables_are_an_error_that_says_what_to_do(server:
         connection.execute(f"DROP SCHEMA {schema} CASCADE; CREATE SCHEMA {schema}; CREATE TABLE {schema}.meta AS SELECT 0 AS version")
     with pytest.raises(KernaiError, match=r"an older kernai \(version 0, not \d+\): run `kernai store migrate`"):
         PostgresStore(server.dsn, schema=schema)
+    monkeypatch.setattr("kernai.postgres.server.OLDEST_SERVER", 990000)
+    with pytest.raises(KernaiError, match=r"is too old: kernai needs PostgreSQL 14 or later"):
+        PostgresStore(server.dsn, schema=schema, create=True)
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])

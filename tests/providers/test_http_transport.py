@@ -92,6 +92,9 @@ def test_no_more_than_max_idle_connections_stay_open(transport: HttpTransport) -
         server.until(lambda: server.open_connections == 2)
         read(transport, post(server))
         assert server.requests[-1].connection == 5
+        for response in at_once(transport, server, 2):
+            response.finish()
+        assert server.accepts == 5
         transport.close()
         server.until(lambda: server.open_connections == 0)
 

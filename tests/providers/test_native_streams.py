@@ -171,7 +171,7 @@ ODD: dict[str, tuple[str, list[bytes], list[str]]] = {
     "the name again in each piece, without an id": ("openai", openai(
         *(piece(text, index=0, name="search") for text in ("", '{"q"', ': "a"', "}"))), ["a"]),
     "the name and another id in each piece": ("openai", openai(
-        *(piece(text, index=0, id=str(at), name="search") for at, text in enumerate(('{"q"', ': "a"', "}")))), ["a"]),
+        *(piece(text, index=0, id=str(at), name="search") for at, text in enumerate(('{"q"', ': "a}', '"}')))), ["a}"]),
     "whole calls without ids, all number 0": ("openai", openai(
         piece(A, index=0, name="search"), piece(B, index=0, name="search")), ["a", "b"]),
     "no call has an id, and all are number 0, in pieces": ("openai", openai(

@@ -80,6 +80,7 @@ def test_unknown_events_and_calls_without_an_outcome_are_shown(show: Show) -> No
     expect(step_card(page, 0).locator(".block.other")).to_contain_text("the attic")
     page = show([*script.entries, {"event": "unreadable_line", "data": {"line": 7, "reason": "it is not JSON", "text": "{"}}])
     expect(page.locator("#head")).to_contain_text("no end on record")  # the line is part of the run
+    expect(page.locator("#head")).to_contain_text("1 problem")
 
 
 def test_a_step_with_very_many_calls_shows_the_first_ones_and_says_where_the_others_are(show: Show) -> None:
