@@ -215,13 +215,11 @@ class ReplayCursor(Gate):
         seq, end = next(((seq, row) for seq, row in following if isinstance(row, events.ResultRow)), (0, None))
         if not (self._compares and self._history.has_one_agent):
             return range(run.steps, max(today.stop, self.rows[-1].step + 1) if end is None else end.steps)
-        later = (row for _, row in self._history.rows[seq:])
-        if end is None or end.place[5] in (None, StopReason.MAX_STEPS) or not any(
-            isinstance(row, events.InputAddedRow) for row in later
-        ):
+        if end is None or end.place[5] in (None, StopReason.MAX_STEPS):
             return today
-        # what was written because the turn was broken off is compared as well, since an input followed
-        return range(run.steps, min(end.steps, today.stop))
+        # if an input followed, what was written because the turn was broken off is compared as well
+        followed = any(isinstance(row, events.InputAddedRow) for _, row in self._history.rows[seq:])
+        return range(run.steps, min(end.steps, today.stop)) if followed else today
 
     def why_stopped(self) -> RunStoppedError:
         end = next((one.row for one in self.rows[self._written():] if isinstance(one.row, events.ResultRow)), None)
