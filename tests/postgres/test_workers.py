@@ -122,7 +122,10 @@ def test_an_input_with_media_a_history_and_a_tenant_reach_the_worker(store: Post
 
 
 @pytest.mark.parametrize("is_worker", [True, False], ids=["by a worker", "by another program"])
-def test_a_decision_is_acted_on_even_if_it_comes_while_the_run_is_worked_on(store: PostgresStore, is_worker: bool) -> None:
+def test_a_decision_is_acted_on_even_if_it_comes_while_the_run_is_worked_on(
+    store: PostgresStore, is_worker: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "ROUND", 2 * PATIENCE if is_worker else workers.ROUND)  # it is not left to a round
     calls: list[str] = []
 
     def act(ctx: SkillContext) -> None:
