@@ -187,7 +187,7 @@ def test_a_sleep_ends_when_the_run_must_stop(way: Way, by: str, monkeypatch: pyt
             raise
 
     recorder = Recorder()
-    options: dict[str, Any] = {"limits": kernai.Limits(timeout=0.05)} if by == "timeout" else {"cancel": begun}
+    options: dict[str, Any] = {"limits": kernai.Limits(timeout=0.2)} if by == "timeout" else {"cancel": begun}
     calls = MockProvider(command("echo", "a") * (2 if by == "spawned" else 1), FINAL)
     agent = agent_with(for_skills(wait), provider=calls, parallel_skills=by == "spawned")
     result = way(agent, recorder=recorder, **options)
