@@ -436,6 +436,7 @@ def test_a_recursive_dataclass_takes_any_depth_that_json_may_have() -> None:
     assert node == Node("leaf")
     [(path, _)] = faults(Node, nested(150, {}))
     assert path == "x" + ".parent" * 150 + ".name"
+    assert bound(Nested, stack := json.loads("[" * 170 + "]" * 170)) == stack
 
 
 def test_data_too_deep_for_python_is_an_input_error_not_a_crash() -> None:

@@ -117,8 +117,9 @@ class UnionType(InputType):
         if natural and kind is natural[0].exact:
             return value
         if len(natural) == 1 and kind in (list, dict):  # no other member accepts such a value, so only its faults count
-            made, faults = validation.tried(natural[0], value, repair=validation.repair)
-            validation.faults += [one._replace(read_as=natural[0]) for one in faults]
+            before = len(validation.faults)
+            made = natural[0].convert(value, validation)  # not `tried`: deep data needs the stack
+            validation.faults[before:] = [one._replace(read_as=natural[0]) for one in validation.faults[before:]]
             return made
         place = (id(value), id(self), validation.repair)
         made, faults = validation.memo.get(place) or self._tried(value, natural, validation)
