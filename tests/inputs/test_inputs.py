@@ -439,6 +439,11 @@ def test_a_recursive_dataclass_takes_any_depth_that_json_may_have() -> None:
     assert bound(Nested, stack := json.loads("[" * 170 + "]" * 170)) == stack
 
 
+def test_a_skill_may_be_defined_before_the_names_in_its_models() -> None:
+    vague = type("Vague", (pydantic.BaseModel,), {"__annotations__": {"n": "Missing"}})
+    assert "- x (Vague object or null, default null)" in probe(vague | None, default=None).describe()
+
+
 def test_data_too_deep_for_python_is_an_input_error_not_a_crash() -> None:
     for annotation in (Node, Any, Node | str):
         [(path, message)] = faults(annotation, nested(20_000, {"name": "leaf"}))

@@ -90,8 +90,8 @@ class Namespace:
 class TypeBuilder:
     """Builds the types of one skill's inputs: one node for each record, even if it is used twice or contains itself."""
 
-    def __init__(self, namespace: Namespace | None = None, media: InputType = MEDIA) -> None:
-        self.namespace = namespace or Namespace()
+    def __init__(self, namespace: Namespace | None = None, media: InputType = MEDIA, is_answer: bool = False) -> None:
+        self.namespace, self._is_answer = namespace or Namespace(), is_answer
         self.has_media = False  # whether `Media` was built, as the type `media`
         self.has_records = False
         self._media = media
@@ -189,9 +189,9 @@ class TypeBuilder:
         if known is not None:
             return known
         if callable(getattr(plain, "model_validate", None)) and hasattr(plain, "model_json_schema"):
-            return self._named.setdefault(annotation, containers.ModelType(plain))
+            return self._named.setdefault(annotation, containers.ModelType(plain, is_answer=self._is_answer))
         if issubclass(plain, Context):  # as a dataclass, it would be an input, and the model would choose its values
-            hint = f"write ctx: SkillContext[{plain.__name__}], and read ctx.run_context"
+            hint = f"a skill gets it as ctx.run_context, from ctx: SkillContext[{plain.__name__}]"
             raise TypeError(f"{_shown(annotation)} is a Context, which a model cannot send; {hint}")
         if _is_typed_dict(plain):
             node = containers.RecordType(plain.__name__, dict)

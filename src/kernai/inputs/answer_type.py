@@ -30,7 +30,7 @@ class AnswerType:
 
     def __init__(self, annotation: object) -> None:
         try:
-            builder = TypeBuilder()
+            builder = TypeBuilder(is_answer=True)
             self._type, self._description = builder.build(annotation)
             if any(True for _ in marks_of(self._type.schema)):
                 raise TypeError("Trusted marks the inputs of skills; it is not checked in an answer")

@@ -327,8 +327,8 @@ def unknown_fields(kind: InputType, value: object) -> Iterator[tuple[_Path, str]
 class ModelType(InputType):
     """A class with `model_validate` and `model_json_schema`, as pydantic's models have. The class decides what fits."""
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    def __init__(self, model: Any, *, is_answer: bool) -> None:
+        self.model, self._is_answer = model, is_answer
         is_root = getattr(model, "__pydantic_root_model__", False)
         self.natural = frozenset({dict, list, str, int, float, bool} if is_root else {dict})
 
@@ -353,7 +353,8 @@ class ModelType(InputType):
                 return adopted(schema, self.model.__name__)
         # a model may have types that JSON Schema cannot express; it still validates
         except Exception as error:  # noqa: BLE001 - and there is no list of what else such a model raises
-            if getattr(error, "code", None) == "class-not-fully-defined":  # pydantic's code for unknown names
+            # pydantic's code for unknown names. A skill may be defined before them, or get along without this input
+            if self._is_answer and getattr(error, "code", None) == "class-not-fully-defined":
                 raise TypeError(str(error).split("\n", 1)[0]) from None
         return {WORDS: f"{self.model.__name__} object"}
 
