@@ -376,10 +376,11 @@ def test_a_constrained_agent_sends_its_grammar_in_the_providers_field() -> None:
     own: dict[str, Any] = {"structured": {"grammar": "root ::= x"}}
     for runs, provider, changes, left in (
         (agent, None, {}, grammar), (agent.replace(calls="native"), None, {}, {"a": 1}), (agent, Server(), changed, {"b": 2}),
+        (agent.replace(calls="native"), None, {}, grammar),  # of a provider that does not call natively
         *((agent, its, {"generation": {"extra": own}}, own) for its in (None, Server())),
     ):
         chosen = Server("<final>done</final>")
-        chosen.calls_natively = True
+        chosen.calls_natively = left != grammar
         choose = [lambda effect, to=chosen, more=changes: (yield effect.replace(provider=to, **more))]
         assert execute(runs.replace(middleware=choose), "Go.", provider=provider).steps == 1
         assert sent_at(chosen, 0).extra == left

@@ -155,7 +155,7 @@ class Driver:
         provider, generation = effect.provider, effect.generation
         if provider is None:
             provider = run.provider
-        elif run.setup.constrains and not run.setup.is_native:  # a fallback, for example
+        elif run.setup.constrains and not (run.setup.is_native and provider.calls_natively):  # a fallback, for example
             generation = run.setup.constrained_instead(generation, run.provider, provider)
         if provider is None:
             raise ProviderError(NO_PROVIDER)
