@@ -288,7 +288,7 @@ def test_shortened_results_stay_shortened_and_results_without_a_response_are_com
         before = sent
         conversation.append(Message("assistant", "a" * answer))
         for kind, characters in results:
-            text = {"r": result_of(characters), "e": '<block type="error">x</block>', "i": "next"}[kind]
+            text = result_of(characters) if kind in "ri" else '<block type="error">x</block>'  # people paste results
             conversation.append(Message("user", text, by="user" if kind == "i" else None))
 
 

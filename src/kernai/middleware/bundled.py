@@ -244,6 +244,8 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
     is_input = True  # never shorten the input: a workflow task's has earlier results and the task in one message
     for at, message in enumerate((*messages, Message("assistant", ""))):
         text = message.text
+        if message.by == "user":  # with another input, the turn before has failed
+            read = len(results)
         if message.role == "assistant":
             is_input = False
             least = most // 2 if characters > most else characters
@@ -252,14 +254,12 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
                 read -= 1
                 characters -= len(sent[oldest].text) - len(line)
                 sent[oldest] = sent[oldest].rewritten(line)
+            read = len(results)
         elif message.role == "user" and not is_input and (found := _RESULT.match(text)):
             line = f"{found[0]}[{len(text):,} characters, left out here]</block>"
             if len(line) < len(text):
                 results.append((at, line))
-        if message.role == "assistant" or message.by == "user":  # with another input, the turn has failed
-            read = len(results)
-        if message.role != "system":
-            characters += len(text)
+        characters += len(text) if message.role != "system" else 0
     return sent
 
 
