@@ -6,9 +6,11 @@ import json
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import kernai as package
 from kernai import SqliteStore
 from kernai.durable.lease import end_run
 from tests.command_line.conftest import Here, Keys
@@ -288,13 +290,25 @@ def test_an_empty_line_continues_a_call_whose_time_has_come(here: Here, tmp_path
     assert (done.returncode, "remind {} (tea until 20" in done.stderr, done.stdout.endswith("Tea!\n")) == (0, True, True), done
 
 
-def test_a_chat_goes_on_if_somebody_else_ends_the_run_whose_call_it_asks_about(here: Here, tmp_path: Path) -> None:
-    def typed() -> Iterator[str]:
-        yield "Refund order 42\n"
+@pytest.mark.parametrize("late", [False, True])
+def test_a_chat_goes_on_if_somebody_else_ends_the_run_whose_call_it_asks_about(here: Here, tmp_path: Path, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end() -> None:
         with SqliteStore(tmp_path / "talks.db") as store:
             assert end_run(store, "m")
+
+    def typed() -> Iterator[str]:
+        yield "Refund order 42\n"
+        if not late:
+            end()
         yield from ("y\n", "hello\n")
 
+    def begun(*given: Any, **options: Any) -> Any:
+        if late and options.get("approvals"):
+            end()
+        return stream(*given, **options)
+
+    stream = package.stream
+    monkeypatch.setattr(package, "stream", begun)
     write(tmp_path, "clerk.py", CLERK)
     keys = Keys()
     keys.typed = typed()

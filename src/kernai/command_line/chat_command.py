@@ -189,13 +189,12 @@ class ChatSession:
         """Asks about the first call without an answer. Once all have one, continues the turn."""
         if len(answers) == len(calls):
             self.asks = None
-            assert self.store is not None  # without one, no run waits
-            waiting = {call.call_id for call in self.store.existing(self.options.run_id).pending}
-            if what == "in_flight":
-                self._turn(None, in_flight=lambda call: answers[call.call_id])
-            elif answers.keys() <= waiting:
-                self._turn(None, approvals=answers)
-            else:
+            try:
+                self._turn(None, **{what: answers if what == "approvals" else lambda call: answers[call.call_id]})
+            except (ValueError, kernai.KernaiError):
+                info = None if self.store is None else self.store.existing(self.options.run_id)
+                if info is None or answers.keys() <= {call.call_id for call in info.pending}:
+                    raise
                 output.note("(meanwhile, somebody else has decided or ended the run)", "yellow")
                 self.restore()
             return
