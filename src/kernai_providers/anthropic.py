@@ -32,7 +32,7 @@ _CACHE_CONTROL: Mapping[object, dict[str, str]] = {
     True: {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"},
 }
 #: the types of blocks with reasoning; and our own fields of one: how much of the text came before it, in characters,
-#: and a digest of the request that it answered
+#: and a digest of the request that it answered, as a number, since `redact` may find a match in a text
 THINKING, AFTER, REQUEST = ("thinking", "redacted_thinking"), "after", "request"
 
 #: the parts of the prompt's tokens: the reader's attribute, and the vendor's field
@@ -125,10 +125,10 @@ class AnthropicProvider(HttpProvider):
         is_bound = self.version_of(Model(body["model"])) >= BOUND_THOUGHTS
         sent = sha256(json.dumps([body["model"], is_bound and [body.get("system"), body.get("tools")]]).encode())
         for message in body["messages"]:
-            now = sent.hexdigest()
+            now = int.from_bytes(sent.digest()[:6])
             message["content"] = [part for part in message["content"] if part.pop(REQUEST, now) == now]
             sent.update(json.dumps(message).encode() if is_bound else b"")
-        box.request = {REQUEST: sent.hexdigest()}
+        box.request = {REQUEST: int.from_bytes(sent.digest()[:6])}
         said = [part["type"] for message in body["messages"][-2:-1] for part in message["content"]]
         if "tool_use" in said and "thinking" not in said[0] and body.get("thinking", {}).get("type") == "enabled":
             del body["thinking"]  # the vendor would reject calls without thinking, which another model has made

@@ -121,7 +121,7 @@ class Toolbox:
                 self.answer = vendor.closed(output)
         self.constrained = tools.constrained
         #: for a vendor whose reasoning belongs to one request: what to keep with it
-        self.request: Mapping[str, str] = {}
+        self.request: Mapping[str, int] = {}
         self._ids = vendor.call_ids
         listed = list(tools.tools)
         if output is not None and self.answer is None:

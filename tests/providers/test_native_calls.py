@@ -335,7 +335,7 @@ def test_a_claude_gets_only_its_own_thoughts_back_and_newer_ones_only_after_the_
         return (yield effect.replace(model=Model(f"claude-opus-{next(names)}")) if isinstance(effect, CallModel) else effect)
 
     server, instructions, names = Server("anthropic", TAPES["a wrong call"], thought="Hm."), iter(["One.", second, second]), iter(versions.split())
-    kernai.execute(server.agent(middleware=[switched], instructions=lambda: next(instructions)), "Go.")
+    kernai.execute(server.agent(middleware=[switched, redact("[0-9a-f]{9,}")], instructions=lambda: next(instructions)), "Go.")
     assert [json.dumps(body).count('"thinking": "Hm.", "signature": "EqQB"}') for body in server.bodies[1:]] == kept
 
 
