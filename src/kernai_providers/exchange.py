@@ -229,4 +229,4 @@ def perform(turn: Turn) -> LlmResponse:
     try:
         return finished(turn.perform())
     finally:
-        finished(turn.close())
+        turn.abort()  # also what a transport began before Ctrl-C interrupted it, such as the decoding of llama.cpp

@@ -20,7 +20,7 @@ import pytest
 
 from adapter_calls import ASYNC_WAYS, HELLO, TIMEOUT, WAYS, Caller, Interrupt, Listener, Way
 from kernai import Agent, GenerationOptions, LimitReachedError, Limits, Model, Result, RunCancelledError, StopReason
-from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, OpenAIProvider
+from kernai_providers import HttpProvider, MemoryReply, MemoryTransport, OpenAIProvider, Request
 from tests.ways import by_aexecute, by_astream, by_execute, by_stream
 from wire_server import Endless, Gate, Reply, WireRequest, WireServer
 
@@ -157,6 +157,16 @@ def test_an_exception_of_the_callback_is_raised_unchanged_and_closes_the_connect
         assert [request.client_closed.is_set() for request in server.requests] == [True]
     assert outcome.error is error
     assert outcome.pieces == ["Hel"]
+
+
+def test_what_a_transport_began_before_it_was_interrupted_is_not_wanted_any_more() -> None:
+    def interrupted(_: Request) -> MemoryReply:
+        raise Interrupt
+
+    transport = MemoryTransport(interrupted)
+    with pytest.raises(Interrupt):
+        OpenAIProvider("k", transport=transport).call(HELLO, Model("m"), GenerationOptions(), lambda _: None)
+    assert [one.unwanted and one.unwanted() for one in transport.requests] == [True]
 
 
 def test_a_transport_that_never_asks_whether_it_is_wanted_is_left_with_its_next_bytes() -> None:
