@@ -67,8 +67,8 @@ class GeminiProvider(HttpProvider):
         if box.answer is not None:
             answer = {"responseMimeType": "application/json", "responseJsonSchema": box.answer}
             body["generationConfig"] = body.get("generationConfig", {}) | answer
-        # the vendor refuses a call at the beginning, as in a shortened history
-        body["contents"][:0] = [{"role": "user", "parts": [{"text": EMPTY}]}] * (body["contents"][0]["role"] == "model")
+        if [one["role"] for one in body["contents"][:1]] == ["model"]:  # the vendor refuses a call at the beginning
+            body["contents"].insert(0, {"role": "user", "parts": [{"text": EMPTY}]})
 
     def native_messages(self, turn: AssistantTurn | UserTurn, model: Model) -> Iterator[dict[str, Any]]:
         if isinstance(turn, AssistantTurn):

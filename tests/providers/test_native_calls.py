@@ -354,6 +354,9 @@ def test_gemini_reads_of_calls_without_its_signature_that_another_model_made_the
     if name.startswith("gemini/"):  # it refuses a call at the beginning, as in a history without its first messages
         kernai.execute(Agent(instructions="", provider=provider, model=model, calls="native", skills=[search]), "More.", history=CALLED[1:])
         assert bodies_to(provider)[-1]["contents"][0] == {"role": "user", "parts": [{"text": "(empty)"}]}
+        nothing = Agent(instructions="", provider=provider, model=model, calls="native", skills=[search], middleware=[lambda one: (yield one.replace(messages=()))])
+        kernai.execute(nothing, "More.")
+        assert bodies_to(provider)[-1]["contents"] == []  # the vendor says what is wrong
 
 
 @pytest.mark.parametrize("how, thinks", [({"budget": 2000}, False), ({"effort": "low"}, True)])
