@@ -98,7 +98,7 @@ class Workers:
             check_function("options", options, "the run's RunInfo", None)
         self.agents = {name: agent.replace(name=name) for name, agent in agents.items()}
         self._store, self._concurrency, self._queue = store, concurrency, queue
-        self._options = options or (lambda _: {})
+        self._options = (lambda _: {}) if options is None else options
         self._lease, self._grace = check_seconds("lease", lease), check_seconds("grace", grace)
         self._accept = check_texts("accept", accept, "keys")
         self._stopping = threading.Event()
