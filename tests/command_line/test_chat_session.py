@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import docs_tables
+import kernai
 from kernai import Agent, Decision, Event, Limits, LlmResponse, MediaStore, MockProvider, Provider, Skill
 from kernai.command_line import main, output, stores
 from kernai.command_line.chat_command import ChatSession
@@ -63,6 +64,24 @@ def test_the_question_about_a_call_is_repeated_until_it_is_answered(
         talk.take(lines[-1])
     assert list(found.values()) == answers
     assert capsys.readouterr().err.count('pay {} (Which? {"mcp": 2})') == len(lines)
+
+
+def test_a_call_that_another_process_left_in_flight_meanwhile_is_asked_about_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    says = ('<command name="nothing"></command>', '<command name="nothing"></command>', "<final>Done.</final>")
+    whole, agent = kernai.MemoryStore(), Agent(instructions="", provider=MockProvider(*says), skills=[NOTHING])
+    kernai.execute(agent, "Go.", store=whole, run_id="r")
+    entries = whole.load("r")
+    first, second = (at for at, entry in enumerate(entries, 1) if entry["event"] == "skill_execute")
+    with stores.StoreAt(str(tmp_path / "runs.db"), make=True) as store:
+        given = Namespace(verbose=False, quiet=True, run_id="r")
+        talk = ChatSession(agent.replace(provider=MockProvider(says[2])), Limits(), given, MediaStore(), store)
+        store.store.append("r", 0, entries[:first], [])
+        talk.restore()
+        store.store.append("r", first, entries[first:second], [])
+        assert talk.take("skip")
+        assert talk.take("skip")
+    shown = capsys.readouterr()
+    assert (shown.err.count("nothing {} was running when"), shown.out) == (2, "Done.\n")
 
 
 ASK = '<command name="/skills"></command>'

@@ -190,7 +190,8 @@ class ChatSession:
         if len(answers) == len(calls):
             self.asks = None
             try:
-                self._turn(None, **{what: answers if what == "approvals" else lambda call: answers[call.call_id]})
+                known = answers if what == "approvals" else lambda call: answers.get(call.call_id, "fail")
+                self._turn(None, **{what: known})
             except (ValueError, kernai.KernaiError):
                 info = None if self.store is None else self.store.existing(self.options.run_id)
                 if info is None or answers.keys() <= {call.call_id for call in info.pending}:
