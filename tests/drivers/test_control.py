@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -108,7 +109,8 @@ def test_a_stop_and_a_limit_name_a_reason_that_exists() -> None:
     for text in ("", None, 5):
         with pytest.raises(ValueError, match=r"Stop\('final', text\) needs the answer as text"):
             Stop("final", text)  # type: ignore[arg-type]
-    stops = (Stop("guardrail", 5), Stop("final", Named.N), Stop(kernai.StopReason.LOOP))  # type: ignore[arg-type]
+    why: Any = enum.Enum("why", {"LOOP": "loop"}, type=str)
+    stops = (Stop("guardrail", 5), Stop("final", Named.N), Stop(why.LOOP))  # type: ignore[arg-type]
     assert [stop.message for stop in stops] == ["5", "n", "the run was stopped: loop"]
 
 

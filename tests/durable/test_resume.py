@@ -332,6 +332,13 @@ def test_a_model_is_not_called_again_if_failed_calls_have_used_up_a_limit(limits
     assert (run.resume(limits=Limits(max_calls=5)).ok, fine.asked) == (True, 1)
 
 
+def test_the_attempts_of_an_agent_that_failed_count_against_max_calls_after_a_resume() -> None:
+    clerk = Agent(instructions="c", middleware=[TWICE]).as_skill("clerk", "Counts.")
+    run = Stored(WAYS[0], Agent(instructions="x", skills=[clerk]), Script("<final>ok</final>"))
+    run.execute(provider=Script(command("clerk", "x"), DOWN))  # three calls of models fail
+    assert [run.resume(limits=Limits(max_calls=most)).stop_reason for most in (5, 6)] == ["max_calls", "final"]
+
+
 @AT_ONCE
 @EACH_WAY
 def test_an_approved_call_is_not_made_by_a_run_that_must_stop_but_by_the_next_resume(way: Way, at_once: bool) -> None:
