@@ -48,7 +48,7 @@ def main(said: list[str]) -> None:
             result = kernai.resume(agent, RUN, store=store)
         if result.pending and said:
             (call,) = result.pending
-            decision = Decision(True if said[0] == "yes" else said[0], by="you")
+            decision = Decision(said[0].lower() in ("y", "yes") or said[0], by="you")
             result = kernai.resume(agent, RUN, store=store, approvals={call.call_id: decision})
         for call in result.pending:
             print(f"waits for you: {call.skill} {call.params}; say yes, or why not")

@@ -23,7 +23,7 @@ agent = kernai.Agent(
         '<block type="command" name="count_stock">{"product": "lamp"}</block>',
         '<block type="final">We have 12 lamps.</block>',
     ),
-    skills=["count_stock"],
+    skills=[count_stock],
 )
 
 if __name__ == "__main__":
