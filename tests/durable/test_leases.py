@@ -429,6 +429,6 @@ def test_a_key_is_never_used_twice() -> None:
         keys.append(ctx.idempotency_key)
 
     for where in (store, store, store.tenant(Named.N)):
-        kernai.execute(acting(act), "go", store=where, run_id="r")
-        where.delete("r")
-    assert keys == ["r:0.0", "r:1.0", "r~1:0.0", "r~1:1.0", "n/r:0.0", "n/r:1.0"]
+        kernai.execute(acting(act), "go", store=where, run_id=Named.N)
+        where.delete(Named.N)
+    assert keys == ["n:0.0", "n:1.0", "n~1:0.0", "n~1:1.0", "n/n:0.0", "n/n:1.0"]

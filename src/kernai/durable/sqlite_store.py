@@ -220,7 +220,7 @@ class SqliteStore(LeasedStore):
         return f"SqliteStore({self.path!r}, durability={self.durability!r})"
 
     def _key(self, run_id: str) -> str:
-        return f"{self._tenant}/{run_id}" if self._tenant else run_id
+        return self._tenant + "/" + run_id if self._tenant else run_id
 
     def _change(self, run_id: str, change: Callable[[Head], T], *, writes: bool = True) -> T:
         check_run_id(run_id)  # TENANT/RUN would be a tenant's run

@@ -126,7 +126,7 @@ class RunRequest:
             run_id = os.urandom(12).hex()
         elif not isinstance(run_id, str) or not run_id:
             raise ValueError(f"run_id must be a non-empty text, got {run_id!r}")
-        self.run_id: str = run_id
+        self.run_id = str.__str__(run_id)  # of a text that is an enum, f-strings show the member
         if options.get("history") is not None:
             self._history = self._messages(options["history"])
         self._metadata = _instance("metadata", options.get("metadata"), Mapping) or {}
