@@ -61,7 +61,7 @@ class Grumpy:
 @pytest.mark.parametrize("value,data", [
     (None, None), (True, True), (3, 3), ("é", "é"), (1.5, 1.5), (-0.0, -0.0), (Named.N, "n"), (Rank.FIRST, 1),
     (StopReason.FINAL, "final"), ([1, (2, [3])], [1, [2, [3]]]), ({"a": {"b": ()}}, {"a": {"b": []}}),
-    (MappingProxyType({"a": 1}), {"a": 1}), ({1: 2, None: 3}, {"1": 2, "None": 3}), ({Named.N: "a"}, {"n": "a"}), (frozenset({1}), [1]),
+    (type("Text", (str,), {"__str__": repr})("é"), "é"), (MappingProxyType({"a": 1}), {"a": 1}), ({1: 2, None: 3}, {"1": 2, "None": 3}), ({Named.N: "a"}, {"n": "a"}), (frozenset({1}), [1]),
     (Point(1, Point(2, None)), {"x": 1, "y": {"x": 2, "y": None}}), (Exporting(), {"point": {"x": 1, "y": [2]}}),
     (Decimal("1.10"), "1.10"), (date(2026, 1, 2), "2026-01-02"), (ValueError("x"), "x"),
     (float("nan"), "nan"), (float("inf"), "inf"), (-math.inf, "-inf"), (b"a", "b'a'"), ({"b": 1, "a": 2}, {"b": 1, "a": 2}),
