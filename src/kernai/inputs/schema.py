@@ -90,9 +90,7 @@ _OF_TYPE = {
     "integer": {*_BOUNDS, "multipleOf", "format"},
     "string": {"minLength", "maxLength", "pattern", "format"},
     "array": {"items", "prefixItems", "uniqueItems", "minItems", "maxItems"},
-    "object": {
-        "properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties",
-    },
+    "object": {"properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties"},
 }
 _OF_TYPE["number"] = _OF_TYPE["integer"]
 _TYPED = frozenset().union(*_OF_TYPE.values())

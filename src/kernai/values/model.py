@@ -98,9 +98,7 @@ class Model(Value):
 def _cost(cost: object) -> Cost:
     given = tuple(cost) if isinstance(cost, (tuple, list)) else ()
     numbers = [one for at, one in enumerate(given) if one is not None or at < 2]  # noqa: PLR2004 - two are required
-    are_rates = all(
-        isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one < inf for one in numbers
-    )
+    are_rates = all(isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one < inf for one in numbers)
     if len(given) not in (2, 4) or not are_rates:
         raise ValueError(
             f"cost must be Cost(input, output, cache_read=, cache_write=), or (input_per_million, output_per_million), "
