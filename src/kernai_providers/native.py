@@ -288,7 +288,7 @@ def _add_message(message: Message, turn: UserTurn, results: Mapping[int, Call], 
 
 def _text_and_media(message: Message) -> tuple[str, list[Part], bool]:
     """Returns a message's text, without the runtime's markup, its media, and whether it is an error."""
-    first, *rest = message.content
+    first, *rest = message.content or ("",)
     if not isinstance(first, str) or not first.startswith(_RUNTIME):
         texts = "".join(part for part in message.content if isinstance(part, str))
         return texts, [part for part in message.content if isinstance(part, Media)], False

@@ -635,6 +635,7 @@ def test_consecutive_messages_of_the_model_are_one_turn_until_it_makes_a_call() 
     turns = conversation(talk, box("a"))
     assert [(turn.text, len(turn.calls)) for turn in turns if isinstance(turn, AssistantTurn)] == [("One.\n\nTwo.", 0), ("", 1), ("Three.", 0)]
     assert [[one.text for one in turn.results] for turn in turns if isinstance(turn, UserTurn)] == [["not run"]]
+    assert conversation([Message("user", [])], box("a")) == [UserTurn()], "a message without content is no error"
 
 
 def test_a_conversation_with_blocks_is_paired_in_order_and_gets_ids() -> None:
