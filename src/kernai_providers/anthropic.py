@@ -120,13 +120,15 @@ class AnthropicProvider(HttpProvider):
         if box.answer is not None:
             answer = {"format": {"type": "json_schema", "schema": box.answer}}
             body["output_config"] = body.get("output_config", {}) | answer
-        # a thought is left out for another model, and for newer ones if what was sent before it differs now: after a
-        # summary, or with other instructions
+        # a thought is left out for another model, and for newer ones if what was sent before it differs now, as after a
+        # summary, or is unknown, as in a recording of 0.2.0, whose instructions had other words
         is_bound = self.version_of(Model(body["model"])) >= BOUND_THOUGHTS
         sent = sha256(json.dumps([body["model"], is_bound and [body.get("system"), body.get("tools")]]).encode())
         for message in body["messages"]:
             now = int.from_bytes(sent.digest()[:6])
-            message["content"] = [part for part in message["content"] if part.pop(REQUEST, now) == now]
+            unknown = None if is_bound else now
+            message["content"] = [
+                one for one in message["content"] if one["type"] not in THINKING or one.pop(REQUEST, unknown) == now]
             sent.update(json.dumps(message).encode() if is_bound else b"")
         box.request = {REQUEST: int.from_bytes(sent.digest()[:6])}
         said = [part["type"] for message in body["messages"][-2:-1] for part in message["content"]]

@@ -339,6 +339,14 @@ def test_a_claude_gets_only_its_own_thoughts_back_and_newer_ones_only_after_the_
     assert [json.dumps(body).count('"thinking": "Hm.", "signature": "EqQB"}') for body in server.bodies[1:]] == kept
 
 
+@pytest.mark.parametrize("version, is_sent", [("5", True), ("5-5", False)])
+def test_newer_claudes_get_no_thought_of_an_older_recording_which_does_not_say_what_came_before_it(version: str, is_sent: bool) -> None:
+    server, thought = Server("anthropic", ["Yes."]), {"type": "thinking", "thinking": "Hm.", "signature": "EqQB"}
+    recorded = Message("user", "Go."), Message("assistant", "Hi.", reasoning=[thought])
+    kernai.execute(server.agent(model=Model(f"claude-opus-{version}")), "More.", history=recorded)
+    assert (thought in server.bodies[0]["messages"][1]["content"]) is is_sent
+
+
 CALLED = (Message("user", "Go."), Message("assistant", '<command name="search">tea</command><command name="photo"></command>'))
 
 

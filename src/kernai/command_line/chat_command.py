@@ -211,9 +211,8 @@ class ChatSession:
             case "/help":
                 output.note(HELP, None)
             case "/reset":
-                self._history = ()
+                self._history, self.asks = (), None
                 self._attached.clear()
-                self.asks = None
                 if self.store is None:
                     output.note("(the conversation is forgotten)")
                 else:

@@ -100,8 +100,7 @@ class Workers:
         self._store, self._concurrency, self._queue = store, concurrency, queue
         self._options = (lambda _: {}) if options is None else options
         self._lease, self._grace = check_seconds("lease", lease), check_seconds("grace", grace)
-        self._accept = check_texts("accept", accept, "keys")
-        self._stopping = threading.Event()
+        self._accept, self._stopping = check_texts("accept", accept, "keys"), threading.Event()
         #: the same view for all runs of a tenant, so that one query looks for requests to cancel any of them
         self._view = lru_cache(partial(store.for_worker, stopping=self._stopping))
         self._break_off: Callable[[], object] = lambda: None
