@@ -192,10 +192,9 @@ class Workers:
                     return
 
     async def _work_once(self, *, wait: bool) -> None:
-        async def configure(connection: psycopg.AsyncConnection[Any]) -> None:
-            path = sql.SQL("SET search_path TO {}, public").format(sql.Identifier(self._store.schema))
-            await connection.execute(path)
-            await connection.commit()
+        async def configure(opened: psycopg.AsyncConnection[Any]) -> None:
+            await opened.execute(sql.SQL("SET search_path TO {}, public").format(sql.Identifier(self._store.schema)))
+            await opened.commit()
 
         app = procrastinate.App(connector=procrastinate.PsycopgConnector(
             conninfo=self._store.conninfo, min_size=1, max_size=4, configure=configure, timeout=5.0,
@@ -310,7 +309,8 @@ def _head(run_id: str, row: Sequence[Any]) -> Head | None:
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Logs a line instead of the traceback that Procrastinate leaves behind if it could not end a job."""
     if isinstance(error := context.get("exception"), ConnectorException):
-        _LOG.warning("could not end a job; another worker may have its run: %s", error_text(error.__cause__ or error))
+        why, _, _ = error_text(error.__cause__ or error).partition("\n")  # behind it, the server says where it was
+        _LOG.warning("could not end a job; another worker may have its run: %s", why)
     else:
         loop.default_exception_handler(context)
 
