@@ -245,8 +245,9 @@ def test_logs_with_other_events_can_be_compared(tmp_path: Path, capsys: pytest.C
     assert main(["diff", odd("1"), odd("1")]) == 0
     assert main(["diff", odd("1"), odd("2"), odd("3")]) == 2
     assert "give two recordings to compare, not 3" in capsys.readouterr().err
-    assert main(["diff", *[str(write(tmp_path, "damaged.json", '[{"event": "run_resumed", "data": {}}]'))] * 2]) == 2
-    assert "damaged.json is damaged in a run_resumed: KeyError: 'from_seq'" in capsys.readouterr().err
+    for data, why in (("{}", "KeyError: 'from_seq'"), ("null", "'NoneType' object is not subscriptable")):
+        assert main(["diff", *[str(write(tmp_path, "damaged.json", f'[{{"event": "run_resumed", "data": {data}}}]'))] * 2]) == 2
+        assert f"damaged.json is damaged in a run_resumed: {why}" in capsys.readouterr().err
 
 
 def events_with(*data: Any, kind: str = "json") -> list[dict[str, Any]]:

@@ -182,7 +182,9 @@ def test_resuming_a_finished_plan_reports_again_which_tasks_failed(was: Any, on_
     lost = {"b": Agent(instructions="x", provider=Script(DOWN))}
     store, plan = MemoryStore(), [Task("a", "one"), Task("b", "two")]
     kernai.execute_plan(it.replace(on_prose=was), plan, agents=lost, store=store, run_id="r")
-    ended = kernai.resume(it, "r", store=(store := cut(store, 1)), agents=lost)
+    other = it.replace(on_prose="accept" if on_prose == "correct" else "correct")
+    kernai.resume(other, "r", store=(store := cut(store, 1)), agents=lost)
+    ended = kernai.resume(it, "r", store=(store := cut(store, 2)), agents=lost)
     again = kernai.resume(it, "r", store=store, agents=lost)
     assert ("1 of 2 tasks failed: b" in ended.messages[-1].text) == (on_prose != "accept")
     assert [message.to_dict() for message in again.messages] == [message.to_dict() for message in ended.messages]
