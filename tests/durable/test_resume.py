@@ -341,6 +341,16 @@ def test_the_attempts_of_an_agent_that_failed_count_against_max_calls_after_a_re
     assert [run.resume(limits=Limits(max_calls=most)).stop_reason for most in (5, 6)] == ["max_calls", "final"]
 
 
+def test_an_answer_that_a_middleware_replaced_counts_as_one_call_after_a_resume() -> None:
+    def replaced(effect: Any) -> Any:
+        answer = yield effect
+        return kernai.LlmResponse(answer.content)
+
+    run = Stored(WAYS[0], Agent(instructions="x", model=PRICED, middleware=[replaced]), Script("<final>ok</final>"))
+    run.execute()
+    assert run.resume(input="more", limits=Limits(max_calls=2)).ok
+
+
 @AT_ONCE
 @EACH_WAY
 def test_an_approved_call_is_not_made_by_a_run_that_must_stop_but_by_the_next_resume(way: Way, at_once: bool) -> None:

@@ -152,7 +152,9 @@ class DurableScope:
         if isinstance(row, events.LlmResponseRow):
             if stream is not None and row.given_up is not None:
                 stream.give_up(used := Usage(**row.given_up))
-                self._count(used.model_calls)
+                # a middleware that discards an answer may return one of its own, without usage, for which it calls none
+                is_own = row.total_tokens is None and used.total_tokens is not None
+                self._count(used.model_calls - is_own)
             return Completion(None, outcomes.response(row))
         if isinstance(row, events.ModelFailedRow):
             if stream is not None:
