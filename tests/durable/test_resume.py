@@ -203,7 +203,7 @@ def test_resuming_a_run_that_a_call_ended_with_an_answer_returns_the_same_messag
         raise kernai.Stop("final", "enough")
 
     skills = [Skill("stop", execute=stop), Skill("look", execute=lambda number: "", inputs={"number": int})]
-    asked = [command(name, "one") for name in ("/help", "/skills", "/tasks", "look", "lock", "stop")]
+    asked = [command(name, "one") for name in ("/help", "/skills", "/tasks", "look", "lock", "", "stop")]
     asked.insert(1, '<block type="ticket">one</block>')
     model = MockProvider("".join(asked), native=calls == "native")
     it = Agent(instructions="x", protocols=[Protocol("ticket", lambda *_: beside)], skills=skills, calls=calls, provider=model)

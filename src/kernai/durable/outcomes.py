@@ -78,8 +78,8 @@ def payload(row: Outcome, media: MediaStore, answers: int | None) -> Message:
     if isinstance(row, events.SkillErrorRow) and row.exception == SkillInputError.__name__:
         content = corrections.invalid_call(name, SkillInputError(row.error))
     elif "error" in fields:
-        block = result_block if fields.get("stop_reason") == StopReason.FINAL else error_block
-        content = block(name, neutralize(fields["error"]))
+        block: Any = result_block if fields.get("stop_reason") == StopReason.FINAL else error_block
+        content = block(name or None, neutralize(fields["error"]))
     elif isinstance(row, events.BuiltinResultRow):
         content = result_block(name, row.result)
     else:
