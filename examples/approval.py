@@ -2,7 +2,7 @@
 
     python examples/approval.py                 asks for the payment, and ends
     python examples/approval.py yes             another process, next week: approves, and the run continues
-    python examples/approval.py "too expensive" or refuses, with this reason
+    python examples/approval.py "too expensive" or: refuses, with this reason
 
 The run is stored in approval.db in the current folder; delete the file to start over. The same on the command line:
 

@@ -56,5 +56,5 @@ agent = kernai.Agent(
 
 if __name__ == "__main__":
     result = kernai.execute(agent, "Where do we order?", on_task_complete=report)
-    print(f"injected: {result.messages[2].text}")
+    print(f"the model reads: {result.messages[2].text}")
     print(f"answer: {result.text} ({result.usage.model_calls} model calls)")

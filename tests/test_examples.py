@@ -45,7 +45,7 @@ as an iterator:
 """,
     "workflow.py": """\
 task compare: 'Which one is cheaper?' -> 'south'
-injected: <block type="result" name="tasks">{"north": "40 euros", "south": "35 euros", "compare": "south"}</block>
+the model reads: <block type="result" name="tasks">{"north": "40 euros", "south": "35 euros", "compare": "south"}</block>
 answer: Order from south. (7 model calls)
 """,
     "custom_provider.py": """\

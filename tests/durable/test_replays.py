@@ -234,11 +234,11 @@ def test_a_recording_that_stops_in_the_middle_replays_as_far_as_it_goes(whole: M
 
 
 @pytest.mark.parametrize("given", [
-    {}, {"recording": [], "store": MemoryStore()}, {"store": MemoryStore()}, {"other": 1}, {"run_id": "r", "store": "runs.db"},
+    {}, {"run_id": "run.jsonl"}, {"recording": [], "store": MemoryStore()}, {"store": MemoryStore()}, {"other": 1}, {"run_id": "r", "store": "runs.db"},
     {"recording": Recorder()}, {"recording": [1]}, {"recording": '[{"event": "run_start"}]'},
 ])
 def test_replay_needs_exactly_one_recording(given: dict[str, Any]) -> None:
-    why = "replay needs|unexpected keyword argument 'other'|store must be|got a recording's text|such as recorder.to_list|recording must hold"
+    why = "replay needs the id|or else recording=..., such as 'run.jsonl'|unexpected keyword argument 'other'|store must be|got a recording's text|such as recorder.to_list|recording must hold"
     with pytest.raises(TypeError, match=why):
         kernai.replay(agent(Performed()), **given)
     with pytest.raises(kernai.KernaiError, match="has no run_start"):

@@ -182,7 +182,7 @@ class ResumeRequest(_RecordedRequest):
 
     def _checked_approvals(self, given: Any) -> dict[str, Decision]:
         waiting = self.recorded.waiting
-        check_type(given, Mapping | None, "approvals must be a mapping of call ids to decisions")
+        check_type(given, Mapping | None, "approvals must be a mapping of call ids to decisions, such as {'0.0': True}")
         approvals = {}
         for call_id, decision in (given or {}).items():
             if call_id not in waiting:
@@ -228,7 +228,7 @@ class ReplayRequest(_RecordedRequest):
         self._accepted, self._runs_skills = check_texts("accept", accept, "keys"), skills == "run"
         self._same = same or eq
         if (store is None) == (recording is None):
-            raise TypeError("replay needs one of store=... (with a run id) and recording=...")
+            raise TypeError("replay needs a run_id and store=..., or else recording=..., such as 'run.jsonl'")
         if store is None:
             entries = _entries(recording, run_id)
         elif run_id is None:
