@@ -155,13 +155,13 @@ def test_each_decision_is_recorded_and_has_its_effect(decision: Any, read: str, 
     {"0.9": True}, {"0.0": True, "0.1": True}, {"0.0": None}, {"0.0": 1}, {"0.0": {"params": 5}},
     {"0.0": {"params": {}, "by": "x"}}, {"0.0": {}}, {"": True}, {"0.0": "Yes"}, {"0.0": " ok "},
     {"0.0": Decision("Approved!", by="ada")}, {"0.0": {"params": {"amuont": 5}}}, {"0.0": {"params": {"amount": 1, "x": 1}}},
-    {"0.0": {"params": {"amount": "much"}}}, {"0.0": {"params": {"amount": object()}}},
+    {"0.0": {"params": {"amount": "much"}}}, {"0.0": {"params": {"amount": object()}}}, ["0.0"],
 ])
-def test_an_invalid_decision_or_one_for_a_call_that_does_not_wait_approves_nothing(approvals: dict[str, Any]) -> None:
+def test_an_invalid_decision_or_one_for_a_call_that_does_not_wait_approves_nothing(approvals: Any) -> None:
     run = Case(WAYS[0], {"go": [PAY]})
     run.execute()
     before = run.load()
-    with pytest.raises(ValueError, match="approvals"):
+    with pytest.raises((ValueError, TypeError), match=r"approvals[:[]|such as \{'0\.0': True\}"):
         run.resume(approvals=approvals)
     assert run.load() == before
     assert run.resume().stop_reason == "interrupt"
@@ -195,9 +195,8 @@ def test_one_of_several_may_be_decided_while_the_others_keep_waiting(way: Way) -
     assert "seen" in first.messages[-1].text, "a run that continues from these messages does not look again"
     assert run.replay().messages == first.messages
     assert [call.call_id for call in run.resume(approvals={"0.2": True}).pending] == ["0.0", "0.3"]
-    for wrong, why in [({"0.2": True}, r"'0\.2' does not wait .* those that wait: '0\.0', '0\.3'"), (["0.0"], "such as {'0.0': True}")]:
-        with pytest.raises((ValueError, TypeError), match=why):
-            run.resume(approvals=wrong)
+    with pytest.raises(ValueError, match=r"'0\.2' does not wait .* those that wait: '0\.0', '0\.3'"):
+        run.resume(approvals={"0.2": True})
     last = run.resume(approvals={"0.0": "no", "0.3": True})
     assert last.ok
     assert run.performed.calls == {"look 0.1": 1, "pay 0.2": 1, "pay 0.3": 1}
