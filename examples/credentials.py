@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import kernai
 from kernai import Credential, MappingResolver, Setting, SkillContext
 
@@ -13,10 +11,11 @@ from kernai import Credential, MappingResolver, Setting, SkillContext
     credentials={"api_key": Credential(description="of the weather service")},
     settings={"timeout": Setting(int, default=30), "cities": Setting(list[str], default=["Lyon"])},
 )
-def forecast(city: str, ctx: SkillContext[Any]) -> str:
+def forecast(city: str, ctx: SkillContext) -> str:
     """Forecast the weather."""
     key = ctx.credential("api_key")  # looked up at each call, so a changed key takes effect at the next one
     if city not in ctx.setting("cities"):
+        # with the key in its text, as some HTTP clients have it; the model reads [credential api_key] instead
         raise LookupError(f"GET /{city}?key={key} gave 404 within {ctx.setting('timeout')} s")
     return "sunny"
 
@@ -41,7 +40,7 @@ if __name__ == "__main__":
         print(f"the key is in the recording: {'s3cret' in recorder.to_json()}")
 
     # In a test, make a context by hand and call the skill like a function.
-    ctx: SkillContext[Any] = SkillContext(forecast, credentials={"api_key": "k"}, settings={"cities": '["Oslo"]'})
+    ctx = SkillContext(forecast, credentials={"api_key": "k"}, settings={"cities": '["Oslo"]'})
     print(f"called by hand: {forecast('Oslo', ctx)}")
 
     kernai.configure(credential_resolver=MappingResolver({}))

@@ -6,7 +6,7 @@ import kernai
 
 
 @kernai.skill(register=False)
-def index_files(folder: str, ctx: kernai.SkillContext[kernai.Context]) -> str:
+def index_files(folder: str, ctx: kernai.SkillContext) -> str:
     """Index the files of a folder."""
     for done in (1, 2, 3):
         ctx.emit({"done": done, "of": 3})  # a progress event

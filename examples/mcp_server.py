@@ -1,7 +1,7 @@
 """Skills and an agent as an MCP server, for any MCP client: over stdio, or with --http.
 
-Configure a client that starts programs to run ``python examples/mcp_server.py``. For HTTP, run
-``python examples/mcp_server.py --http --token "$TOKEN"``, which prints its address on stderr.
+Configure a client that starts programs to run ``python examples/mcp_server.py``. For HTTP, set MCP_SERVER_TOKEN and run
+``python examples/mcp_server.py --http``, which prints its address on stderr.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import date
 from typing import Annotated, Literal
 
 import kernai
-from kernai import Context, Credential, Media, Message, Model, SkillContext, SkillResult
+from kernai import Credential, Media, Message, Model, SkillContext, SkillResult
 from kernai.mcp import serve
 
 
@@ -52,7 +52,7 @@ def measure(image: Media) -> str:
 
 
 @kernai.skill(register=False)
-async def index_files(folder: str, ctx: SkillContext[Context]) -> str:
+async def index_files(folder: str, ctx: SkillContext) -> str:
     """Index the files of a folder, and report progress."""
     for done in range(3):
         ctx.emit({"progress": done + 1, "total": 3, "message": f"{folder}, part {done + 1}"})
@@ -60,7 +60,7 @@ async def index_files(folder: str, ctx: SkillContext[Context]) -> str:
 
 
 @kernai.skill(register=False, credentials={"api_key": Credential(description="of the weather service")})
-def forecast(city: str, ctx: SkillContext[Context]) -> str:
+def forecast(city: str, ctx: SkillContext) -> str:
     """Tomorrow's weather."""
     key = ctx.credential("api_key")  # KERNAI_SKILL_FORECAST_API_KEY; no client ever sees it
     print("asking the weather service")  # goes to stderr: stdout belongs to the protocol

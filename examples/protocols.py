@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from typing import Any
 
 import kernai
 
+# The model writes the SQL, so open a file read-only: sqlite3.connect("file:trees.db?mode=ro", uri=True).
 database = sqlite3.connect(":memory:")
 database.execute("CREATE TABLE trees (name TEXT, height INTEGER)")
 database.execute("INSERT INTO trees VALUES ('oak', 30), ('fir', 50)")
 
 
-def query(block: kernai.Block, ctx: kernai.SkillContext[Any]) -> str:
+def query(block: kernai.Block, ctx: kernai.SkillContext) -> str:
     """Answer a query. What is raised here is an error block that the model reads."""
     rows = database.execute(block.content).fetchall()
     ctx.emit({"rows": len(rows)})

@@ -44,7 +44,7 @@ def look_up_fee(member: str) -> int:
 
 
 @scenario.skill(idempotent=True)
-def book_fee(member: str, amount: int, ctx: kernai.SkillContext[kernai.Context]) -> str:
+def book_fee(member: str, amount: int, ctx: kernai.SkillContext) -> str:
     """Book a fee with the bank."""
     if ctx.idempotency_key not in {booking["key"] for booking in bookings()}:
         write("bank.txt", json.dumps({"key": ctx.idempotency_key, "member": member, "amount": amount}))
