@@ -291,12 +291,12 @@ def test_twice(recorded_run, question):
     report = outcome(tests, unnamed, "--kernai-record", passed=1, failed=2)
     assert "test_it.py::TestOne::test_it uses " in report
     assert "test_it.py::test_twice[" in report
-    assert "give this run a name, recorded_run(..., name='second')" in report
+    assert "name this run, recorded_run(..., name='second')" in report
     named = code.replace("NAME", "other").replace("SECOND", "second" * 9)
     outcome(tests, named, "--kernai-record", passed=3)
     outcome(tests, named, passed=3)
     report = outcome(tests, named.replace("INPUT", "Begin."), passed=2, failed=1)
-    assert "the input is ['Begin.'], and in " in report
+    assert "the input is ['Begin.'], in " in report
     assert "it was ['INPUT']: pytest --kernai-record" in report
 
 

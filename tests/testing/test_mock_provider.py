@@ -141,7 +141,7 @@ BY_HAND: Any = partial(ByHand, Agent(instructions="x", provider=MockProvider()))
     (lambda: MAKE().with_token_counter(3), TypeError, "with_token_counter must be a plain function of .*, got 3"),
     (lambda: BY_HAND().run(3), TypeError, "the input may hold str and Media, not int"),
     (lambda: BY_HAND(context={}), TypeError, "context must be a Context, got dict"),
-    (lambda: BY_HAND(provider="gpt"), TypeError, "provider must be a kernai.Provider, got str"),
+    (lambda: BY_HAND(provider=type("Own", (), {"call": len})()), TypeError, "got Own: derive its class from kernai.Provider"),
 ])  # fmt: skip
 def test_a_mistake_in_a_test_is_reported_at_once(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

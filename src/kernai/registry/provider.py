@@ -93,6 +93,7 @@ def check_provider(provider: object, name: str = "provider") -> Provider | None:
     if provider is not None and not isinstance(provider, Provider):
         if isinstance(provider, type):
             raise TypeError(f"{name} must be an instance: write {provider.__name__}(...)")
-        hint = "write provider, model = kernai_providers.resolve('vendor/model')"
+        known = "write provider, model = kernai_providers.resolve('vendor/model')"
+        hint = "derive its class from kernai.Provider" if hasattr(provider, "call") else known
         raise TypeError(f"{name} must be a kernai.Provider, got {type(provider).__name__}: {hint}")
     return provider

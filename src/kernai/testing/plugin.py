@@ -86,8 +86,7 @@ def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
         path = request.path.parent / "recordings" / ".".join(filter(None, [request.path.stem, test, name, "jsonl"]))
         user = used_by.setdefault(path, request.node.nodeid)
         if path in own or user != request.node.nodeid:
-            advice = "give this run a name, recorded_run(..., name='second')"
-            pytest.fail(f"{user} uses {path} too: {advice}", pytrace=False)
+            pytest.fail(f"{user} uses {path} too: name this run, recorded_run(..., name='second')", pytrace=False)
         own.add(path)
         if request.config.getoption("--kernai-record"):
             recorder = Recorder()
@@ -104,8 +103,7 @@ def recorded_run(request: pytest.FixtureRequest) -> Callable[..., Result[Any]]:
         recorded = _texts(next(inputs, []))
         texts = _texts(recorded_parts(as_parts(input, "input", INPUT_PARTS)))
         if texts != recorded:
-            differs = f"the input is {texts!r}, and in {path} it was {recorded!r}"
-            pytest.fail(f"{differs}: pytest --kernai-record", pytrace=False)
+            pytest.fail(f"the input is {texts!r}, in {path} it was {recorded!r}: pytest --kernai-record", pytrace=False)
         replayed = {key: value for key, value in options.items() if key in ("model", "context")}
         result = assert_replays(agent, path, accept=accept, strict=strict, **replayed)
         if result is None:
