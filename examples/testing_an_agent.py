@@ -11,6 +11,8 @@ ORDERS = {"A-7": "shipped"}
 @kernai.skill(register=False)
 def find_order(number: str) -> str:
     """Find an order by its number."""
+    if number not in ORDERS:
+        raise ValueError(f"there is no order {number}")  # written for the model, which reads it
     return ORDERS[number]
 
 
@@ -28,7 +30,7 @@ def test_the_agent_looks_the_order_up_before_it_answers() -> None:
 def test_the_model_learns_that_an_order_does_not_exist() -> None:
     model = MockProvider('<command name="find_order">B-1</command>', "<final>There is no such order.</final>")
     result = kernai.execute(agent, "Where is order B-1?", provider=model)
-    assert result.messages[2].text == "<block type=\"error\" name=\"find_order\">KeyError: 'B-1'</block>"
+    assert result.messages[2].text == '<block type="error" name="find_order">there is no order B-1</block>'
 
 
 def test_a_vendor_that_is_down_ends_the_run_with_an_error() -> None:
