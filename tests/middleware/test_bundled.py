@@ -310,6 +310,8 @@ def test_beyond_the_limit_the_oldest_results_are_shortened_until_half_is_left(
         *[(True, False)] * shortened, *[(False, bool(pictures))] * (8 - shortened)]
     failed = _compacted([*whole, Message("user", "And now?", by="user")], 1)  # the last turn has, without a response
     assert {"left out here" in one.text for one in failed[2:-1:2]} == {bool(pictures)}
+    of_plan = Message("user", result_of(characters, "tasks"))  # of `execute_plan`, whose results no model has read yet
+    assert _compacted([*whole, steps[0], of_plan, Message("user", "And now?", by="user")], 1)[-2] == of_plan
 
 
 # ------------------------------------------------------------------------------------------------- misuse

@@ -244,8 +244,9 @@ def _compacted(messages: Sequence[Message], most: int) -> Sequence[Message]:
     is_input = True  # never shorten the input: a workflow task's has earlier results and the task in one message
     for at, message in enumerate((*messages, Message("assistant", ""))):
         text = message.text
-        if message.by == "user":  # with another input, the turn before has failed
-            read = len(results)
+        if message.by == "user":  # with another input, the turn before has failed, unless it was `execute_plan`'s
+            last, line = results[-1] if results else (0, "")
+            read = len(results) - (last == at - 1 and line.startswith('<block type="result" name="tasks">'))
         if message.role == "assistant":
             is_input = False
             least = most // 2 if characters > most else characters
